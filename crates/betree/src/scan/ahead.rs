@@ -17,7 +17,7 @@ use terrapin_pages::group::GroupRef;
 use terrapin_pages::{GroupHandle, PageStore};
 use terrapin_structure::{Direction, KeyBounds};
 
-use super::source::{LiveRange, Path};
+use super::path::{LiveRange, Path};
 use crate::bounds::as_slice;
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;

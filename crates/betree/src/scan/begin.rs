@@ -11,7 +11,8 @@ use terrapin_pages::GroupHandle;
 use terrapin_pages::group::GroupRef;
 use terrapin_structure::Direction;
 
-use super::source::{Edge, Head, LEAF};
+use super::path::{Edge, LEAF};
+use super::source::Head;
 use super::{SOURCES_EXPECTED, TreeScan};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};

@@ -23,6 +23,9 @@
 
 mod ahead;
 mod begin;
+mod descend;
+mod order;
+mod path;
 mod source;
 mod spare;
 mod together;
@@ -34,14 +37,13 @@ use std::sync::Arc;
 use terrapin_base::{Error, Result, Share, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
-use terrapin_pages::heads::{head as head_of, head_of_pieces};
+use terrapin_pages::heads::head as head_of;
 use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 
-use crate::bounds::{as_slice, is_empty};
-use crate::load::{LoadedNode, load_child_of};
-use crate::node::Child;
-use crate::walk::{BlockWalk, ReadAhead};
-use source::{Edge, Frame, Head, LEAF, Path, PathNode, Source};
+use crate::bounds::is_empty;
+use crate::load::LoadedNode;
+use path::{LEAF, Path, PathNode};
+use source::{Head, Source};
 use spare::Spare;
 
 /// Initial capacity for sources: the leaf, and the levels of a node or two.
@@ -237,122 +239,6 @@ impl TreeScan {
         walk.is_some_and(|walk| walk.take_cached(&self.store))
     }
 
-    /// Moves the first source on and sorts it in again.
-    #[inline]
-    fn move_first(&mut self) -> Result<()> {
-        self.advance(self.order[0].source_index)?;
-        self.sort_first()
-    }
-
-    /// Moves the first source, which changed, to its position in the order.
-    #[inline]
-    fn sort_first(&mut self) -> Result<()> {
-        let source_index = self.order[0].source_index;
-        if self.sources[usize::from(source_index)].head == Head::End {
-            self.order.remove(0);
-            return Ok(());
-        }
-        self.sink(self.queued(source_index))
-    }
-
-    /// Moves the first entry of the order to the position of `moved`.
-    #[inline(always)]
-    fn sink(&mut self, queued: Queued) -> Result<()> {
-        let mut at = 0;
-        while let Some(&next) = self.order.get(at + 1) {
-            match self.compare(queued, next) {
-                Ordering::Less => break,
-                Ordering::Greater => self.order[at] = next,
-                Ordering::Equal => {
-                    self.order.remove(at);
-                    return self.insert(queued.source_index);
-                }
-            }
-            at += 1;
-        }
-        self.order[at] = queued;
-        Ok(())
-    }
-
-    /// Sorts a source in. If two records have one key, the older source moves on until all keys
-    /// differ.
-    fn insert(&mut self, mut source_index: u16) -> Result<()> {
-        'sorting: while self.sources[usize::from(source_index)].head != Head::End {
-            let queued = self.queued(source_index);
-            for at in 0..self.order.len() {
-                let other = self.order[at];
-                match self.compare(other, queued) {
-                    Ordering::Less => {}
-                    Ordering::Greater => {
-                        self.order.insert(at, queued);
-                        return Ok(());
-                    }
-                    Ordering::Equal => {
-                        if source_index != LEAF
-                            && (other.source_index == LEAF || source_index < other.source_index)
-                        {
-                            self.order[at] = queued;
-                            source_index = other.source_index;
-                        }
-                        self.advance(source_index)?;
-                        continue 'sorting;
-                    }
-                }
-            }
-            self.order.push(queued);
-            return Ok(());
-        }
-        Ok(())
-    }
-
-    /// The entry of a source in the order.
-    #[inline]
-    fn queued(&self, source_index: u16) -> Queued {
-        let source = &self.sources[usize::from(source_index)];
-        let head = match source.head {
-            Head::Start => 0,
-            Head::Record => source.key_head,
-            _ => self
-                .path
-                .in_order(head_of_pieces(self.path.key(source_index, source))),
-        };
-        Queued { head, source_index }
-    }
-
-    /// Which of two sources comes first in the scan's direction. Only two records with one key are
-    /// equal.
-    #[inline]
-    fn compare(&self, a: Queued, b: Queued) -> Ordering {
-        match a.head.cmp(&b.head) {
-            Ordering::Equal => self.compare_keys(a.source_index, b.source_index),
-            unequal => unequal,
-        }
-    }
-
-    /// Like [`TreeScan::compare`], if the heads are equal.
-    #[inline(never)]
-    fn compare_keys(&self, a: u16, b: u16) -> Ordering {
-        let (left, right) = (&self.sources[usize::from(a)], &self.sources[usize::from(b)]);
-        if left.head == Head::Start || right.head == Head::Start {
-            return (left.head != Head::Start)
-                .cmp(&(right.head != Head::Start))
-                .then(a.cmp(&b));
-        }
-        let by_key = self
-            .path
-            .compare(self.path.key(a, left), self.path.key(b, right));
-        match by_key {
-            Ordering::Equal if left.head == Head::Record && right.head == Head::Record => {
-                Ordering::Equal
-            }
-            Ordering::Equal => left
-                .rank(self.path.direction)
-                .cmp(&right.rank(self.path.direction))
-                .then(a.cmp(&b)),
-            unequal => unequal,
-        }
-    }
-
     /// Moves a source to its next record, or to what follows its last record.
     #[inline]
     fn advance(&mut self, source_index: u16) -> Result<()> {
@@ -440,184 +326,6 @@ impl TreeScan {
         self.begin_walk(source_index)
     }
 
-    /// Goes on to the next leaf, at the end of the current leaf's key range.
-    fn next_leaf(&mut self) -> Result<()> {
-        self.order.retain(|queued| queued.source_index != LEAF);
-        loop {
-            let Some(frame) = self.path.frames.last_mut() else {
-                return Ok(());
-            };
-            match self.path.direction {
-                Direction::Forward if frame.pivot + 1 < frame.node.pivots.len() => {
-                    frame.pivot += 1;
-                    break;
-                }
-                Direction::Backward if frame.pivot > 0 => {
-                    frame.pivot -= 1;
-                    break;
-                }
-                _ => {}
-            }
-            let from = frame.sources_from;
-            self.order
-                .retain(|queued| usize::from(queued.source_index) < from);
-            self.sources.truncate(from);
-            self.path.frames.pop();
-        }
-        let old = self.sources.len();
-        self.descend(false)?;
-        for source_index in old as u16..self.sources.len() as u16 {
-            self.catch_up(source_index);
-            self.insert(source_index)?;
-        }
-        self.insert(LEAF)
-    }
-
-    /// Makes a level that a long scan reaches read as far ahead as if the scan had used it from the
-    /// start. It reads as far ahead of its records as the leaves do.
-    fn keep_pace(&mut self, source_index: u16) {
-        let leaf = &self.sources[usize::from(LEAF)];
-        let pace = leaf.walk.as_ref().map_or(leaf.pace, BlockWalk::pace);
-        if source_index == LEAF || !pace.is_long(ReadAhead::SCAN) {
-            return;
-        }
-        let source = &mut self.sources[usize::from(source_index)];
-        let pace = pace.part(self.path.density_of_level(source.range));
-        source.pace = source.pace.or_faster(pace);
-    }
-
-    /// Starts reading a level of a node that a long scan reaches, if the level begins there.
-    fn catch_up(&mut self, source_index: u16) {
-        self.keep_pace(source_index);
-        let source = &self.sources[usize::from(source_index)];
-        // Ignores errors: the damage may be far ahead, and is reported when the scan reaches it.
-        if source.head == Head::Pending
-            && source.pace.is_long(ReadAhead::SCAN)
-            && self.prepare(source_index).is_ok()
-        {
-            let source = &mut self.sources[usize::from(source_index)];
-            source.go_ahead(source_index, &self.path, &self.store);
-            source.send(&self.store);
-        }
-    }
-
-    /// Goes down from the last frame to a leaf. `seek` is set at the start of the scan.
-    fn descend(&mut self, seek: bool) -> Result<()> {
-        while let Some(frame) = self.path.frames.last() {
-            let Child::Node { page, .. } = &frame.node.pivots[frame.pivot].child else {
-                self.enter_leaf(seek);
-                break;
-            };
-            let node = load_child_of(&self.store, &frame.node, frame.pivot, page)?;
-            self.push_frame(PathNode::Below(node), seek);
-        }
-        Ok(())
-    }
-
-    /// Adds a node to the path, and a source for each of its levels.
-    fn push_frame(&mut self, node: PathNode, seek: bool) {
-        if self.sources.is_empty() {
-            self.sources.push(Source::new(0, 0, 0, 0));
-        }
-        let direction = self.path.direction;
-        let pivot = match (direction, seek) {
-            (Direction::Forward, false) => 0,
-            (Direction::Backward, false) => node.pivots.len() - 1,
-            (Direction::Forward, true) => match &self.path.lower {
-                Bound::Unbounded => 0,
-                Bound::Included(key) | Bound::Excluded(key) => node.pivot_of(key),
-            },
-            (Direction::Backward, true) => match &self.path.upper {
-                Bound::Unbounded => node.pivots.len() - 1,
-                Bound::Included(key) => node.pivot_of(key),
-                Bound::Excluded(key) => node.pivot_before(key),
-            },
-        };
-        let start = match (seek, direction) {
-            (false, _) => Bound::Unbounded,
-            (true, Direction::Forward) => as_slice(&self.path.lower),
-            (true, Direction::Backward) => as_slice(&self.path.upper),
-        };
-        let start = match start {
-            Bound::Unbounded => None,
-            Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        };
-        let frame = self.path.frames.len();
-        let sources_from = self.sources.len();
-        for (level, segments) in node
-            .levels
-            .iter()
-            .enumerate()
-            .filter(|(_, segments)| !segments.is_empty())
-        {
-            // The scan begins in the first segment that ends at or behind its first key.
-            let (segment, part) = match (direction, start) {
-                (Direction::Forward, start) => {
-                    let segment = start.map_or(0, |key| node.segments_below(level, key));
-                    let part = segments.get(segment).map_or(0, |s| {
-                        s.live.partition_point(|l| usize::from(l.pivot) < pivot)
-                    });
-                    (segment, part)
-                }
-                (Direction::Backward, start) => {
-                    let segment =
-                        start.map_or(segments.len(), |key| node.segments_from(level, key));
-                    let last = segment.checked_sub(1).map(|last| &segments[last]);
-                    let part = last.map_or(0, |s| {
-                        s.live.partition_point(|l| usize::from(l.pivot) <= pivot)
-                    });
-                    (segment, part)
-                }
-            };
-            self.sources.push(Source::new(frame, level, segment, part));
-        }
-        self.path.frames.push(Frame {
-            node,
-            pivot,
-            sources_from,
-        });
-        for source_index in sources_from..self.sources.len() {
-            self.next_live_range(source_index as u16);
-        }
-    }
-
-    /// Moves a buffer level's source before its next live range.
-    fn next_live_range(&mut self, source_index: u16) {
-        let source = &mut self.sources[usize::from(source_index)];
-        match self.path.next_live_range(source.range, source.part) {
-            Some((range, part)) => {
-                (source.range, source.part) = (range, part);
-                source.end_walk();
-                source.head = Head::Pending;
-            }
-            None => {
-                source.ahead = None;
-                source.head = Head::End;
-            }
-        }
-    }
-
-    /// Moves the leaf's source before the leaf of the path. Only the scan's own bounds can be
-    /// inside the leaf.
-    fn enter_leaf(&mut self, seek: bool) {
-        let cut_start = if seek { Edge::Scan } else { Edge::Open };
-        let cut_end = match self.path.leaf_has_successor() {
-            true => Edge::Open,
-            false => Edge::Scan,
-        };
-        if self.sources.is_empty() {
-            self.sources.push(Source::new(0, 0, 0, 0));
-        }
-        let source = &mut self.sources[usize::from(LEAF)];
-        (source.range.lower, source.range.upper) = match self.path.direction {
-            Direction::Forward => (cut_start, cut_end),
-            Direction::Backward => (cut_end, cut_start),
-        };
-        source.end_walk();
-        source.block = None;
-        source.head = Head::Start;
-    }
-
     /// Fills a batch with records, or with keys alone if `KEYS` is set. The caller handles errors
     /// and the end.
     fn fill_batch<const KEYS: bool>(
@@ -658,7 +366,7 @@ impl TreeScan {
         queued.head < until_head
             || self
                 .path
-                .lets_in(until, self.path.key(queued.source_index, source))
+                .lets_in(until, source.key(queued.source_index, &self.path))
     }
 
     /// Appends the first source's record and the records behind it in the same block, until another
@@ -722,11 +430,11 @@ impl TreeScan {
     #[inline(never)]
     fn comes_first(&self, source_index: u16, until: Bound<&[u8]>, until_head: u64) -> bool {
         let source = &self.sources[usize::from(source_index)];
-        let key = self.path.key(source_index, source);
+        let key = source.key(source_index, &self.path);
         let before_second = match self.order.get(1) {
             Some(second) if source.key_head == second.head => {
                 let other = &self.sources[usize::from(second.source_index)];
-                let other = self.path.key(second.source_index, other);
+                let other = other.key(second.source_index, &self.path);
                 self.path.compare(key, other) == Ordering::Less
             }
             _ => true,
@@ -744,7 +452,7 @@ impl TreeScan {
         let source = &self.sources[usize::from(queued.source_index)];
         match queued.head.cmp(&until_head) {
             Ordering::Equal => {
-                let at = self.path.key(queued.source_index, source);
+                let at = source.key(queued.source_index, &self.path);
                 self.path.compare(at, (key, &[])) == Ordering::Greater
             }
             order => order == Ordering::Greater,

@@ -6,7 +6,8 @@ use std::ops::Bound;
 
 use terrapin_base::sync::thread_local;
 
-use super::source::{Frame, Source};
+use super::path::Frame;
+use super::source::Source;
 use super::{Queued, TreeScan};
 
 /// Memory of longer keys is not kept.

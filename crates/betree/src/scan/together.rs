@@ -8,7 +8,8 @@
 use terrapin_base::Result;
 
 use super::TreeScan;
-use super::source::{Head, LEAF, Source};
+use super::path::LEAF;
+use super::source::{Head, Source};
 use crate::walk::ReadAhead;
 
 /// Most bytes of a source that are read on expectation.

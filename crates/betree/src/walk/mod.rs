@@ -9,86 +9,26 @@
 //! A walk does not keep its range. The caller passes the bounds again when the walk reaches a block
 //! that a bound cuts.
 
-use std::ops::{Bound, Range};
+mod cut;
+mod pace;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
-use terrapin_pages::{Fill, PageStore, Standing};
+use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds};
 
-use crate::bounds::{is_empty, lets_in_above, lets_in_below};
 use crate::stream::Stream;
+use cut::{cut_to_group, lower_position, upper_position};
+
+pub(crate) use pace::{Pace, ReadAhead};
 
 /// Most cached blocks that are prefetched together, or taken from a stream. This many stay in the
 /// processor's cache until they are used.
 const NEAR_BLOCKS_MAX: usize = 8;
-
-/// How far a walk reads ahead, and what it leaves in the cache.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadAhead {
-    /// Bytes of the first read, which has at least one block. Each further read is as long as all
-    /// before it.
-    pub(crate) first_bytes: u32,
-    /// Most bytes of one read, and of its blocks when decoded.
-    pub(crate) max_bytes: u32,
-    /// How blocks enter the cache.
-    pub(crate) fill: Fill,
-}
-
-impl ReadAhead {
-    /// For merges, which read the whole range once. A dozen cursors of this kind hold 3 MiB.
-    pub(crate) const MERGE: ReadAhead = ReadAhead {
-        first_bytes: 256 << 10,
-        max_bytes: 256 << 10,
-        fill: Fill::No,
-    };
-    /// For scans, whose length is unknown.
-    pub(crate) const SCAN: ReadAhead = ReadAhead {
-        first_bytes: 1,
-        max_bytes: 512 << 10,
-        fill: Fill::Low,
-    };
-}
-
-/// How far a walk went. The walk in the next group continues from there.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
-    /// Bytes of the blocks that were passed.
-    passed_bytes: u64,
-    /// Bytes that the scan had passed elsewhere before the first of these blocks.
-    before_bytes: u64,
-}
-
-impl Pace {
-    /// The pace of a walk beside this one that covers the share `part` of its bytes.
-    pub(crate) fn part(self, part: f64) -> Self {
-        Pace {
-            passed_bytes: (self.passed_bytes as f64 * part) as u64,
-            before_bytes: self.before_bytes + self.passed_bytes,
-        }
-    }
-
-    /// The pace that went farther.
-    pub(crate) fn or_faster(self, other: Self) -> Self {
-        if other.passed_bytes > self.passed_bytes {
-            other
-        } else {
-            self
-        }
-    }
-
-    /// Bytes that the scan passed.
-    pub(crate) fn scan_bytes(self) -> u64 {
-        self.before_bytes + self.passed_bytes
-    }
-
-    /// Whether the walk has passed as much as its largest read.
-    pub(crate) fn is_long(self, ahead: ReadAhead) -> bool {
-        self.passed_bytes >= u64::from(ahead.max_bytes)
-    }
-}
 
 /// The state of a walk.
 pub(crate) struct BlockWalk {
@@ -592,65 +532,10 @@ impl BlockWalk {
     }
 }
 
-/// The first record of a block inside the lower bound.
-fn lower_position(block: &Block, lower: Bound<&[u8]>) -> usize {
-    match lower {
-        Bound::Unbounded => 0,
-        Bound::Included(key) => block.search(key).unwrap_or_else(|insert| insert),
-        Bound::Excluded(key) => block
-            .search(key)
-            .map_or_else(|insert| insert, |found| found + 1),
-    }
-}
-
-/// The first record of a block behind the upper bound.
-fn upper_position(block: &Block, upper: Bound<&[u8]>) -> usize {
-    match upper {
-        Bound::Unbounded => block.len(),
-        Bound::Included(key) => block
-            .search(key)
-            .map_or_else(|insert| insert, |found| found + 1),
-        Bound::Excluded(key) => block.search(key).unwrap_or_else(|insert| insert),
-    }
-}
-
-/// Cuts bounds to a group. Returns for each bound whether it excludes records of the group; if not,
-/// no search is needed. Also returns the range of blocks that can hold keys between the bounds.
-fn cut_to_group(
-    index: &GroupIndex,
-    lower: Bound<&[u8]>,
-    upper: Bound<&[u8]>,
-) -> ((bool, bool), Range<usize>) {
-    let blocks = index.blocks();
-    // The group's first and last key are compared only if its separators do not decide.
-    let first = match lower {
-        Bound::Unbounded => 0,
-        Bound::Included(key) | Bound::Excluded(key) => index.find(key),
-    };
-    let cuts_lower = first > 0 || !lets_in_above(lower, index.first_key());
-    let cuts_upper = !lets_in_below(upper, index.last_key());
-    let end = match upper {
-        Bound::Included(key) if cuts_upper => index.find(key) + 1,
-        Bound::Excluded(key) if cuts_upper => {
-            let block = index.find(key);
-            // No key of the block is below its separator.
-            if index.compare_separator(block, key).is_ge() {
-                block
-            } else {
-                block + 1
-            }
-        }
-        _ => blocks,
-    };
-    let nothing = cuts_lower && first + 1 == blocks && !lets_in_above(lower, index.last_key())
-        || cuts_upper && end <= 1 && !lets_in_below(upper, index.first_key())
-        || cuts_lower && cuts_upper && is_empty(lower, upper);
-    let blocks = if nothing { 0..0 } else { first..end.max(first) };
-    ((cuts_lower, cuts_upper), blocks)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ops::Bound;
+
     use terrapin_base::Message;
     use terrapin_base::PageId;
     use terrapin_pages::block::Compression;
@@ -711,66 +596,5 @@ mod tests {
                 assert!((blocks / 4 * 3..=blocks / 4 * 5).contains(&near), "{near}");
             }
         }
-    }
-
-    #[test]
-    fn a_bound_at_the_edge_of_a_block_does_not_read_the_next_block() {
-        let options = GroupOptions {
-            target_bytes: 1 << 20,
-            block_bytes: 512,
-            unit: 512,
-            compression: Compression::None,
-            filter: true,
-        };
-        let mut builder = GroupBuilder::new(options);
-        for i in 0..500u32 {
-            assert!(
-                builder
-                    .add(format!("key{i:05}").as_bytes(), Message::Put(b"some value"))
-                    .unwrap()
-                    .is_none()
-            );
-        }
-        let (group, image) = builder.finish().remove(0).place(PageId(1), 0);
-        let index = image[group.index_offset as usize..][..group.index_bytes as usize].to_vec();
-        let index = GroupIndex::decode(&index, group.id).unwrap();
-        assert!(index.blocks() > 10);
-        let blocks =
-            |lower: Bound<&[u8]>, upper: Bound<&[u8]>| cut_to_group(&index, lower, upper).1;
-        for block in 1..index.blocks() {
-            let (front, rest) = index.separator(block);
-            let edge = &[front, rest].concat()[..];
-            let behind = [edge, b"\0"].concat();
-            assert_eq!(blocks(Bound::Unbounded, Bound::Excluded(edge)), 0..block);
-            assert_eq!(
-                blocks(Bound::Unbounded, Bound::Included(edge)),
-                0..block + 1
-            );
-            assert_eq!(
-                blocks(Bound::Unbounded, Bound::Excluded(&behind)),
-                0..block + 1
-            );
-            assert_eq!(
-                blocks(Bound::Included(edge), Bound::Unbounded),
-                block..index.blocks()
-            );
-            assert_eq!(blocks(Bound::Included(edge), Bound::Excluded(edge)), 0..0);
-        }
-        assert_eq!(
-            blocks(Bound::Excluded(index.last_key()), Bound::Unbounded),
-            0..0
-        );
-        assert_eq!(
-            blocks(Bound::Unbounded, Bound::Excluded(index.first_key())),
-            0..0
-        );
-        let all = (
-            Bound::Included(index.first_key()),
-            Bound::Included(index.last_key()),
-        );
-        assert_eq!(
-            cut_to_group(&index, all.0, all.1),
-            ((false, false), 0..index.blocks())
-        );
     }
 }
