@@ -29,7 +29,7 @@ pub(crate) struct LoadedNode {
     /// padded with zeros.
     heads: Box<[u64]>,
     /// For each pivot, level by level: the segments with messages for it, in key order.
-    runs: Box<[Run]>,
+    runs: Box<[SegmentRun]>,
     /// For each pivot the index of its first run; then the number of all runs.
     run_starts: Box<[u32]>,
     /// For each level the number of segments in the levels above it.
@@ -63,7 +63,7 @@ pub(crate) struct Way {
 
 /// Segments of a level that have messages for a pivot: a single one, or all if there are many.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct SegmentRun {
     /// The head of the first segment's least key.
     min: u64,
     /// The head of the last segment's greatest key.
@@ -77,7 +77,7 @@ struct Run {
     level: u16,
 }
 
-impl Run {
+impl SegmentRun {
     /// The numbers of the run's segments among all segments.
     #[inline]
     fn numbers(&self) -> Range<usize> {
@@ -144,7 +144,7 @@ impl LoadedNode {
             .map(|segment| outlines.add(&segment.group))
             .collect();
         let mut level_starts = Vec::with_capacity(node.levels.len());
-        let mut runs: Vec<(u16, Run)> = Vec::new();
+        let mut runs: Vec<(u16, SegmentRun)> = Vec::new();
         let mut number = 0u32;
         for (level, segments) in (0..).zip(&node.levels) {
             level_starts.push(number);
@@ -175,7 +175,7 @@ impl LoadedNode {
                             return Err(error.with("level", level));
                         }
                         _ => {
-                            let run = Run {
+                            let run = SegmentRun {
                                 min,
                                 max,
                                 outlines: OutlinePlaces::NONE,
@@ -203,7 +203,7 @@ impl LoadedNode {
             }
             split.extend(run.numbers().map(|number| {
                 let (min, max) = segment_heads[number];
-                Run {
+                SegmentRun {
                     min,
                     max,
                     outlines: outline_places[number],
@@ -279,7 +279,7 @@ impl LoadedNode {
 
     /// How many lower bounds, without the first pivot's, come before a key. `comes_before` decides
     /// if heads are equal.
-    #[inline(always)] // what it learns of the key, `way` wants too
+    #[inline(always)] // `way` reuses what this computes of the key
     fn lowers_before(&self, key: &[u8], comes_before: impl Fn(&[u8]) -> bool) -> usize {
         let wanted = match self.common.strip(key) {
             Ok(suffix) => head(suffix),
@@ -343,7 +343,7 @@ impl LoadedNode {
 
     /// The segments that have messages for a pivot, level by level, in key order.
     pub(crate) fn segments_for(&self, pivot: usize) -> impl Iterator<Item = &Segment> {
-        let segments = move |run: &Run| {
+        let segments = move |run: &SegmentRun| {
             let level = usize::from(run.level);
             run.numbers().map(move |number| self.segment(level, number))
         };
@@ -351,7 +351,7 @@ impl LoadedNode {
     }
 
     /// The pivot and the runs for a key.
-    #[inline(always)] // else a lookup writes it to memory twice
+    #[inline(always)] // otherwise a lookup writes the result to memory twice
     pub(crate) fn way(&self, key: &[u8]) -> Way {
         let pivot = self.pivot_of(key);
         let (runs, head) = match self.segment_common.strip(key) {
@@ -414,7 +414,7 @@ impl LoadedNode {
     }
 
     /// The one segment of a run that can hold a key.
-    fn in_run(&self, run: &Run, key: &[u8], wanted: u64) -> Option<usize> {
+    fn in_run(&self, run: &SegmentRun, key: &[u8], wanted: u64) -> Option<usize> {
         let level = usize::from(run.level);
         let numbers = run.numbers();
         let heads = &self.segment_heads[numbers.clone()];

@@ -3,9 +3,9 @@
 //!
 //! Invariants of every node. Merges keep them and `verify` checks them:
 //!
-//! 1. Pivots ascend. The key range of a pivot goes from its lower bound to the next pivot's, and
-//!    the last one's to the end of the node's range. All children are leaves (height 1), or all are
-//!    nodes of the height below.
+//! 1. Pivots ascend. The key range of a pivot goes from its lower bound to the next pivot's. The
+//!    last one's goes to the end of the node's range. All children are leaves (height 1), or all
+//!    are nodes of the height below.
 //! 2. Level 0 is newer than level 1, and so on. A buffer is newer than everything below it.
 //! 3. A segment's messages for one pivot are either all live ([`Segment::live`] names the pivot) or
 //!    all flushed. A flush always takes whole pivots. This departs from the paper, whose nodes keep
@@ -36,9 +36,9 @@ pub(crate) enum Root {
 pub(crate) struct Node {
     /// Levels of nodes from this one down to the leaves: 1 if the children are leaves.
     pub(crate) height: u16,
-    /// Share of messages, in thousandths, that were puts of keys that had a record already. It
-    /// covers recent flushes to the leaves below. Such puts did not make the leaves grow. Only
-    /// nodes of height 1 keep it.
+    /// Share of messages, in thousandths, that were puts and found a record of their key. It covers
+    /// recent flushes to the leaves below. Such puts did not make the leaves grow. Only nodes of
+    /// height 1 keep it.
     pub(crate) replaced_permille: u16,
     /// The children in key order, at least one.
     pub(crate) pivots: Vec<Pivot>,

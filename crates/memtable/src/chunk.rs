@@ -10,7 +10,7 @@
 //! a huge page ([`Pool::enlarge_one`]).
 //!
 //! Smaller chunks, for memtables that stay small, come from the global allocator. The bytes of a
-//! chunk are arbitrary: whoever takes a piece must write before reading.
+//! chunk are arbitrary: the owner of a piece must write before reading.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -319,7 +319,7 @@ impl Pool {
         }
     }
 
-    /// Number of chunks that memtables wanted so far, whether the pool had one or not.
+    /// Number of chunks that memtables wanted so far, whether or not the pool had one.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
@@ -373,7 +373,7 @@ impl Pool {
             // releases these chunks.
             let bytes_max = self.bytes_max.load(Ordering::Relaxed);
             if bytes_max == 0 {
-                return; // closed: no job would ever trim it
+                return; // The pool is closed: no job would trim it.
             }
             self.budget
                 .take(Purpose::Memtable, (left.len() * CHUNK_BYTES) as u64);

@@ -370,20 +370,9 @@ impl OwnedCursor {
         }
     }
 
-    /// The memtable that the cursor reads.
-    #[must_use]
-    pub fn memtable(&self) -> &Arc<Memtable> {
-        &self.memtable
-    }
-
     /// Goes to the first key at or above `key`. O(key length).
     pub fn seek(&mut self, key: &[u8]) {
         self.cursor.seek(key);
-    }
-
-    /// Goes to the last key below `key`. O(key length).
-    pub fn seek_before(&mut self, key: &[u8]) {
-        self.cursor.seek_before(key);
     }
 
     /// Goes to the first key.
@@ -391,28 +380,10 @@ impl OwnedCursor {
         self.cursor.seek_first();
     }
 
-    /// Goes to the last key.
-    pub fn seek_last(&mut self) {
-        self.cursor.seek_last();
-    }
-
     /// Goes to the next key, or to nowhere behind the last key.
     #[inline]
     pub fn next(&mut self) {
         self.cursor.next();
-    }
-
-    /// Goes to the previous key, or to nowhere before the first key.
-    #[inline]
-    pub fn prev(&mut self) {
-        self.cursor.prev();
-    }
-
-    /// Whether the cursor is at a key.
-    #[inline]
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.cursor.is_valid()
     }
 
     /// The current key; `None` if the cursor is nowhere.
@@ -440,16 +411,6 @@ impl OwnedCursor {
     #[must_use]
     pub fn was_read(&self) -> bool {
         self.cursor.was_read()
-    }
-
-    /// The LSN of the current version.
-    ///
-    /// # Panics
-    /// If the cursor is nowhere.
-    #[inline]
-    #[must_use]
-    pub fn lsn(&self) -> Lsn {
-        self.cursor.lsn()
     }
 
     /// The current version and all older ones of its key, newest first.

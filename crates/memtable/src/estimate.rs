@@ -1,7 +1,7 @@
 //! Estimates the content of a key range without visiting all of it.
 //!
 //! The estimate visits the part of the tree inside the range, level by level. If a level has more
-//! than about [`LOOKED_AT`] entries, it looks at one of every n. That one stands for all n,
+//! than about [`LOOKED_AT`] entries, it looks at one of every n. That one represents all n,
 //! together with the subtree below it. So a range of a few hundred keys is counted exactly. A
 //! larger range is estimated from a smaller share of its keys. The estimate is good if the parts of
 //! a level are alike, and worse if a few of them hold most of the records.

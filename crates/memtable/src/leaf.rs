@@ -69,7 +69,7 @@ pub(crate) struct VersionRef<'a>(NonNull<VersionHead>, PhantomData<&'a ()>);
 
 // SAFETY: a version is immutable but for its atomics, and lives for 'a.
 unsafe impl Send for VersionRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a version is immutable but for its atomics, and lives for 'a.
 unsafe impl Sync for VersionRef<'_> {}
 
 impl<'a> VersionRef<'a> {
@@ -117,7 +117,7 @@ impl<'a> VersionRef<'a> {
         if what & DELETE != 0 {
             return Message::Delete;
         }
-        // SAFETY: so many bytes were written behind the head and never change.
+        // SAFETY: that many bytes were written behind the head and never change.
         Message::Put(unsafe {
             std::slice::from_raw_parts(
                 self.0.as_ptr().cast::<u8>().add(VERSION_HEAD),
@@ -189,7 +189,7 @@ pub(crate) struct LeafRef<'a>(NonNull<LeafHead>, PhantomData<&'a ()>);
 
 // SAFETY: a leaf is immutable but for an atomic, and lives for 'a.
 unsafe impl Send for LeafRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a leaf is immutable but for an atomic, and lives for 'a.
 unsafe impl Sync for LeafRef<'_> {}
 
 impl<'a> LeafRef<'a> {
@@ -243,7 +243,7 @@ impl<'a> LeafRef<'a> {
     #[inline]
     pub(crate) fn key(self) -> &'a [u8] {
         let bytes = usize::from(self.head().key_bytes);
-        // SAFETY: so many bytes were written behind the head and never change.
+        // SAFETY: that many bytes were written behind the head and never change.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(LEAF_HEAD), bytes) }
     }
 

@@ -25,7 +25,7 @@ const STEP: u64 = 4;
 pub(crate) struct Version(u64);
 
 impl Version {
-    /// Whether the node had been replaced.
+    /// Whether the node was replaced before this version was read.
     pub(crate) fn obsolete(self) -> bool {
         self.0 & OBSOLETE != 0
     }

@@ -1,14 +1,14 @@
 //! The memtable: insert and get on the tree of `node`. Readers and writers run concurrently.
 //!
 //! The protocol is optimistic lock coupling after Leis et al., "The ART of Practical
-//! Synchronization" (2016, §3). It is simpler here because a memtable only grows: no key is
+//! Synchronization" (2016, §3). It is simpler here because a memtable only grows. No key is
 //! removed, no memory is reused, and the path of a node never changes (`node`).
 //!
 //! *Readers* validate one node at a time (`lock`), never the node above, and never restart. This is
 //! correct for the following reason. A reader reaches node n by a link that was in place at some
 //! moment t of the read. After t, n keeps every key on its path that was there at t, until a larger
 //! copy replaces n. Then n stays as it was, with all these keys. So each node shows the reader a
-//! state that is not older than t, and the read finds every key that was there before it began. A
+//! state that is not older than t. The read finds every key that was there before it began. A
 //! replaced node lacks only keys inserted during the read, and those may be ordered after the read.
 //! A loaded link is always safe to follow.
 //!

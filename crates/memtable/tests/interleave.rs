@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::Mutex; // the models' own notes are no points
+use std::sync::Mutex; // notes of the models are no scheduling points
 
 use terrapin_base::sync::explore::{explore, spawn};
 use terrapin_base::{Budget, Lsn, Message, Purpose};

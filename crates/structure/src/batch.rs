@@ -122,8 +122,8 @@ impl Batch {
         self.limits.records.saturating_sub(self.copy_ends.len())
     }
 
-    /// How many more records the reader probably wants, at least one. [`BatchLimits::likely`] says
-    /// so. If it is unknown, all that the batch takes.
+    /// How many more records the reader probably wants, at least one, by [`BatchLimits::likely`].
+    /// If that is unknown, as many as the batch takes.
     #[inline]
     #[must_use]
     pub fn wanted(&self) -> usize {

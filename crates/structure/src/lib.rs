@@ -138,8 +138,8 @@ pub trait Scan: Send {
     /// the batch's last record. A read that it needs may include blocks that the caller will
     /// probably ask for next.
     ///
-    /// Values are left out if [`Batch::keys_only`] says so. Records may stay in their blocks if
-    /// [`Batch::lends`] says so. After an error the scan is at its end.
+    /// Values are left out if [`Batch::keys_only`] is set. Records may stay in their blocks if
+    /// [`Batch::lends`] is set. After an error the scan is at its end.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
     /// Steps over the next record or tombstone if it has this key. Allowed only after
     /// [`Filled::Reached`] or [`Filled::End`].

@@ -197,9 +197,9 @@ impl Descend {
         ranges.iter().map(brings).collect()
     }
 
-    /// The pivots that a compaction of a stretch flushes: whole pivots that overlap the stretch, if
-    /// something comes in or a buffer here or below has messages for them. It does not use
-    /// estimates of what comes in, which may be 0 though there is a record.
+    /// The pivots that a compaction of a stretch flushes. These are whole pivots that overlap the
+    /// stretch. Something must come in for them, or a buffer here or below must have messages for
+    /// them. It does not use estimates of what comes in, which may be 0 though there is a record.
     fn stretch_set(
         &self,
         context: &Context,

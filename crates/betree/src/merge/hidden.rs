@@ -2,13 +2,13 @@
 //! next older record of its key. A put hides as many bytes as that record is longer than itself.
 //!
 //! Buffers are bounded by these counts, and figures of space use them. A count is found once, when
-//! the message enters a buffer, and then stays with the message in the sums of its block and its
+//! the message enters a buffer. Then it stays with the message in the sums of its block and its
 //! segment. A merge that drops an older message of the same key finds the count anew. Only the next
 //! older record counts, because that record carries what it hides itself.
 //!
 //! - Records of about equal length: the mean record of the leaves below is near enough. No reads.
-//! - Records longer than a block's target: each has a block of its own, so the group's index says
-//!   how long it is, and the group's filter says whether it is there.
+//! - Records longer than a block's target: each has a block of its own. So the group's index has
+//!   its length, and the group's filter decides whether it is there.
 //! - Shorter records of unequal length: the merge reads some of the records that the memtable
 //!   deletes and scales the mean by what it finds.
 
@@ -27,8 +27,8 @@ use crate::node::Child;
 /// The records below a pivot are uneven if the longest is longer than this many times the mean.
 const UNEVEN: u64 = 3;
 
-/// A merge that plans looks at each of the memtable's messages where the mean record below is
-/// longer than this part (1/n) of a block's target.
+/// A planning merge looks at each of the memtable's messages if the mean record below exceeds this
+/// part (1/n) of a block's target.
 const WALKED_PART: u64 = 8;
 
 /// About this many deleted records are read at a node.

@@ -3,7 +3,7 @@
 //!
 //! A run is the memtable, or one buffer level of one node. Its pieces are key ranges of page groups
 //! in which all messages are live. A child gets the runs of its parent's incoming stream, newest
-//! first, and behind them those of the parent's levels, all narrowed to the child's range. They are
+//! first, and then those of the parent's levels. All are narrowed to the child's range. They are
 //! read only when a leaf or a level is written from them.
 
 use std::sync::Arc;
@@ -402,7 +402,7 @@ impl MessageCursor for RunCursor {
 }
 
 /// A merge of runs, newest first.
-pub(super) type Stream = KWayMerge<RunCursor>;
+pub(super) type RunMerge = KWayMerge<RunCursor>;
 
 /// Opens a stream over `newer` runs and then `older` ones, all inside `range`. If the newer runs
 /// have no messages, it returns `None` without opening the older ones, unless `always` is set.
@@ -412,7 +412,7 @@ pub(super) fn open_stream(
     newer: Vec<Run>,
     older: Vec<Run>,
     always: bool,
-) -> Result<Option<Stream>> {
+) -> Result<Option<RunMerge>> {
     let mut cursors = Vec::with_capacity(newer.len() + older.len());
     for run in newer {
         cursors.push(RunCursor::open(context, run)?);
@@ -427,7 +427,7 @@ pub(super) fn open_stream(
 }
 
 /// Most bytes of read-ahead that a stream's open cursors hold.
-pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
+pub(super) fn stream_memory_bytes(stream: &RunMerge) -> u64 {
     stream
         .cursors()
         .iter()
@@ -437,7 +437,7 @@ pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
 
 /// Adds the page group of a stream's current message to an error.
 #[cold]
-pub(super) fn place_record(stream: &Stream, error: Error) -> Error {
+pub(super) fn place_record(stream: &RunMerge, error: Error) -> Error {
     let cursor = stream.current().and_then(|run| stream.cursors().get(run));
     match cursor.and_then(RunCursor::page) {
         Some(page) => error.with("page", page),

@@ -10,20 +10,21 @@ use terrapin_structure::MessageCursor;
 
 use super::hidden::Hiding;
 use super::runs::{
-    Context, Key, KeyRange, Run, RunCursor, Stream, open_stream, place_record, stream_memory_bytes,
+    Context, Key, KeyRange, Run, RunCursor, RunMerge, open_stream, place_record,
+    stream_memory_bytes,
 };
 use super::slot::{ChildSlot, ChildState, Target};
 use crate::node::{Child, LivePart, Segment};
 
 /// The state of writing a stream.
 struct Writing {
-    stream: Stream,
+    stream: RunMerge,
     builder: GroupBuilder,
     charge: Charge,
 }
 
 impl Writing {
-    fn new(context: &Context, stream: Stream) -> Self {
+    fn new(context: &Context, stream: RunMerge) -> Self {
         let charge = context.budget.charge(Purpose::Merge, 0);
         Writing {
             stream,

@@ -1,10 +1,11 @@
 //! The start of a scan: the sources that begin at its first key move to their first records
 //! (decision 0017).
 //!
-//! On its way there a source visits memory that is probably not in the processor's cache: the page
-//! cache's table and entry, the block, its array of heads, and the record. Handling one source
-//! after the other would wait for each of these. So each step is done for all sources before the
-//! next step, and prefetches the memory of the next step. Then the waits of all sources overlap.
+//! On its way there a source visits memory that is probably not in the processor's cache. It visits
+//! the page cache's table and entry, the block, its array of heads, and the record. Handling one
+//! source after the other would wait for each of these. So each step is done for all sources before
+//! the next step, and prefetches the memory of the next step. Then the waits of all sources
+//! overlap.
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::GroupHandle;
@@ -12,7 +13,7 @@ use terrapin_pages::group::GroupRef;
 use terrapin_structure::Direction;
 
 use super::path::{Edge, LEAF};
-use super::source::Head;
+use super::source::Item;
 use super::{SOURCES_EXPECTED, TreeScan};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
@@ -75,7 +76,7 @@ impl TreeScan {
             Direction::Forward => source.range.lower,
             Direction::Backward => source.range.upper,
         };
-        source.head == Head::Start || (source.head == Head::Pending && edge == Edge::Scan)
+        source.item == Item::Start || (source.item == Item::Pending && edge == Edge::Scan)
     }
 
     /// The walks that have begun.

@@ -6,8 +6,8 @@ use terrapin_base::Result;
 use terrapin_structure::Direction;
 
 use super::TreeScan;
-use super::path::{Edge, Frame, LEAF, PathNode};
-use super::source::{Head, Source};
+use super::path::{Edge, LEAF, PathFrame, PathNode};
+use super::source::{Item, Source};
 use crate::bounds::as_slice;
 use crate::load::load_child_of;
 use crate::node::Child;
@@ -47,8 +47,8 @@ impl TreeScan {
         self.insert(LEAF)
     }
 
-    /// Makes a level that a long scan reaches read as far ahead as if the scan had used it from the
-    /// start. It reads as far ahead of its records as the leaves do.
+    /// Sets the pace of a level that a long scan reaches. The level then reads as far ahead of its
+    /// records as the leaves do.
     pub(super) fn keep_pace(&mut self, source_index: u16) {
         let leaf = &self.sources[usize::from(LEAF)];
         let pace = leaf.walk.as_ref().map_or(leaf.pace, BlockWalk::pace);
@@ -65,7 +65,7 @@ impl TreeScan {
         self.keep_pace(source_index);
         let source = &self.sources[usize::from(source_index)];
         // Ignores errors: the damage may be far ahead, and is reported when the scan reaches it.
-        if source.head == Head::Pending
+        if source.item == Item::Pending
             && source.pace.is_long(ReadAhead::SCAN)
             && self.prepare(source_index).is_ok()
         {
@@ -145,7 +145,7 @@ impl TreeScan {
             };
             self.sources.push(Source::new(frame, level, segment, part));
         }
-        self.path.frames.push(Frame {
+        self.path.frames.push(PathFrame {
             node,
             pivot,
             sources_from,
@@ -162,11 +162,11 @@ impl TreeScan {
             Some((range, part)) => {
                 (source.range, source.part) = (range, part);
                 source.end_walk();
-                source.head = Head::Pending;
+                source.item = Item::Pending;
             }
             None => {
                 source.ahead = None;
-                source.head = Head::End;
+                source.item = Item::End;
             }
         }
     }
@@ -189,6 +189,6 @@ impl TreeScan {
         };
         source.end_walk();
         source.block = None;
-        source.head = Head::Start;
+        source.item = Item::Start;
     }
 }

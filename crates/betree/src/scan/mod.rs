@@ -7,9 +7,8 @@
 //!
 //! The leaf is a source too. When its records are used up, it represents the *boundary* of its key
 //! range. When the boundary is next in order, every record before it was returned. Then the path
-//! moves on to the next leaf, and frames that end there have no more records. So no key is ever
-//! compared with the end of a range, and a scan of any length holds one run of blocks for each
-//! source.
+//! moves on to the next leaf, and frames that end there have no more records. So no key is compared
+//! with the end of a range. A scan of any length holds one run of blocks for each source.
 //!
 //! The sources are in one array, sorted by their next keys. Most steps stay with the source of the
 //! last record, because a leaf has far more records than the levels. Such a step costs one
@@ -20,6 +19,9 @@
 //! at once. It reads another block when the block's first possible key is next in order, together
 //! with the blocks that other sources probably need (`together`). It reads nothing only to find out
 //! what follows the last record.
+//!
+//! `path` holds the nodes and ranges, `source` the sources, and `order` sorts them. `descend` moves
+//! the path. `begin` opens the first blocks, `together` combines reads, and `ahead` reads ahead.
 
 mod ahead;
 mod begin;
@@ -43,7 +45,7 @@ use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 use crate::bounds::is_empty;
 use crate::load::LoadedNode;
 use path::{LEAF, Path, PathNode};
-use source::{Head, Source};
+use source::{Item, Source};
 use spare::Spare;
 
 /// Initial capacity for sources: the leaf, and the levels of a node or two.
@@ -180,13 +182,13 @@ impl TreeScan {
         }
         while let Some(&Queued { head, source_index }) = self.order.first() {
             let source = &self.sources[usize::from(source_index)];
-            match source.head {
-                Head::Pending | Head::Between | Head::Boundary
+            match source.item {
+                Item::Pending | Item::Between | Item::Boundary
                     if self.lies_behind(Queued { head, source_index }, until, until_head) =>
                 {
                     return Ok(Next::Reached);
                 }
-                Head::Record => {
+                Item::Record => {
                     if !source.place.is_delete {
                         return Ok(Next::Record);
                     }
@@ -196,16 +198,16 @@ impl TreeScan {
                     self.passed += 1;
                     self.move_first()?;
                 }
-                Head::Start | Head::Pending | Head::Boundary if sparing => {
+                Item::Start | Item::Pending | Item::Boundary if sparing => {
                     return Ok(Next::Unread);
                 }
-                Head::Start | Head::Pending => {
+                Item::Start | Item::Pending => {
                     self.prepare(source_index)?;
                     self.read_for(source_index, asked)?;
                     self.open(source_index)?;
                     self.sort_first()?;
                 }
-                Head::Between => {
+                Item::Between => {
                     if sparing && !self.take_cached(source_index) {
                         return Ok(Next::Unread);
                     }
@@ -213,8 +215,8 @@ impl TreeScan {
                     self.open(source_index)?;
                     self.sort_first()?;
                 }
-                Head::Boundary => self.next_leaf()?,
-                Head::End => {
+                Item::Boundary => self.next_leaf()?,
+                Item::End => {
                     self.order.remove(0);
                 }
             }
@@ -229,7 +231,7 @@ impl TreeScan {
             .order
             .first()
             .map(|queued| &self.sources[usize::from(queued.source_index)]);
-        first.is_some_and(|first| first.head == Head::Record && !first.place.is_delete)
+        first.is_some_and(|first| first.item == Item::Record && !first.place.is_delete)
             && !self.returned
     }
 
@@ -261,7 +263,7 @@ impl TreeScan {
             // The next record is most often the leaf's.
             && !(source_index == LEAF && walk.take_near(&self.store, self.asked))
         {
-            source.head = Head::Between;
+            source.item = Item::Between;
             return Ok(());
         }
         self.open(source_index)
@@ -298,9 +300,9 @@ impl TreeScan {
         if source_index != LEAF {
             self.next_live_range(source_index);
         } else if self.path.leaf_has_successor() {
-            source.head = Head::Boundary;
+            source.item = Item::Boundary;
         } else {
-            source.head = Head::End;
+            source.item = Item::End;
         }
         Ok(())
     }

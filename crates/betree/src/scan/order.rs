@@ -6,7 +6,7 @@ use terrapin_base::Result;
 use terrapin_pages::heads::head_of_pieces;
 
 use super::path::LEAF;
-use super::source::Head;
+use super::source::Item;
 use super::{Queued, TreeScan};
 
 impl TreeScan {
@@ -21,7 +21,7 @@ impl TreeScan {
     #[inline]
     pub(super) fn sort_first(&mut self) -> Result<()> {
         let source_index = self.order[0].source_index;
-        if self.sources[usize::from(source_index)].head == Head::End {
+        if self.sources[usize::from(source_index)].item == Item::End {
             self.order.remove(0);
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl TreeScan {
     /// Sorts a source in. If two records have one key, the older source moves on until all keys
     /// differ.
     pub(super) fn insert(&mut self, mut source_index: u16) -> Result<()> {
-        'sorting: while self.sources[usize::from(source_index)].head != Head::End {
+        'sorting: while self.sources[usize::from(source_index)].item != Item::End {
             let queued = self.queued(source_index);
             for at in 0..self.order.len() {
                 let other = self.order[at];
@@ -82,9 +82,9 @@ impl TreeScan {
     #[inline]
     pub(super) fn queued(&self, source_index: u16) -> Queued {
         let source = &self.sources[usize::from(source_index)];
-        let head = match source.head {
-            Head::Start => 0,
-            Head::Record => source.key_head,
+        let head = match source.item {
+            Item::Start => 0,
+            Item::Record => source.key_head,
             _ => self
                 .path
                 .in_order(head_of_pieces(source.key(source_index, &self.path))),
@@ -106,16 +106,16 @@ impl TreeScan {
     #[inline(never)]
     pub(super) fn compare_keys(&self, a: u16, b: u16) -> Ordering {
         let (left, right) = (&self.sources[usize::from(a)], &self.sources[usize::from(b)]);
-        if left.head == Head::Start || right.head == Head::Start {
-            return (left.head != Head::Start)
-                .cmp(&(right.head != Head::Start))
+        if left.item == Item::Start || right.item == Item::Start {
+            return (left.item != Item::Start)
+                .cmp(&(right.item != Item::Start))
                 .then(a.cmp(&b));
         }
         let by_key = self
             .path
             .compare(left.key(a, &self.path), right.key(b, &self.path));
         match by_key {
-            Ordering::Equal if left.head == Head::Record && right.head == Head::Record => {
+            Ordering::Equal if left.item == Item::Record && right.item == Item::Record => {
                 Ordering::Equal
             }
             Ordering::Equal => left

@@ -1,8 +1,7 @@
 //! The path of a scan, from the root to the current leaf, and the ranges of its sources.
 //!
-//! No range owns a key. The ends of a source's range are given by where they come from ([`Edge`]):
-//! the scan's bounds, pivots of nodes on the path, or the segment. All of these live as long as the
-//! path.
+//! No range owns a key. An [`Edge`] names where an end of a source's range comes from: the scan's
+//! bounds, a pivot of a node on the path, or the segment. All of these live as long as the path.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref};
@@ -66,7 +65,7 @@ impl Deref for PathNode {
 }
 
 /// A node on the path.
-pub(super) struct Frame {
+pub(super) struct PathFrame {
     pub(super) node: PathNode,
     /// The pivot through which the path goes.
     pub(super) pivot: usize,
@@ -82,7 +81,7 @@ pub(super) struct Path {
     pub(super) direction: Direction,
     pub(super) lower: Bound<Vec<u8>>,
     pub(super) upper: Bound<Vec<u8>>,
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: Vec<PathFrame>,
 }
 
 /// Compares keys that are each given in two pieces.
@@ -107,8 +106,8 @@ pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
     }
 }
 
-/// Returns the first of some pivots, in either order, the last that follows it without a gap, and
-/// the number of pivots from first to last.
+/// Finds the pivots without a gap at the start of a list, which may descend. Returns the first, the
+/// last, and their number.
 fn run_of_pivots(
     mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
     count: usize,
@@ -180,7 +179,7 @@ impl Path {
         &self.frames[frame].node.pivots[pivot].lower
     }
 
-    /// The lower bound that an edge stands for.
+    /// The lower bound at an edge.
     pub(super) fn lower_at<'a>(
         &'a self,
         edge: Edge,
@@ -194,7 +193,7 @@ impl Path {
         }
     }
 
-    /// The upper bound that an edge stands for.
+    /// The upper bound at an edge.
     pub(super) fn upper_at<'a>(
         &'a self,
         edge: Edge,

@@ -14,7 +14,7 @@ use crate::walk::{BlockWalk, Pace};
 
 /// The next item of a source. [`Source::rank`] orders different kinds at one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
+pub(super) enum Item {
     /// Nothing was read. The first key is not known at all.
     Start,
     /// Nothing was read. No record comes before the start of the range.
@@ -35,7 +35,7 @@ const LENT_BYTES_MIN: usize = 512;
 
 /// A sorted run of records: the current leaf, or one buffer level of a node on the path.
 pub(super) struct Source {
-    pub(super) head: Head,
+    pub(super) item: Item,
     pub(super) walk: Option<BlockWalk>,
     /// How far the walks before the current one went.
     pub(super) pace: Pace,
@@ -59,7 +59,7 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(frame: usize, level: usize, segment: usize, part: usize) -> Self {
         Source {
-            head: Head::End,
+            item: Item::End,
             walk: None,
             pace: Pace::default(),
             block: None,
@@ -123,8 +123,8 @@ impl Source {
     /// The current record; `None` if the source is at another item.
     #[inline]
     pub(super) fn record(&self) -> Option<(&Block, RecordPlace)> {
-        match (self.head, &self.block) {
-            (Head::Record, Some(block)) => Some((block, self.place)),
+        match (self.item, &self.block) {
+            (Item::Record, Some(block)) => Some((block, self.place)),
             _ => None,
         }
     }
@@ -138,7 +138,7 @@ impl Source {
         };
         (self.place, self.key_head) = look(&block, at, direction);
         self.block = Some(block);
-        self.head = Head::Record;
+        self.item = Item::Record;
         self.at = at;
         self.following = records.len() - 1;
     }
@@ -146,7 +146,7 @@ impl Source {
     /// Moves to the next record of the block, if there is one.
     #[inline]
     pub(super) fn step(&mut self, direction: Direction) -> bool {
-        let (Head::Record, Some(block), 1..) = (self.head, &self.block, self.following) else {
+        let (Item::Record, Some(block), 1..) = (self.item, &self.block, self.following) else {
             return false;
         };
         self.at = step(direction, self.at);
@@ -202,8 +202,8 @@ impl Source {
     }
 
     /// Like [`Source::copy_run`], but the records stay in their block. Returns `None` if copies are
-    /// cheaper: for small records, which the reader would have to decode again one by one, and for
-    /// a block with deletes.
+    /// cheaper: for small records, because the reader decodes lent ones again, and for a block with
+    /// deletes.
     pub(super) fn lend_run(
         &mut self,
         limit: u64,
@@ -238,25 +238,25 @@ impl Source {
     /// exclusive, and behind its lower bound, which is inclusive.
     #[inline]
     pub(super) fn rank(&self, direction: Direction) -> u8 {
-        match (self.head, direction) {
-            (Head::Start | Head::Pending | Head::Between, _) => 0,
-            (Head::Boundary, Direction::Forward) => 1,
-            (Head::Record, _) => 2,
-            (Head::Boundary, Direction::Backward) => 3,
-            (Head::End, _) => 4,
+        match (self.item, direction) {
+            (Item::Start | Item::Pending | Item::Between, _) => 0,
+            (Item::Boundary, Direction::Forward) => 1,
+            (Item::Record, _) => 2,
+            (Item::Boundary, Direction::Backward) => 3,
+            (Item::End, _) => 4,
         }
     }
 
     /// The next key of the source.
     pub(super) fn key<'a>(&'a self, source_index: u16, path: &'a Path) -> Pieces<'a> {
-        match self.head {
-            Head::Record => match self.record() {
+        match self.item {
+            Item::Record => match self.record() {
                 Some((block, place)) => (block.prefix(), &block.bytes()[place.suffix()]),
                 None => (&[], &[]),
             },
-            Head::Between => self.walk.as_ref().map_or((&[], &[]), BlockWalk::edge),
-            Head::Boundary => (path.leaf_end().unwrap_or_default(), &[]),
-            Head::Start | Head::Pending | Head::End => {
+            Item::Between => self.walk.as_ref().map_or((&[], &[]), BlockWalk::edge),
+            Item::Boundary => (path.leaf_end().unwrap_or_default(), &[]),
+            Item::Start | Item::Pending | Item::End => {
                 let (lower, upper) = path.bounds_of(source_index, self.range);
                 let begin = match path.direction {
                     Direction::Forward => lower,

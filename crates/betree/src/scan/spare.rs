@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use terrapin_base::sync::thread_local;
 
-use super::path::Frame;
+use super::path::PathFrame;
 use super::source::Source;
 use super::{Queued, TreeScan};
 
@@ -15,7 +15,7 @@ const SPARE_KEY_BYTES_MAX: usize = 1 << 10;
 
 /// The memory of a finished scan: some kilobytes, empty.
 pub(super) struct Spare {
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: Vec<PathFrame>,
     pub(super) sources: Vec<Source>,
     pub(super) order: Vec<Queued>,
     pub(super) key: Vec<u8>,

@@ -9,7 +9,7 @@ use terrapin_base::Result;
 
 use super::TreeScan;
 use super::path::LEAF;
-use super::source::{Head, Source};
+use super::source::{Item, Source};
 use crate::walk::ReadAhead;
 
 /// Most bytes of a source that are read on expectation.
@@ -111,20 +111,20 @@ fn lacking(source: &Source, records: usize) -> usize {
         return 0;
     };
     let each = walk.records_of_block();
-    match source.head {
+    match source.item {
         // The scan may begin anywhere in the first block. This counts the blocks that are more
         // likely needed than not.
-        Head::Start | Head::Pending => {
+        Item::Start | Item::Pending => {
             (1 + (records + each / 2) / each).saturating_sub(walk.ready_blocks())
         }
-        Head::Record => {
+        Item::Record => {
             let at_hand = 1 + source.following + walk.ready_records();
             records.saturating_sub(at_hand).div_ceil(each)
         }
-        Head::Between => {
+        Item::Between => {
             let at_hand = walk.ready_records();
             records.saturating_sub(at_hand).div_ceil(each)
         }
-        Head::Boundary | Head::End => 0,
+        Item::Boundary | Item::End => 0,
     }
 }

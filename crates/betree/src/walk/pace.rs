@@ -34,7 +34,7 @@ impl ReadAhead {
 pub(crate) struct Pace {
     /// Bytes of the blocks that were passed.
     pub(super) passed_bytes: u64,
-    /// Bytes that the scan had passed elsewhere before the first of these blocks.
+    /// Bytes that the scan passed elsewhere before the first of these blocks.
     before_bytes: u64,
 }
 

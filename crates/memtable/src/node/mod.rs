@@ -3,10 +3,11 @@
 //! After Leis et al., "The Adaptive Radix Tree" (2013, §III), with three differences:
 //!
 //! * **A node's path never changes.** A node stores the absolute `depth` of the byte on which it
-//!   branches, and a leaf below it whose key spells the path. The start of its compressed path
-//!   follows from the way that a reader came. So splitting a path only puts a new node above: the
-//!   node below is neither changed nor locked. The node also holds the last [`TAIL_BYTES`] bytes of
-//!   its path, so that the leaf is rarely visited. Paths of any length cost the same.
+//!   branches. It also stores a leaf below it whose key spells the path. The start of its
+//!   compressed path follows from the way that a reader came. So splitting a path only puts a new
+//!   node above: the node below is neither changed nor locked. The node also holds the last
+//!   [`TAIL_BYTES`] bytes of its path, so that the leaf is rarely visited. Paths of any length cost
+//!   the same.
 //! * **A key may be a prefix of another.** The key that ends at `depth` is the node's *terminal*.
 //!   Then it is also the leaf that spells the path, and one tagged pointer says both.
 //! * **The third size has a bitmap** of its bytes, and its children in order, instead of a table of
@@ -159,7 +160,7 @@ impl<'a> Child<'a> {
     }
 
     /// # Safety
-    /// As for [`Child::load`]; `link` was read from such a link.
+    /// `link` was read from a link that fulfils the contract of [`Child::load`].
     #[inline]
     unsafe fn from_link(link: *mut u8) -> Self {
         let untagged = link.map_addr(|a| a & !TAG);
@@ -191,7 +192,7 @@ pub(crate) struct NodeRef<'a>(NonNull<Head>, PhantomData<&'a ()>);
 
 // SAFETY: a node is immutable but for atomics, and lives for 'a.
 unsafe impl Send for NodeRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a node is immutable but for atomics, and lives for 'a.
 unsafe impl Sync for NodeRef<'_> {}
 
 /// Arena bytes of a node that [`NodeRef::new`] makes.
@@ -218,7 +219,7 @@ impl<'a> NodeRef<'a> {
     }
 
     /// # Safety
-    /// As for [`NodeRef::new`], with room for a node of this kind.
+    /// The contract of [`NodeRef::new`], with room for a node of this kind.
     unsafe fn write(
         at: NonNull<u8>,
         kind: Kind,
