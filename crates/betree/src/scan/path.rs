@@ -266,7 +266,7 @@ impl Path {
     }
 
     /// The next live range of a buffer level, and the index from which the one behind it is
-    /// searched (see [`Source::part`]).
+    /// searched (see `Source::part` in `source`).
     pub(super) fn next_live_range(
         &self,
         mut range: LiveRange,
