@@ -294,7 +294,7 @@ impl Coordinator {
             trees_let_go,
             shortens_log: long,
             sliced: self.slicing,
-            takes: core.settings.record_cache && core.takes_memtables(),
+            takes: core.plan_now().caches_merged_records,
         }
     }
 

@@ -85,16 +85,6 @@ impl Core {
         }
     }
 
-    /// What a keyspace's limit is that would be so much with room enough. While space is short only
-    /// deletes come in: they find room in memory also where others took what the puts before them
-    /// need, and the more of them are merged into a leaf at once, the less of it that takes.
-    pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
-        match self.schedule.space_is_scarce() && !self.schedule.space_is_short() {
-            true => self.settings.merge.group_bytes,
-            false => ample_bytes,
-        }
-    }
-
     /// Bytes that must stay free for memtables of so many bytes, for what was, and what is about to
     /// be, acknowledged: eight times as much, for a merge rewrites several times what comes in
     /// before it can let go of the old pages, but never more than the trees; and files for the log.

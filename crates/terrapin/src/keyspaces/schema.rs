@@ -401,7 +401,7 @@ impl Core {
         };
         let mut next = (**keyspace).clone();
         next.options = options;
-        self.set_limits(&next, &self.written.basis());
+        self.set_limits(&next, &self.plan_in_force());
         install.changed.insert(id);
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));

@@ -3,6 +3,7 @@
 //! fails: every later writer, and every reader, waits for it.
 
 pub mod forecast;
+pub mod pace;
 pub mod patience;
 pub mod pressure;
 pub mod yielding;

@@ -27,7 +27,8 @@ impl Coordinator {
             // reports it.
             if let Some(merged) = &part.merged {
                 let size = &part.keyspace.shared.tree_size;
-                let _ = core.measure_merged(size, &**merged, part.added);
+                let budget_bytes = core.budget.limit();
+                let _ = size.measure_merged(&**merged, part.added, budget_bytes);
             }
         }
         let mut unsealed = 0;
