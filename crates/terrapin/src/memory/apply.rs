@@ -247,7 +247,7 @@ mod tests {
         );
         core.release_pool();
         assert_eq!(core.pool.bytes() >> 21, spared_bytes >> 21);
-        assert_eq!(core.plan_now().memtables_spared_bytes, 0, "nobody reads");
+        assert_eq!(core.plan_now().memtables_spared_bytes, 0, "no reads yet");
         for number in 0..6000u64 {
             keyspace.get((number % 512).to_be_bytes()).unwrap();
             keyspace.put((number % 512).to_be_bytes(), [1]).unwrap();

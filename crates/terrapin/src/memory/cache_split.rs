@@ -1,6 +1,6 @@
 //! How cached records and cached blocks share memory: by what the oldest quarter of each saves.
 //!
-//! A *rescue* is the first use of a record or block that lies in the oldest quarter of its cache.
+//! A *rescue* is the first use of a record or block in the oldest quarter of its cache.
 //! That use would have been a miss, were the cache a quarter smaller. Memory moves, a step at a
 //! look, to the cache with more rescues a byte (decision 0009).
 //!
@@ -188,8 +188,8 @@ mod tests {
         }
     }
 
-    /// The share after a hundred looks, when a cache of so many bytes has as many rescues between
-    /// two looks as `records` and `blocks` say.
+    /// The share after a hundred looks. `records` and `blocks` give the rescues between two looks
+    /// of a cache of a size in bytes.
     fn settled(records: impl Fn(u64) -> u64, blocks: impl Fn(u64) -> u64, first: u64) -> u64 {
         let (mut last, mut now, mut permille) = (Saved::default(), Saved::default(), first);
         for _ in 0..100 {

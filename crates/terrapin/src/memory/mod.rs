@@ -1,4 +1,4 @@
-//! How the memory budget is shared, and who has what first (docs/MEMORY.md).
+//! How the memory budget is shared (docs/MEMORY.md).
 //!
 //! | file | owns |
 //! | --- | --- |

@@ -87,7 +87,7 @@ pub(crate) struct RecordCacheBounds {
 }
 
 impl Facts {
-    /// The facts of a database that was just opened: empty, with nobody using it.
+    /// The facts of a database that was just opened: empty and unused.
     pub fn at_open(budget_bytes: u64, unit_bytes: u64, distance: CheckpointDistance) -> Self {
         Facts {
             budget_bytes,

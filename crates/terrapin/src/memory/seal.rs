@@ -57,8 +57,8 @@ impl KeyspaceState {
         self.active_bytes() >= self.shared.memtable_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the active memtable is to be sealed: it is full, or ranges have passed so many
-    /// deletes in it that merging these costs less.
+    /// Whether the active memtable is to be sealed: it is full, or ranges have passed a
+    /// million deletes in it, so that merging these costs less.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.is_full() || self.active.passed.load(Ordering::Relaxed) >= PASSED_MAX

@@ -113,7 +113,7 @@ fn missed(core: &Core) -> u64 {
     core.counters.tree_gets.get() + core.store.scan_reads()
 }
 
-/// Misses that cost as much as a pass for reads of that kind, over so many records or all pages.
+/// Misses that cost as much as a pass for reads of a kind, over `records` records or all pages.
 fn worth(kind: ReadKind, core: &Core, records: u64) -> u64 {
     let misses = match kind {
         ReadKind::Gets => records / GET_COST,
@@ -122,7 +122,7 @@ fn worth(kind: ReadKind, core: &Core, records: u64) -> u64 {
     MISSES_MIN.max(misses)
 }
 
-/// Whether nearly all of so many records, or nearly all blocks, are cached.
+/// Whether nearly all of `records` records, or nearly all blocks, are cached.
 fn is_there(kind: ReadKind, core: &Core, records: u64) -> bool {
     match kind {
         ReadKind::Gets => core.records.counts().records >= records / 8 * 7,

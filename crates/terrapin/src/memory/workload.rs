@@ -120,7 +120,7 @@ impl Operations {
     }
 }
 
-/// The mix of a database's operations, kept up to date by whoever looks.
+/// The mix of a database's operations, kept up to date by the jobs and writers that look.
 #[derive(Default)]
 pub(crate) struct Workload(Mutex<Judged>);
 
@@ -169,7 +169,8 @@ impl Workload {
 }
 
 impl Judged {
-    /// Judges the kind of reads, if since the last time there were so many, a range being several.
+    /// Judges the kind of reads, if there were `at_least` since the last time. A range counts as
+    /// several.
     fn judge_kind(&mut self, now: Operations, at_least: u64) {
         let since = now.since(self.at_kind);
         if since.gets.saturating_add(since.ranges_as_gets()) >= at_least {

@@ -49,7 +49,7 @@ impl Forecast {
         self.enter(MERGE, now_ns);
     }
 
-    /// The merge has done so many bytes of a total.
+    /// The merge has done a number of bytes of a total.
     pub fn progress(&self, (done, total): (u64, u64), now_ns: u64) {
         self.total.store(total, Ordering::Relaxed);
         let last = self.done.swap(done.min(total), Ordering::Relaxed);

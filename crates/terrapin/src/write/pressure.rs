@@ -63,7 +63,12 @@ impl Core {
             });
         }
         drop(state);
-        self.admit_piece(shared, (bytes, pieces, frees), free_running, patience)?;
+        let write = Write {
+            bytes,
+            pieces,
+            frees,
+        };
+        self.admit_piece(shared, write, free_running, patience)?;
         Ok(Admitted {
             state: None,
             looks: pieces > 0,
@@ -74,18 +79,18 @@ impl Core {
     fn admit_piece(
         &self,
         shared: &Arc<KeyspaceShared>,
-        (bytes, pieces, frees): (u64, u64, bool),
+        write: Write,
         free_running: bool,
         patience: &mut Patience,
     ) -> Result<()> {
-        if pieces > 0 {
+        if write.pieces > 0 {
             self.spare_the_ring(shared)?;
             if !free_running {
                 self.yield_if_overdue(shared)?;
             }
         }
         if !free_running || self.schedule.space_is_short() {
-            self.admit_slowly(shared, (bytes, pieces, frees), patience)?;
+            self.admit_slowly(shared, write, patience)?;
         }
         Ok(())
     }
@@ -152,16 +157,15 @@ impl Core {
     fn admit_slowly(
         &self,
         shared: &Arc<KeyspaceShared>,
-        (bytes, pieces, frees): (u64, u64, bool),
+        write: Write,
         patience: &mut Patience,
     ) -> Result<()> {
         let since = self.env.now_ns();
         let deadline = patience.until_ns(self);
-        if frees && !self.let_the_log_be_trimmed(bytes, patience)? {
+        if write.frees && !self.let_the_log_be_trimmed(write.bytes, patience)? {
             return Err(self.log_is_not_trimmed(since));
         }
-        let mut charged = false;
-        let mut was_sealed = false;
+        let mut done = Done::default();
         loop {
             self.health.check_open()?;
             // Read before the log's failure, which is announced as a release, and before the state:
@@ -170,36 +174,10 @@ impl Core {
             if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
                 return Err(error);
             }
-            if !frees {
+            if !write.frees {
                 self.check_room()?;
             }
-            let wait = {
-                let state = self.state.load();
-                let Some(keyspace) = state.keyspaces.get(shared.id) else {
-                    return Err(self.dropped().with("keyspace", &shared.name));
-                };
-                let memory_is_short =
-                    self.budget.used(Purpose::Memtable) > self.memtable_memory_max();
-                let is_held = keyspace.sealed.is_some();
-                let is_releasing = self.schedule.releasing_count() > 0;
-                let seal = keyspace.sealed.as_ref().map(|sealed| sealed.seal.0);
-                let is_full = is_held && keyspace.is_full();
-                let waits_for_its_own = is_full || (memory_is_short && !is_releasing);
-                if memory_is_short && !is_releasing && !was_sealed && !is_full {
-                    Hold::SealFirst
-                } else if let Some(seal) = seal.filter(|_| waits_for_its_own) {
-                    Hold::UntilRelease(&shared.stalled, seal)
-                } else if memory_is_short && is_releasing {
-                    Hold::UntilRelease(&self.marks.memory, self.schedule.seals())
-                } else if !is_held || charged {
-                    // If memory is short, a merge could free only memtables of keyspaces whose own
-                    // writers wait for that.
-                    Hold::No
-                } else {
-                    charged = true;
-                    self.pace(keyspace, pieces)
-                }
-            };
+            let wait = self.hold(shared, write.pieces, &mut done)?;
             let now = self.env.now_ns();
             let mut in_vain = None;
             let paced = matches!(wait, Hold::Until(_));
@@ -211,7 +189,7 @@ impl Core {
                 Hold::No => break,
                 Hold::SealFirst => {
                     self.cut_largest();
-                    was_sealed = true;
+                    done.sealed = true;
                     continue;
                 }
                 Hold::Until(at) => at,
@@ -236,7 +214,7 @@ impl Core {
             });
             let outcome = self.env.wait(&released.until(wait))?;
             drop((asleep, stalled));
-            was_sealed = false;
+            done.sealed = false;
             let waited_from = now;
             let now = now.max(self.env.now_ns());
             waits.record(now - waited_from);
@@ -256,6 +234,44 @@ impl Core {
             .write_wait_ns
             .add(self.env.now_ns().saturating_sub(since));
         Ok(())
+    }
+
+    /// What a write waits for next.
+    fn hold<'a>(
+        &'a self,
+        shared: &'a KeyspaceShared,
+        pieces: u64,
+        done: &mut Done,
+    ) -> Result<Hold<'a>> {
+        let state = self.state.load();
+        let Some(keyspace) = state.keyspaces.get(shared.id) else {
+            return Err(self.dropped().with("keyspace", &shared.name));
+        };
+        let memory_is_short = self.budget.used(Purpose::Memtable) > self.memtable_memory_max();
+        let is_held = keyspace.sealed.is_some();
+        let is_releasing = self.schedule.releasing_count() > 0;
+        let seal = keyspace.sealed.as_ref().map(|sealed| sealed.seal.0);
+        let is_full = is_held && keyspace.is_full();
+        let waits_for_its_own = is_full || (memory_is_short && !is_releasing);
+        if memory_is_short && !is_releasing && !done.sealed && !is_full {
+            return Ok(Hold::SealFirst);
+        }
+        if let Some(seal) = seal.filter(|_| waits_for_its_own) {
+            return Ok(Hold::UntilRelease(&shared.stalled, seal));
+        }
+        if memory_is_short && is_releasing {
+            return Ok(Hold::UntilRelease(
+                &self.marks.memory,
+                self.schedule.seals(),
+            ));
+        }
+        if !is_held || done.charged {
+            // If memory is short, a merge could free only memtables of keyspaces whose own writers
+            // wait for that.
+            return Ok(Hold::No);
+        }
+        done.charged = true;
+        Ok(self.pace(keyspace, pieces))
     }
 
     /// The error of a write that has waited since `since`, or that would wait for what another
@@ -390,6 +406,25 @@ pub(crate) struct Admitted {
     pub state: Option<Loaded>,
     /// Whether the write is to look whether the memtable is full: one write of each piece does.
     pub looks: bool,
+}
+
+/// A write that is being admitted.
+#[derive(Clone, Copy)]
+struct Write {
+    bytes: u64,
+    /// Pieces that it completes.
+    pieces: u64,
+    /// It only deletes, and may go on while the disk is full.
+    frees: bool,
+}
+
+/// What a write that is being admitted has done already.
+#[derive(Default)]
+struct Done {
+    /// It charged its pieces to the pace.
+    charged: bool,
+    /// It sealed memtables, and has not waited since.
+    sealed: bool,
 }
 
 /// What a write waits for.
