@@ -29,7 +29,7 @@ use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
 use crate::engine::core::Core;
 use crate::engine::state::State;
-use crate::memory::workload::ReadKind;
+use crate::memory::workload::{Operations, ReadKind};
 use crate::read::are_memtables_silent;
 
 /// What a step reads, in a millisecond or two.
@@ -67,6 +67,8 @@ pub(crate) struct WarmUp {
     /// The number of misses ([`missed`]) at the next look, and at the last one.
     next_look: u64,
     looked: u64,
+    /// What users had done at the last look.
+    last: Operations,
     /// Which reads were the most at the last look, and the number of misses before they were.
     kind: ReadKind,
     since: u64,
@@ -165,6 +167,7 @@ impl WarmUp {
             core: core.clone(),
             next_look: MISSES_MIN,
             looked: 0,
+            last: Operations::default(),
             kind: ReadKind::Gets,
             since: 0,
             records_due: Due::FIRST,
@@ -189,7 +192,9 @@ impl WarmUp {
             return Ok(());
         }
         self.next_look = missed + MISSES_MIN;
-        let kind = core.workload.look_at_reads(core.operations());
+        let now = core.operations();
+        let last = std::mem::replace(&mut self.last, now);
+        let kind = core.workload.look_at_reads(now, last);
         core.look_at_operations();
         let before = std::mem::replace(&mut self.looked, missed);
         if kind != self.kind {

@@ -142,7 +142,7 @@ impl Workload {
     /// A memtable was sealed: judges what came since the last seal, however little that is.
     pub fn sealed(&self, now: Operations) {
         let mut judged = self.0.lock();
-        judged.judge_kind(now, TELLING_OPERATIONS);
+        judged.judge_kind(now);
         judged.mix = now.since(judged.at_seal).mix(judged.mix.reads);
         judged.at_seal = now;
     }
@@ -151,7 +151,7 @@ impl Workload {
     /// any case; reads beside writes only if `and_writes`. Returns the mix.
     pub fn look(&self, now: Operations, and_writes: bool) -> Mix {
         let mut judged = self.0.lock();
-        judged.judge_kind(now, TELLING_OPERATIONS);
+        judged.judge_kind(now);
         let since = now.since(judged.at_seal);
         if and_writes && since.reads().saturating_add(since.writes) >= TELLING_OPERATIONS {
             judged.mix = since.mix(judged.mix.reads);
@@ -159,21 +159,25 @@ impl Workload {
         judged.mix
     }
 
-    /// Judges the kind of reads, however few they were, and returns it. For a caller that has seen
-    /// thousands of misses: a few long ranges may have caused them.
-    pub fn look_at_reads(&self, now: Operations) -> ReadKind {
+    /// Judges the kind of reads by those since the caller's last look, however few they were, and
+    /// returns it. For a caller that has seen thousands of misses since: a few long ranges may have
+    /// caused them.
+    pub fn look_at_reads(&self, now: Operations, last: Operations) -> ReadKind {
         let mut judged = self.0.lock();
-        judged.judge_kind(now, 1);
+        let since = now.since(last);
+        if since.reads() > 0 {
+            judged.mix.reads = since.read_kind();
+            judged.at_kind = now;
+        }
         judged.mix.reads
     }
 }
 
 impl Judged {
-    /// Judges the kind of reads, if there were `at_least` since the last time. A range counts as
-    /// several.
-    fn judge_kind(&mut self, now: Operations, at_least: u64) {
+    /// Judges the kind of reads, if there were enough since the last time.
+    fn judge_kind(&mut self, now: Operations) {
         let since = now.since(self.at_kind);
-        if since.gets.saturating_add(since.ranges_as_gets()) >= at_least {
+        if since.gets.saturating_add(since.ranges_as_gets()) >= TELLING_OPERATIONS {
             self.mix.reads = since.read_kind();
             self.at_kind = now;
         }
@@ -285,10 +289,10 @@ mod tests {
         assert_eq!(kind(), ReadKind::Gets);
         workload.look(operations(60_000, 2003, 9000), true);
         assert_eq!(kind(), ReadKind::Gets, "one range is not enough");
-        let kind = workload.look_at_reads(operations(60_000, 2003, 9000));
-        assert_eq!(kind, ReadKind::Ranges, "but after many misses");
-        let kind = workload.look_at_reads(operations(60_000, 2003, 9000));
-        assert_eq!(kind, ReadKind::Ranges, "no reads since");
+        let last = operations(60_000, 2002, 9000);
+        let look = |ranges| workload.look_at_reads(operations(60_000, ranges, 9000), last);
+        assert_eq!(look(2003), ReadKind::Ranges, "but after many misses");
+        assert_eq!(look(2002), ReadKind::Ranges, "no reads since");
     }
 
     /// All reads since the last seal were counted, and nothing is sealed where nothing is written.
