@@ -13,7 +13,7 @@ const LARGER: [(&str, usize); 5] = [
     ("betree", 5),
     ("disk", 9),
     ("pages", 4),
-    ("terrapin", 13),
+    ("terrapin", 9),
     ("wal", 8),
 ];
 

@@ -170,6 +170,11 @@ pub(crate) struct SealedMemtable {
 }
 
 impl KeyspaceState {
+    /// Whether a memtable holds a record: then the keyspace takes a share of the memtables' memory.
+    pub fn is_written(&self) -> bool {
+        self.sealed.is_some() || !self.active.memtable.is_empty()
+    }
+
     /// The memtable that owns a write of that LSN. None when the keyspace was cleared above it:
     /// then the write does not matter any more, as long as nothing is durable without it unless the
     /// clear is, too (`checkpoint::job`).

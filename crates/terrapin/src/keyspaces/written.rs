@@ -23,7 +23,6 @@ use terrapin_base::sync::{Mutex, Ordering};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceState, LoggedMemtable, State};
-use crate::memory::seal::is_written;
 
 /// See the head of this file.
 #[derive(Default)]
@@ -62,7 +61,7 @@ impl Core {
     /// Those that have a sealed memtable, or a record in the active one.
     pub fn written_of<'a>(&self, state: &'a State) -> Vec<&'a Arc<KeyspaceState>> {
         let mut written = self.noted_of(state);
-        written.retain(|keyspace| is_written(keyspace));
+        written.retain(|keyspace| keyspace.is_written());
         written
     }
 

@@ -37,11 +37,6 @@ fn counted_bytes(memtable: &Memtable) -> u64 {
     memtable.live_bytes().max(memtable.garbage_bytes())
 }
 
-/// Whether a keyspace takes a share of the memtables' memory.
-pub(crate) fn is_written(keyspace: &KeyspaceState) -> bool {
-    keyspace.sealed.is_some() || !keyspace.active.memtable.is_empty()
-}
-
 impl KeyspaceState {
     /// What the active memtable counts against its limit: live bytes or garbage, whichever is more.
     #[inline]
