@@ -226,7 +226,7 @@ impl Coordinator {
             let reaches = from < asked.through || (long && from <= middle);
             (reaches || merges_deletes) && !memtable.memtable.is_empty()
         });
-        core.rebalance(&install);
+        core.plan_memory(&install);
         self.slices.retain(|(id, seal_at, _)| {
             let sealed = seal
                 .state

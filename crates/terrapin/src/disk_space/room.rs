@@ -132,7 +132,7 @@ impl Core {
         if self.schedule.space_is_scarce() {
             if self.has_room_again_for(self.lasting(&state, MemtableSize::Ample, 0)) {
                 self.set_space_is_scarce(false);
-                self.rebalance(&self.install.lock());
+                self.plan_memory(&self.install.lock());
                 // Who waits with a memtable that was full for its size may go on.
                 self.schedule.released();
                 return;
@@ -143,7 +143,7 @@ impl Core {
             }
             self.set_space_is_scarce(true);
             let mut install = self.install.lock();
-            self.rebalance(&install);
+            self.plan_memory(&install);
             self.seal(&mut install, KeyspaceState::is_due);
         }
         let state = self.state.load_full();
@@ -174,7 +174,7 @@ impl Core {
         self.refused_room_bytes
             .store(self.room(), Ordering::Relaxed);
         self.schedule.set_space_is_short(true);
-        self.rebalance(&self.install.lock());
+        self.plan_memory(&self.install.lock());
     }
 
     /// Whether the log has a file to go on with, or can get one. The room within the data file is
@@ -197,7 +197,7 @@ impl Core {
         if self.schedule.space_is_short() && self.has_room_again_for(self.accepted_again()) {
             self.schedule.set_space_is_short(false);
             self.meets_quota.store(false, Ordering::Relaxed);
-            self.rebalance(&self.install.lock());
+            self.plan_memory(&self.install.lock());
             self.watch_room();
         }
     }

@@ -392,7 +392,7 @@ impl Core {
             shared.forecast.sealed(now_ns);
         }
         if count > 0 {
-            self.learn_of(sealed.into_iter());
+            self.learn_from_sealed(sealed.into_iter());
             self.schedule.sealed(count);
         }
         SealMade {

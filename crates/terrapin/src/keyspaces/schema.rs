@@ -237,7 +237,7 @@ impl Core {
                     // memory.
                     if replaced.is_some() {
                         drop(replaced);
-                        self.rebalance(&install);
+                        self.plan_memory(&install);
                     }
                     drop(install);
                     let how = (self.settings.durability, frees);
@@ -439,7 +439,7 @@ impl Core {
         // Last: what could not be set for those that are there is not set for those to come either.
         let mut install = self.install.lock();
         install.checkpoint_distance = distance;
-        self.rebalance(&install);
+        self.plan_memory(&install);
         drop(install);
         self.seal_full();
         self.schedule.released();

@@ -12,7 +12,7 @@
 //! that has a sealed memtable or a record in its active one is here. So a checkpoint misses none.
 //!
 //! The limits of memtables depend on how many keyspaces write. They are set for the written ones
-//! each time that changes ([`Core::rebalance`]), and for any other one as it is first written, by
+//! each time that changes ([`Core::plan_memory`]), and for any other one as it is first written, by
 //! the plan in force.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Where the engine gathers the [`Facts`] about memory, and where it applies the [`Plan`].
 //!
-//! [`Core::rebalance`] plans anew and sets every limit. It runs at each seal, each commit, each
+//! [`Core::plan_memory`] plans anew and sets every limit. It runs at each seal, each commit, each
 //! change of χ, memory, disk room or keyspaces, and when users begin to do something else. Users
 //! are looked at when memtable memory is taken and when reads miss, not only at seals, so that the
 //! first memtable of a load grows, and memtables shrink soon after reads begin.
@@ -74,7 +74,7 @@ impl Core {
 
     /// Plans anew, and sets the marks and the memtable limits of all written keyspaces. Any other
     /// keyspace gets its limit when it is first written. O(written keyspaces).
-    pub fn rebalance(&self, install: &Install) {
+    pub fn plan_memory(&self, install: &Install) {
         let state = self.state.load();
         let written = self.written_of(&state);
         let plan = plan(&self.facts(&written, install.checkpoint_distance));
@@ -121,10 +121,10 @@ impl Core {
 
     /// Looks at what users do, between two seals. If that changed, plans anew, and seals memtables
     /// that became too large.
-    pub fn look_at_operations(&self) {
+    pub fn look_at_users(&self) {
         if self.log.is_some() && self.is_plan_outdated() {
             let mut install = self.install.lock();
-            self.rebalance(&install);
+            self.plan_memory(&install);
             self.seal(&mut install, KeyspaceState::is_due);
         }
     }
@@ -143,7 +143,7 @@ impl Core {
         if !self.settings.record_cache || !self.cache_split.is_due() {
             return false;
         }
-        self.look_at_operations();
+        self.look_at_users();
         let store = self.store.metrics();
         let saved = Saved {
             records: self.records.rescues(),
@@ -186,7 +186,7 @@ impl Core {
             }
             self.budget.set_limit(bytes);
             self.pool.set_bytes_max(pool_floor_bytes(bytes));
-            self.rebalance(&install);
+            self.plan_memory(&install);
         }
         self.schedule.released();
         while self.records.shrink_step() {}
@@ -194,7 +194,7 @@ impl Core {
         if self.log.is_some() {
             self.seal_full();
             if self.memtables_are_large() {
-                self.cut_largest();
+                self.seal_largest();
             }
         }
         Ok(())
@@ -252,7 +252,7 @@ mod tests {
             keyspace.get((number % 512).to_be_bytes()).unwrap();
             keyspace.put((number % 512).to_be_bytes(), [1]).unwrap();
         }
-        core.look_at_operations();
+        core.look_at_users();
         let kept_bytes = core.plan_now().memtables_spared_bytes;
         assert!(kept_bytes >= core.in_memtables() + (8 << 20));
         assert!(kept_bytes <= 2 * spared_bytes);

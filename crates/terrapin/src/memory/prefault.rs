@@ -137,7 +137,7 @@ impl Job for Prefault {
             core.pool
                 .set_bytes_max(bytes.clamp(floor_bytes, ceiling_bytes));
             // Memtables grow. Perhaps they may grow further now, or less far.
-            core.look_at_operations();
+            core.look_at_users();
         }
         if self.take_chunk() {
             return Step::Again;

@@ -75,10 +75,10 @@ impl Core {
     pub fn seal_full(&self) {
         let mut install = self.install.lock();
         if self.is_plan_outdated() {
-            self.rebalance(&install);
+            self.plan_memory(&install);
         }
         self.seal(&mut install, KeyspaceState::is_due);
-        self.rebalance(&install);
+        self.plan_memory(&install);
     }
 
     /// Bytes that memtables have, without the pool's.
@@ -126,7 +126,7 @@ impl Core {
     /// wait for. Where the pool has the memory, the pool gives it back instead, since a seal would
     /// free none of it.
     #[cold]
-    pub fn cut_largest(&self) {
+    pub fn seal_largest(&self) {
         let mut install = self.install.lock();
         if self.schedule.releasing_count() > 0 {
             return;
@@ -160,7 +160,7 @@ impl Core {
 
     /// Learns from memtables that were just sealed what users do, and how much arenas take for what
     /// memtables hold.
-    pub fn learn_of(
+    pub fn learn_from_sealed(
         &self,
         sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<LoggedMemtable>)>,
     ) {
@@ -231,7 +231,7 @@ pub(crate) mod tests {
         core.pool.set_bytes_max(60 << 20);
         while core.pool.stock(usize::MAX) {}
         assert!(core.budget.used(Purpose::Memtable) > high && !core.memtables_are_large());
-        core.cut_largest();
+        core.seal_largest();
         assert_eq!(core.schedule.sealed_count(), 0);
         core.pool.trim();
         assert!(core.budget.used(Purpose::Memtable) <= high);

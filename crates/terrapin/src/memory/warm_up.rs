@@ -195,7 +195,7 @@ impl WarmUp {
         let now = core.operations();
         let last = std::mem::replace(&mut self.last, now);
         let kind = core.workload.look_at_reads(now, last);
-        core.look_at_operations();
+        core.look_at_users();
         let before = std::mem::replace(&mut self.looked, missed);
         if kind != self.kind {
             (self.kind, self.since) = (kind, before);
@@ -215,7 +215,7 @@ impl WarmUp {
         }
         // The limits of memtables are from the last seal, for the trees of then. They may be all
         // that those trees left, to the byte.
-        core.rebalance(&core.install.lock());
+        core.plan_memory(&core.install.lock());
         let plan = core.plan_now();
         let fits = plan.warms_up && plan.mix.reads == kind;
         let is_compacting = core.compactions.is_any_asked() && !core.schedule.space_is_short();

@@ -633,7 +633,7 @@ fn start(
         tree_sizes,
         install,
     );
-    core.rebalance(&core.install.lock());
+    core.plan_memory(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());
     if let Some(error) = &base.unread {
         core.health.damaged(error);

@@ -386,7 +386,7 @@ impl Core {
             self.counters.waits.seal.record(seal);
         }
         if self.memtable_memory_is_short() && self.schedule.releasing_count() == 0 {
-            self.cut_largest();
+            self.seal_largest();
         }
         if appended
             .end

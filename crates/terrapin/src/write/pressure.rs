@@ -188,7 +188,7 @@ impl Core {
             let wait = match wait {
                 Hold::No => break,
                 Hold::SealFirst => {
-                    self.cut_largest();
+                    self.seal_largest();
                     done.sealed = true;
                     continue;
                 }

@@ -79,7 +79,7 @@ impl Coordinator {
             core.schedule.unsealed(unsealed);
             self.seals += unsealed as u64;
             core.forget_unwritten(&install);
-            core.rebalance(&install);
+            core.plan_memory(&install);
             last
         };
         drop(last);
