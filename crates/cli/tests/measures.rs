@@ -16,6 +16,8 @@ const KEYS: [&str; 17] = [
     "user_bytes_written",
     "device_bytes_written",
     "device_bytes_read",
+    "log_bytes_written",
+    "data_file_bytes_written",
     "write_amplification",
     "space_bytes",
     "space_amplification",
