@@ -5,7 +5,7 @@ mod common;
 use common::{Place, fail, run, succeed, text};
 use serde_json::Value;
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 19] = [
     "phase",
     "threads",
     "records",
