@@ -152,7 +152,10 @@ mod log_record;
 mod memory;
 mod metrics;
 mod open;
+mod pacing;
+mod planning;
 mod read;
+mod run;
 #[cfg(any(test, terrapin_mutants))]
 #[doc(hidden)]
 pub mod testing;

@@ -4,12 +4,12 @@
 
 use std::fmt;
 
-use terrapin_base::{
-    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Message, Result, VALUE_BYTES_MAX,
-};
+use terrapin_base::{Error, KeyspaceId, Message, Result};
 
 use crate::api::keyspace::Keyspace;
+use crate::log_record::check_sizes;
 use crate::log_record::format::put_operation;
+use crate::write::PreparedBatch;
 
 /// Puts and deletes that are written as one. Later operations on a key win over earlier ones.
 ///
@@ -131,26 +131,21 @@ impl Batch {
         };
     }
 
-    /// The log's payload, if every operation was fine.
-    pub(crate) fn payload(&self) -> Result<&[u8]> {
+    /// What a write needs of it, if every operation was fine.
+    pub(crate) fn prepared(&self) -> Result<PreparedBatch<'_>> {
         match &self.failure {
             Some(error) => Err(error.clone()),
-            None => Ok(&self.payload),
+            None => Ok(PreparedBatch {
+                payload: &self.payload,
+                operations: self.operations,
+                frees: self.puts == 0,
+                only_keyspace: self.keyspace.filter(|_| !self.spreads),
+            }),
         }
-    }
-
-    /// Whether it can only make room.
-    pub(crate) fn only_deletes(&self) -> bool {
-        self.puts == 0
     }
 
     pub(crate) fn database(&self) -> u64 {
         self.database
-    }
-
-    /// The one keyspace that it writes to; none when it is empty or writes to several.
-    pub(crate) fn only_keyspace(&self) -> Option<KeyspaceId> {
-        self.keyspace.filter(|_| !self.spreads)
     }
 }
 
@@ -162,34 +157,4 @@ impl fmt::Debug for Batch {
             .field("error", &self.failure)
             .finish_non_exhaustive()
     }
-}
-
-/// The limits of keys and values.
-#[inline]
-pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
-    let value_bytes = message.value_bytes();
-    if key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
-        return Ok(());
-    }
-    Err(too_large(key.len(), value_bytes))
-}
-
-#[cold]
-fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
-    let (message, bytes, limit) = if key_bytes > KEY_BYTES_MAX {
-        (
-            "the key is longer than the limit: use a hash of it, and keep the whole in the value",
-            key_bytes,
-            KEY_BYTES_MAX,
-        )
-    } else {
-        (
-            "the value is longer than the limit: split it over several keys",
-            value_bytes,
-            VALUE_BYTES_MAX,
-        )
-    };
-    Error::new(ErrorKind::TooLarge, message)
-        .with("bytes", bytes)
-        .with("limit", limit)
 }

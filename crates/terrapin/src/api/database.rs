@@ -316,7 +316,7 @@ impl Database {
         if batch.database() != self.owner.number {
             return Err(Error::invalid("the batch was made by another database"));
         }
-        self.core().write_batch(batch, durability)
+        self.core().write_batch(batch.prepared()?, durability)
     }
 
     /// Returns when everything written before is on stable storage: the log is synced, and
@@ -563,7 +563,7 @@ impl Core {
                 });
             }
             let state = self.state.load();
-            let waits = self.noted_of(&state).iter().any(|k| {
+            let waits = self.written.noted_of(&state).iter().any(|k| {
                 memtables(&k.active, k.sealed.as_ref().map(|s| &s.records))
                     .any(|w| w.start < through && w.unlogged.load(Ordering::Acquire))
             });
@@ -622,7 +622,7 @@ fn metrics(core: &Core) -> Metrics {
     let live_bytes = core.store.live_bytes();
     let tree_bytes = core.tree_sizes.live_bytes();
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    let holders = core.written_of(&state);
+    let holders = core.written.written_of(&state);
     let debt = holders.iter().filter_map(|k| {
         let sealed = k.sealed.as_ref()?.records.memtable.live_bytes();
         Some(k.shared.forecast.left_of(sealed))

@@ -4,4 +4,5 @@
 pub mod batch;
 pub mod database;
 pub mod keyspace;
+pub mod reads;
 pub mod snapshot;

@@ -19,17 +19,17 @@
 //! taken out of it and waits in buffers, each time.
 
 use std::sync::Arc;
-use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
+use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, Job, KeyspaceId, Result, Step, mutant};
 use terrapin_structure::ToCompact;
 
+use crate::engine::compactions::{KeySpan, LOOK_RUNS, Stretches};
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
-use crate::memory::workload::Operations;
+use crate::planning::workload::Operations;
 
-/// Ranges visit so many runs at least between two looks at what they paid, and at most.
-const LOOK_RUNS: u64 = 64;
+/// Ranges visit at most this many runs between two looks at what they paid.
 const LOOK_RUNS_MAX: u64 = 1 << 16;
 /// And so many while a tree is being compacted.
 const BUSY_RUNS: u64 = 1 << 12;
@@ -58,84 +58,6 @@ const PASSED_A_RECORD: u64 = 4;
 /// Ranges that went over so many have paid for merging what lies there: that took them some fifty
 /// milliseconds.
 const PASSED_MAX: u64 = 1 << 20;
-/// A stretch is this many times L.
-pub(crate) const STRETCH_GROUPS: u64 = 16;
-
-/// What ranges over a keyspace went by since it was compacted.
-#[derive(Default)]
-pub(crate) struct Visits {
-    /// Runs that they visited.
-    runs: AtomicU64,
-    /// Deletes that they went over in the tree, since any of it was compacted.
-    passed: AtomicU64,
-}
-
-impl Visits {
-    /// Some of the tree was compacted: what there was to go over may be gone.
-    pub fn forget_passed(&self) {
-        self.passed.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Keys from one to another, or to the end.
-pub(crate) type KeySpan = (Box<[u8]>, Option<Box<[u8]>>);
-
-/// What is being compacted, and what all ranges visited.
-pub(crate) struct Compactions {
-    runs: AtomicU64,
-    /// Runs at which to look at what was paid.
-    next_look: AtomicU64,
-    asked: Mutex<Option<Stretches>>,
-}
-
-impl Default for Compactions {
-    fn default() -> Self {
-        Compactions {
-            runs: AtomicU64::new(0),
-            next_look: AtomicU64::new(LOOK_RUNS),
-            asked: Mutex::default(),
-        }
-    }
-}
-
-/// A keyspace that is being compacted, and between which keys there is more to do.
-#[derive(Clone, Debug)]
-pub(crate) struct Stretches {
-    pub keyspace: KeyspaceId,
-    pub span: KeySpan,
-}
-
-impl Compactions {
-    /// The keyspace to compact, if one is.
-    pub fn asked(&self) -> Option<Stretches> {
-        self.asked.lock().clone()
-    }
-
-    /// Whether there is one.
-    pub fn is_any_asked(&self) -> bool {
-        self.asked.lock().is_some()
-    }
-
-    /// Asks for a compaction; whether no other is under way or asked for. Waits for nobody.
-    fn ask(&self, stretches: Stretches) -> bool {
-        match self.asked.try_lock() {
-            Some(mut asked) if asked.is_none() => {
-                *asked = Some(stretches);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// There is more to do from there on, or nothing.
-    pub fn went_on(&self, next: Option<Stretches>) {
-        *self.asked.lock() = next;
-    }
-
-    fn is_look_due(&self) -> bool {
-        self.runs.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
-    }
-}
 
 /// What ranges did since the last compaction.
 #[derive(Clone, Copy, Default)]

@@ -14,11 +14,11 @@ use std::sync::{Arc, Weak};
 use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step};
 
 use super::held::{AGE_NS, Finished, Holders, hand_over, retired};
-use super::merges::guarded;
+use crate::checkpoint::run_writer::RunWriter;
 use crate::engine::core::Core;
+use crate::engine::running_merge::guarded;
 use crate::engine::state::{LoggedMemtable, State};
-use crate::engine::view::{Held, View};
-use crate::read::run::RunWriter;
+use crate::engine::views::{Held, View};
 
 /// Pause of a memtable whose run could not be written, and of all on a full disk.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -218,7 +218,12 @@ fn narrow(core: &Core, views: &[Arc<View>], current: &State) -> bool {
         }
         let (_, next) = narrowed
             .entry((Arc::as_ptr(&held.state).addr(), only))
-            .or_insert_with(|| (held.state.clone(), Arc::new(held.narrowed_to(core, only))));
+            .or_insert_with(|| {
+                (
+                    held.state.clone(),
+                    Arc::new(held.narrowed_to(&core.no_memtable, only)),
+                )
+            });
         view.replace(&held, next.clone());
     }
     !narrowed.is_empty()

@@ -43,7 +43,7 @@ impl Gathering {
     /// Whether a memtable has something that could be merged.
     pub fn has_some(core: &Core) -> bool {
         let state = core.state.load();
-        let noted = core.noted_of(&state);
+        let noted = core.written.noted_of(&state);
         noted.iter().any(|k| !k.active.memtable.is_empty())
     }
 

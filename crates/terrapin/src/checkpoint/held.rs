@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use terrapin_base::{KeyspaceId, Lsn, mutant};
 
+use crate::checkpoint::run_writer::{RunWriter, Written};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
-use crate::engine::view::{Held, View};
-use crate::read::run::{Run, RunWriter, Written};
+use crate::engine::views::{Held, View};
+use crate::run::Run;
 
 /// Age from which on a view gives its memtables back; any does where memtable memory is short.
 pub(super) const AGE_NS: u64 = 1_000_000_000;
@@ -250,7 +251,10 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
             };
             let gone: Vec<_> = finished.iter().filter(has).collect();
             let next = (!gone.is_empty()).then(|| {
-                let next = held.next(core, replaced.state_without(core, &state, &gone));
+                let next = held.next(
+                    &core.no_memtable,
+                    replaced.state_without(core, &state, &gone),
+                );
                 (Arc::new(next), gone)
             });
             (state, next)

@@ -10,7 +10,7 @@ use terrapin_structure::{Estimate, MergeInput, MessageCursor};
 
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
-use crate::memory::workload::Lookups;
+use crate::planning::workload::Lookups;
 
 /// Marks that a sketch aims at; each stands for an equal share of the bytes.
 const MARKS: u64 = 2048;

@@ -43,18 +43,18 @@ use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant
 use terrapin_pages::{Changes, Superblock};
 use terrapin_structure::{Compaction, MergeOptions};
 
-use super::Asked;
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
 use super::gather::Gathering;
 use super::input::{MemtableInput, Preparation};
-use super::merges::{RunningMerge, guarded};
 use super::outcome::{Checkpoint, Part};
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
 use super::spill::Spilling;
-use crate::checkpoint::compaction::{STRETCH_GROUPS, Stretches};
+use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
 use crate::engine::core::Core;
+use crate::engine::running_merge::{RunningMerge, guarded};
+use crate::engine::schedule::Asked;
 use crate::engine::state::SealedMemtable;
 use crate::keyspaces::catalog::{Catalog, Following};
 
@@ -236,6 +236,7 @@ impl Coordinator {
             sealed.is_some_and(|s| s.seal == *seal_at)
         });
         let mut parts: Vec<Part> = core
+            .written
             .noted_of(&seal.state)
             .into_iter()
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
@@ -502,7 +503,7 @@ impl Coordinator {
     ) -> Result<Step> {
         let core = self.core.clone();
         if !running.is_over() {
-            let step = running.step(&core);
+            let step = running.step(&core.env, core.schedule.work());
             self.phase = Phase::Merge(checkpoint, running);
             return Ok(match step {
                 Step::Done => Step::Again,

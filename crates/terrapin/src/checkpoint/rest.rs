@@ -4,7 +4,7 @@
 use terrapin_base::{KeyspaceId, Lsn};
 
 use super::outcome::Part;
-use super::{Asked, Schedule};
+use crate::engine::schedule::{Asked, Schedule};
 
 /// A rest after a failure.
 #[derive(Clone, Copy)]

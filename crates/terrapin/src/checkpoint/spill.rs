@@ -16,10 +16,10 @@ use std::sync::Arc;
 use terrapin_base::ErrorKind;
 
 use super::held::{AGE_NS, Finished, Holders};
-use super::merges::guarded;
 use super::outcome::Checkpoint;
+use crate::checkpoint::run_writer::RunWriter;
 use crate::engine::core::Core;
-use crate::read::run::RunWriter;
+use crate::engine::running_merge::guarded;
 
 /// The runs of a checkpoint, one after the other.
 pub(super) struct Spilling {

@@ -28,7 +28,7 @@ pub(crate) struct Reclaim {
     core: Arc<Core>,
     /// Checkpoints when last looked at.
     checkpoints: u64,
-    /// Looks of [`crate::memory::cache_split`] since the last checkpoint.
+    /// Looks of [`crate::planning::cache_split`] since the last checkpoint.
     looks: u32,
     /// When it counts as quiet; none once it did.
     quiet_at: Option<u64>,

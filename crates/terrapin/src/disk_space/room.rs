@@ -13,7 +13,7 @@
 use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, ErrorKind, mutant};
 
-use crate::checkpoint::compaction::STRETCH_GROUPS;
+use crate::engine::compactions::STRETCH_GROUPS;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceState, State};
 
@@ -73,7 +73,7 @@ impl Core {
     }
 
     fn written_limits(&self, state: &State, size: MemtableSize) -> u64 {
-        let written = self.written_of(state);
+        let written = self.written.written_of(state);
         written.iter().map(|k| self.limit(k, size)).sum()
     }
 

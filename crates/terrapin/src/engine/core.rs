@@ -11,7 +11,7 @@ use terrapin_base::sync::{AtomicBool, AtomicU64, Backoff, Ordering, atomic::fenc
 
 use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
+use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_disk::Disk;
 use terrapin_memtable::{Memtable, Pool};
 use terrapin_pages::PageStore;
@@ -19,22 +19,22 @@ use terrapin_recordcache::{Collection, Epoch, RecordCache};
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogSpace};
 
-use crate::checkpoint::Schedule;
-use crate::checkpoint::compaction::Compactions;
+use crate::engine::compactions::Compactions;
 use crate::engine::health::Health;
-use crate::engine::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
+use crate::engine::schedule::Schedule;
+use crate::engine::state::State;
 use crate::engine::swap::ArcSwap;
-use crate::engine::view::Views;
-use crate::keyspaces::written::Written;
-use crate::memory::cache_split::{CacheSplit, FIRST_PERMILLE};
-use crate::memory::plan::{Facts, Plan, plan};
-use crate::memory::tree_size::TreeSizes;
-use crate::memory::workload::Workload;
+use crate::engine::views::Views;
+use crate::engine::written::Written;
 use crate::metrics::Counters;
 use crate::metrics::stalls::Stalls;
+use crate::pacing::patience::Marks;
+use crate::pacing::yielding::Turns;
+use crate::planning::cache_split::{CacheSplit, FIRST_PERMILLE};
+use crate::planning::plan::{Facts, Plan, plan};
+use crate::planning::tree_size::TreeSizes;
+use crate::planning::workload::Workload;
 use crate::types::options::{CheckpointDistance, Settings};
-use crate::write::patience::Marks;
-use crate::write::yielding::Turns;
 
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {
@@ -123,6 +123,22 @@ pub(crate) struct Install {
     pub checkpoint_distance: CheckpointDistance,
 }
 
+/// What an open hands to [`Core::new`]. The fields are those of [`Core`].
+pub(crate) struct Parts {
+    pub env: Env,
+    pub settings: Settings,
+    pub budget: Arc<Budget>,
+    pub records: RecordCache,
+    pub pool: Arc<Pool>,
+    pub disk: Arc<dyn Disk>,
+    pub store: Arc<PageStore>,
+    pub structure: Arc<dyn Structure>,
+    pub log: Option<Log>,
+    pub state: State,
+    pub tree_sizes: Arc<TreeSizes>,
+    pub install: Install,
+}
+
 /// A state, and when it was loaded: see [`Core::still_current`].
 pub(crate) struct Loaded {
     state: Guard<Arc<State>>,
@@ -148,21 +164,21 @@ pub(crate) struct Observed {
 
 impl Core {
     /// A core in its first state.
-    #[allow(clippy::too_many_arguments)] // called in one place, and every argument is a field
-    pub fn new(
-        env: Env,
-        settings: Settings,
-        budget: Arc<Budget>,
-        records: RecordCache,
-        pool: Arc<Pool>,
-        disk: Arc<dyn Disk>,
-        store: Arc<PageStore>,
-        structure: Arc<dyn Structure>,
-        log: Option<Log>,
-        state: State,
-        tree_sizes: Arc<TreeSizes>,
-        install: Install,
-    ) -> Arc<Self> {
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let Parts {
+            env,
+            settings,
+            budget,
+            records,
+            pool,
+            disk,
+            store,
+            structure,
+            log,
+            state,
+            tree_sizes,
+            install,
+        } = parts;
         let collections = state
             .keyspaces
             .iter()
@@ -332,84 +348,4 @@ impl Core {
         self.state_epoch.fetch_add(1, Ordering::SeqCst);
         last
     }
-
-    /// Seals the active memtables of the keyspaces that `choose` names and that have no sealed one,
-    /// all at one LSN. Returns the state that this makes (the current one if nothing was chosen),
-    /// the LSN, and how much of the log must be visible for everything below the LSN to be in its
-    /// memtable.
-    pub fn seal(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> SealMade {
-        let current = self.state.load_full();
-        let chosen: Vec<_> = self
-            .noted_of(&current)
-            .into_iter()
-            .filter(|k| k.sealed.is_none() && choose(k))
-            .map(|k| (k.clone(), self.new_memtable()))
-            .collect();
-        let sealed: Vec<_> = chosen
-            .iter()
-            .map(|(k, _)| (k.shared.clone(), k.active.clone()))
-            .collect();
-        let count = chosen.len();
-        let store = |lsn: Lsn| {
-            if count == 0 {
-                return None;
-            }
-            let mut keyspaces = current.keyspaces.clone();
-            for (keyspace, memtable) in chosen {
-                let mut next = (*keyspace).clone();
-                next.sealed = Some(SealedMemtable {
-                    records: next.active,
-                    seal: lsn,
-                });
-                next.active = LoggedMemtable::new(lsn, memtable);
-                keyspaces.insert(Arc::new(next));
-            }
-            let next = State {
-                generation: current.generation,
-                pin: current.pin.clone(),
-                floor: current.floor,
-                keyspaces,
-            };
-            Some(self.replace_state(next))
-        };
-        let (last, lsn, publish_to) = match (install.replay, &self.log) {
-            (None, Some(log)) => {
-                let (last, mut seal) = log.boundary(store);
-                if mutant::active(72) {
-                    seal.lsn = Lsn(seal.lsn.0 + 1);
-                }
-                (last, seal.lsn, seal.publish_to)
-            }
-            (Some(position), _) => (store(position), position, Lsn(0)),
-            (None, None) => {
-                let end = self.visible();
-                (store(end), end, end)
-            }
-        };
-        drop(last);
-        let now_ns = self.env.now_ns();
-        for (shared, _) in &sealed {
-            shared.forecast.sealed(now_ns);
-        }
-        if count > 0 {
-            self.learn_from_sealed(sealed.into_iter());
-            self.schedule.sealed(count);
-        }
-        SealMade {
-            state: self.state.load_full(),
-            lsn,
-            publish_to,
-        }
-    }
-}
-
-/// What [`Core::seal`] came to.
-pub(crate) struct SealMade {
-    /// The state right after the seal.
-    pub state: Arc<State>,
-    /// Where the seal is: every record below it is in `state`'s sealed memtables or versions, or in
-    /// memtables that were not sealed.
-    pub lsn: Lsn,
-    /// Once this much of the log is visible, every record below the seal is in its memtable.
-    pub publish_to: Lsn,
 }

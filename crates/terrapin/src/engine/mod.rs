@@ -1,5 +1,6 @@
 //! The data that all threads share, and nothing that decides: [`core`], [`state`], views, health.
 
+pub mod compactions;
 pub mod core;
 pub mod events;
 pub mod gate;
@@ -7,6 +8,10 @@ pub mod health;
 pub mod id_map;
 pub mod owner;
 pub mod relay;
+pub mod running_merge;
+pub mod schedule;
 pub mod state;
 pub mod swap;
 pub mod view;
+pub mod views;
+pub mod written;

@@ -17,17 +17,17 @@ use terrapin_pages::Pin;
 use terrapin_recordcache::Collection;
 use terrapin_structure::Version;
 
-use crate::checkpoint::compaction::Visits;
+use crate::engine::compactions::Visits;
 use crate::engine::id_map::IdMap;
-use crate::memory::plan::ARENA_PERMILLE;
-use crate::memory::tree_size::{TreeSize, TreeSizes};
-use crate::memory::workload::OverwriteShare;
 use crate::metrics::KeyspaceCounters;
-use crate::read::run::Spilled;
+use crate::pacing::forecast::Forecast;
+use crate::pacing::pace::Pace;
+use crate::pacing::patience::Mark;
+use crate::planning::plan::ARENA_PERMILLE;
+use crate::planning::tree_size::{TreeSize, TreeSizes};
+use crate::planning::workload::OverwriteShare;
+use crate::run::Spilled;
 use crate::types::options::KeyspaceOptions;
-use crate::write::forecast::Forecast;
-use crate::write::pace::Pace;
-use crate::write::patience::Mark;
 
 /// The database at one moment.
 pub(crate) struct State {
@@ -130,7 +130,7 @@ pub(crate) struct LoggedMemtable {
     /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the
     /// first of them enters.
     pub unlogged_batch: AtomicBool,
-    /// Its keyspace is among those that are written ([`crate::keyspaces::written::Written`]): set
+    /// Its keyspace is among those that are written ([`crate::engine::written::Written`]): set
     /// before the first write enters.
     pub noted: AtomicBool,
     /// Deletes in it that ranges passed, which show nothing for them and take as long as records

@@ -3,4 +3,3 @@
 
 pub mod catalog;
 pub mod schema;
-pub mod written;

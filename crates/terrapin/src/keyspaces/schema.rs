@@ -14,8 +14,8 @@ use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State};
 use crate::log_record::Schema;
 use crate::log_record::format::check_name;
+use crate::pacing::patience::Patience;
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
-use crate::write::patience::Patience;
 
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
@@ -220,8 +220,8 @@ impl Core {
             return Err(error);
         }
         let mut patience = Patience::default();
-        let since = patience.since_ns(self);
-        let deadline = patience.until_ns(self);
+        let since = patience.since_ns(&self.env);
+        let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
         match frees {
             // It goes on in any case: clears and drops make room where nothing else does.
             true => self.let_the_log_be_trimmed(0, &mut patience).map(drop)?,

@@ -3,3 +3,35 @@
 pub(crate) mod format;
 
 pub(crate) use format::{Operation, Operations, Schema};
+
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX};
+
+/// The limits of keys and values.
+#[inline]
+pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
+    let value_bytes = message.value_bytes();
+    if key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(too_large(key.len(), value_bytes))
+}
+
+#[cold]
+fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
+    let (message, bytes, limit) = if key_bytes > KEY_BYTES_MAX {
+        (
+            "the key is longer than the limit: use a hash of it, and keep the whole in the value",
+            key_bytes,
+            KEY_BYTES_MAX,
+        )
+    } else {
+        (
+            "the value is longer than the limit: split it over several keys",
+            value_bytes,
+            VALUE_BYTES_MAX,
+        )
+    };
+    Error::new(ErrorKind::TooLarge, message)
+        .with("bytes", bytes)
+        .with("limit", limit)
+}

@@ -18,9 +18,11 @@ use terrapin_base::{Purpose, Result};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
-use crate::memory::cache_split::{Caches, Saved};
-use crate::memory::plan::{ARENA_PERMILLE, Facts, Plan, RecordCacheBounds, plan, pool_floor_bytes};
-use crate::memory::workload::Operations;
+use crate::planning::cache_split::{Caches, Saved};
+use crate::planning::plan::{
+    ARENA_PERMILLE, Facts, Plan, RecordCacheBounds, plan, pool_floor_bytes,
+};
+use crate::planning::workload::Operations;
 use crate::types::options::CheckpointDistance;
 
 impl Core {
@@ -69,14 +71,14 @@ impl Core {
     pub fn plan_now(&self) -> Plan {
         let state = self.state.load();
         let distance = self.plan_in_force().distance();
-        plan(&self.facts(&self.written_of(&state), distance))
+        plan(&self.facts(&self.written.written_of(&state), distance))
     }
 
     /// Plans anew, and sets the marks and the memtable limits of all written keyspaces. Any other
     /// keyspace gets its limit when it is first written. O(written keyspaces).
     pub fn plan_memory(&self, install: &Install) {
         let state = self.state.load();
-        let written = self.written_of(&state);
+        let written = self.written.written_of(&state);
         let plan = plan(&self.facts(&written, install.checkpoint_distance));
         self.memtable_memory_high
             .store(plan.seal_early_bytes, Ordering::Relaxed);

@@ -11,10 +11,6 @@
 //! | `warm_up`, `prefault` | jobs that read the plan |
 
 pub mod apply;
-pub mod cache_split;
-pub mod plan;
 pub mod prefault;
 pub mod seal;
-pub mod tree_size;
 pub mod warm_up;
-pub mod workload;

@@ -7,7 +7,7 @@
 //! while writers that touch each page themselves lose microseconds.
 //!
 //! The rate at which chunks are taken says how many the job keeps ready ([`AHEAD_NS`]), and how
-//! many the pool keeps ([`KEEP_NS`]), between the bounds of the plan ([`crate::memory::plan`]).
+//! many the pool keeps ([`KEEP_NS`]), between the bounds of the plan ([`crate::planning::plan`]).
 //! Slow writers thus leave the memory to caches. With fast writers the next memtable would take it
 //! back from the caches at once.
 

@@ -18,13 +18,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use terrapin_base::Purpose;
 use terrapin_base::sync::Ordering;
+use terrapin_base::{Lsn, Purpose, mutant};
 use terrapin_memtable::Memtable;
 
-use crate::engine::core::Core;
-use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State};
-use crate::memory::plan::writers_wait_bytes;
+use crate::engine::core::{Core, Install};
+use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, SealedMemtable, State};
+use crate::planning::plan::writers_wait_bytes;
 
 /// Ranges that passed this many deletes in a memtable have paid for its seal: they took about a
 /// tenth of a second for it (decision 0022).
@@ -60,7 +60,88 @@ impl KeyspaceState {
     }
 }
 
+/// What [`Core::seal`] came to.
+pub(crate) struct SealMade {
+    /// The state right after the seal.
+    pub state: Arc<State>,
+    /// Where the seal is: every record below it is in `state`'s sealed memtables or versions, or in
+    /// memtables that were not sealed.
+    pub lsn: Lsn,
+    /// Once this much of the log is visible, every record below the seal is in its memtable.
+    pub publish_to: Lsn,
+}
+
 impl Core {
+    /// Seals the active memtables of the keyspaces that `choose` names and that have no sealed one,
+    /// all at one LSN. Returns the state that this makes (the current one if nothing was chosen),
+    /// the LSN, and how much of the log must be visible for everything below the LSN to be in its
+    /// memtable.
+    pub fn seal(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> SealMade {
+        let current = self.state.load_full();
+        let chosen: Vec<_> = self
+            .written
+            .noted_of(&current)
+            .into_iter()
+            .filter(|k| k.sealed.is_none() && choose(k))
+            .map(|k| (k.clone(), self.new_memtable()))
+            .collect();
+        let sealed: Vec<_> = chosen
+            .iter()
+            .map(|(k, _)| (k.shared.clone(), k.active.clone()))
+            .collect();
+        let count = chosen.len();
+        let store = |lsn: Lsn| {
+            if count == 0 {
+                return None;
+            }
+            let mut keyspaces = current.keyspaces.clone();
+            for (keyspace, memtable) in chosen {
+                let mut next = (*keyspace).clone();
+                next.sealed = Some(SealedMemtable {
+                    records: next.active,
+                    seal: lsn,
+                });
+                next.active = LoggedMemtable::new(lsn, memtable);
+                keyspaces.insert(Arc::new(next));
+            }
+            let next = State {
+                generation: current.generation,
+                pin: current.pin.clone(),
+                floor: current.floor,
+                keyspaces,
+            };
+            Some(self.replace_state(next))
+        };
+        let (last, lsn, publish_to) = match (install.replay, &self.log) {
+            (None, Some(log)) => {
+                let (last, mut seal) = log.boundary(store);
+                if mutant::active(72) {
+                    seal.lsn = Lsn(seal.lsn.0 + 1);
+                }
+                (last, seal.lsn, seal.publish_to)
+            }
+            (Some(position), _) => (store(position), position, Lsn(0)),
+            (None, None) => {
+                let end = self.visible();
+                (store(end), end, end)
+            }
+        };
+        drop(last);
+        let now_ns = self.env.now_ns();
+        for (shared, _) in &sealed {
+            shared.forecast.sealed(now_ns);
+        }
+        if count > 0 {
+            self.learn_from_sealed(sealed.into_iter());
+            self.schedule.sealed(count);
+        }
+        SealMade {
+            state: self.state.load_full(),
+            lsn,
+            publish_to,
+        }
+    }
+
     /// A range passed deletes in the active memtable of its view. Once ranges have paid for a seal,
     /// the coordinator is asked to make one, since perhaps nothing is written that would.
     #[inline]
@@ -138,7 +219,7 @@ impl Core {
             return;
         }
         let state = self.state.load_full();
-        let written = self.written_of(&state);
+        let written = self.written.written_of(&state);
         let mut arenas: Vec<_> = written
             .iter()
             .filter(|k| k.sealed.is_none() && !k.active.memtable.is_empty())
@@ -181,7 +262,7 @@ impl Core {
             let sealed = k.sealed.as_ref().map(|s| s.records.memtable.live_bytes());
             k.active.memtable.live_bytes() + sealed.unwrap_or(0)
         };
-        self.written_of(state).iter().map(live).sum()
+        self.written.written_of(state).iter().map(live).sum()
     }
 }
 

@@ -9,9 +9,9 @@
 //! Where ranges are most reads, the job does the same with blocks, if all blocks fit. Ranges need
 //! the blocks.
 //!
-//! - [`crate::memory::workload`] says which reads are the most. A pass counts the misses since that
+//! - [`crate::planning::workload`] says which reads are the most. A pass counts the misses since that
 //!   was last found different, so reads of the other kind neither delay a pass nor bring it about.
-//! - [`crate::memory::plan`] says whether everything fits.
+//! - [`crate::planning::plan`] says whether everything fits.
 //! - While a tree is compacted for ranges, no pass of blocks begins: it would read what is about to
 //!   be replaced, beside a merge that reads the same.
 //!
@@ -29,7 +29,7 @@ use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
 use crate::engine::core::Core;
 use crate::engine::state::State;
-use crate::memory::workload::{Operations, ReadKind};
+use crate::planning::workload::{Operations, ReadKind};
 use crate::read::are_memtables_silent;
 
 /// What a step reads, in a millisecond or two.

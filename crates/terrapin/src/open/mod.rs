@@ -46,22 +46,22 @@ use crate::checkpoint::fold::FoldJob;
 use crate::checkpoint::job::Coordinator;
 use crate::checkpoint::merges::Worker;
 use crate::disk_space::reclaim::{Reclaim, Watch};
-use crate::engine::core::{Core, Install};
+use crate::engine::core::{Core, Install, Parts};
 use crate::engine::events;
 use crate::engine::gate::Gate;
 use crate::engine::owner::Owner;
 use crate::keyspaces::catalog::Catalog;
 use crate::keyspaces::catalog::format::Stored;
-use crate::memory::plan::pool_floor_bytes;
+use crate::planning::plan::pool_floor_bytes;
 use crate::types::options::{KeyspaceOptions, Options, Settings};
 
 use crate::engine::state::{KeyspaceShared, KeyspaceState, Keyspaces, LoggedMemtable, State};
 use crate::keyspaces::schema::DEFAULT_KEYSPACE;
 use crate::memory::prefault::Prefault;
-use crate::memory::tree_size::TreeSizes;
 use crate::memory::warm_up::WarmUp;
 use crate::open::page_uses::PageUses;
 use crate::open::verify::check_copy;
+use crate::planning::tree_size::TreeSizes;
 
 /// Most lives of the log that an open finds and leaves as they are: each costs it a file and a few
 /// reads.
@@ -274,9 +274,19 @@ fn open_gated(
             }
         }
     };
-    start(
-        settings, env, gate, path, budget, records, files, base, log, replay, lives,
-    )
+    start(Start {
+        settings,
+        env,
+        gate,
+        path,
+        budget,
+        records,
+        files,
+        base,
+        log,
+        replay,
+        lives,
+    })
 }
 
 /// The cache of records that such a budget wants. Nothing else takes addresses for all of the
@@ -543,11 +553,11 @@ impl Base {
     }
 }
 
-#[allow(clippy::too_many_arguments)] // one caller; each is a step of the opening
-fn start(
+/// What an open has found and made, for [`start`].
+struct Start<'a> {
     settings: Settings,
     env: Env,
-    gate: &Arc<Gate>,
+    gate: &'a Arc<Gate>,
     path: Option<PathBuf>,
     budget: Arc<Budget>,
     records: RecordCache,
@@ -555,8 +565,24 @@ fn start(
     base: Base,
     log: Option<Log>,
     replay: Option<Replay>,
+    /// Lives that the log has files of.
     lives: usize,
-) -> Result<Database> {
+}
+
+fn start(start: Start<'_>) -> Result<Database> {
+    let Start {
+        settings,
+        env,
+        gate,
+        path,
+        budget,
+        records,
+        files,
+        base,
+        log,
+        replay,
+        lives,
+    } = start;
     let Files {
         store, superblock, ..
     } = files;
@@ -619,20 +645,20 @@ fn start(
     };
     let disk: Arc<dyn Disk> = gate.clone();
     let threads = settings.background_threads;
-    let core = Core::new(
-        env.clone(),
+    let core = Core::new(Parts {
+        env,
         settings,
         budget,
         records,
         pool,
         disk,
         store,
-        base.structure.clone(),
-        log.clone(),
+        structure: base.structure.clone(),
+        log: log.clone(),
         state,
         tree_sizes,
         install,
-    );
+    });
     core.plan_memory(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());
     if let Some(error) = &base.unread {

@@ -6,8 +6,8 @@ use terrapin_base::{Lsn, Result};
 use terrapin_structure::KeyBounds;
 
 use crate::engine::state::KeyspaceState;
-use crate::read::run::Spilled;
 use crate::read::{Layer, layers};
+use crate::run::Spilled;
 use crate::types::key_range::is_empty;
 
 /// About how much a range of keys holds: see

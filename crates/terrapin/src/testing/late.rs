@@ -83,7 +83,7 @@ fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
     let mut batch = database.batch();
     batch.put(&goes, "late", "1");
     batch.put(&stays, "late", "1");
-    let payload = batch.payload()?;
+    let payload = batch.prepared()?.payload;
     let Append::Done(late) = log.try_append(BATCH, &[payload])? else {
         return Err(Error::internal("the ring is full"));
     };

@@ -2,11 +2,7 @@
 //! memtable that owns the LSN; publish. Between append and publication nothing waits and nothing
 //! fails: every later writer, and every reader, waits for it.
 
-pub mod forecast;
-pub mod pace;
-pub mod patience;
 pub mod pressure;
-pub mod yielding;
 
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
@@ -14,13 +10,12 @@ use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Result, mutant};
 use terrapin_wal::{Append, Appended, Log};
 
-use crate::api::batch::{Batch, check_sizes};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, State};
 use crate::log_record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
-use crate::log_record::{Operation, Operations};
+use crate::log_record::{Operation, Operations, check_sizes};
+use crate::pacing::patience::Patience;
 use crate::types::options::Durability;
-use crate::write::patience::Patience;
 
 /// How long a delete waits before it tries again to find room in the log of a full disk, in
 /// nanoseconds.
@@ -39,6 +34,19 @@ fn check_fits(log: &Log, bytes: usize, message: &'static str) -> Result<()> {
             .with("bytes", bytes)
             .with("limit", log.record_bytes_max())),
     }
+}
+
+/// The operations of a batch, checked, as a write takes them.
+#[derive(Clone, Copy)]
+pub(crate) struct PreparedBatch<'a> {
+    /// The log's payload.
+    pub payload: &'a [u8],
+    /// How many operations it has.
+    pub operations: usize,
+    /// It has deletes only, which can only make room.
+    pub frees: bool,
+    /// The one keyspace that it writes to; none when it is empty or writes to several.
+    pub only_keyspace: Option<KeyspaceId>,
 }
 
 impl Core {
@@ -118,14 +126,19 @@ impl Core {
     }
 
     /// A batch, whole or not at all.
-    pub fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<()> {
-        let payload = batch.payload()?;
+    pub fn write_batch(&self, batch: PreparedBatch<'_>, durability: Durability) -> Result<()> {
+        let PreparedBatch {
+            payload,
+            operations,
+            frees,
+            only_keyspace,
+        } = batch;
         self.health.check_open()?;
         let log = self.log()?;
-        if batch.is_empty() {
+        if operations == 0 {
             return Ok(());
         }
-        if durability == Durability::None && batch.only_keyspace().is_none() {
+        if durability == Durability::None && only_keyspace.is_none() {
             return Err(Error::invalid(
                 "a batch with Durability::None touches one keyspace: split it, or write it with another durability",
             ));
@@ -137,12 +150,11 @@ impl Core {
         )?;
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
-        let frees = batch.only_deletes();
         let mut patience = Patience::default();
-        let looks = self.admit_batch(batch, payload, &mut patience)?;
+        let looks = self.admit_batch(batch, &mut patience)?;
         // What is not in the log cannot be merged in slices, which what is written to a disk that
         // is nearly full may have to be (D10).
-        let is_alone = batch.len() == 1;
+        let is_alone = operations == 1;
         let durability = match durability {
             Durability::None if !is_alone && self.schedule.space_is_scarce() => Durability::Process,
             durability => durability,
@@ -159,8 +171,7 @@ impl Core {
                 log.publish(&appended);
             }
             if durability == Durability::None && !is_alone {
-                let keyspace = batch.only_keyspace();
-                let keyspace = keyspace.and_then(|id| state.keyspaces.get(id));
+                let keyspace = only_keyspace.and_then(|id| state.keyspaces.get(id));
                 if let Some(memtable) = keyspace.and_then(|k| k.memtable_of(appended.lsn)) {
                     memtable.unlogged_batch.store(true, Ordering::Release);
                 }
@@ -201,8 +212,8 @@ impl Core {
 
     /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error
     /// before anything is done. Whether a memtable may have become full ([`Admitted::looks`]).
-    fn admit_batch(&self, batch: &Batch, payload: &[u8], patience: &mut Patience) -> Result<bool> {
-        let frees = batch.only_deletes();
+    fn admit_batch(&self, batch: PreparedBatch<'_>, patience: &mut Patience) -> Result<bool> {
+        let PreparedBatch { payload, frees, .. } = batch;
         let mut admit = |id: KeyspaceId, bytes: u64| {
             let shared = self
                 .state
@@ -215,7 +226,7 @@ impl Core {
                 None => Err(self.dropped().with("keyspace number", id)),
             }
         };
-        if let Some(id) = batch.only_keyspace() {
+        if let Some(id) = batch.only_keyspace {
             return admit(id, payload.len() as u64);
         }
         let (mut last, mut bytes, mut looks) = (None, 0, false);
@@ -260,7 +271,7 @@ impl Core {
         patience: &mut Patience,
     ) -> Result<Appended> {
         let since = self.env.now_ns();
-        let deadline = patience.until_ns(self);
+        let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
         loop {
             let condition = match last {
                 Ok(Append::Done(appended)) => {
@@ -316,7 +327,7 @@ impl Core {
             let condition = match log.sync(through) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
-                    let deadline = patience.until_ns(self);
+                    let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
                     self.wait_for_log_space(log, error, frees, deadline)?
                 }
             };
@@ -445,7 +456,8 @@ pub(crate) fn enter(
         return;
     };
     if !memtable.noted.load(Ordering::Acquire) {
-        core.note_written(keyspace, memtable);
+        core.written.note(keyspace.id, memtable);
+        core.set_limits(keyspace, &core.plan_in_force());
     }
     if durability == Durability::None
         && !memtable.unlogged.load(Ordering::Relaxed)

@@ -29,8 +29,8 @@ use terrapin_wal::Log;
 use crate::engine::core::{Core, Loaded};
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::metrics::Histogram;
-use crate::write::pace::{WAIT_NS_MAX, WAIT_NS_MIN, piece_bytes};
-use crate::write::patience::{Mark, Patience};
+use crate::pacing::pace::{WAIT_NS_MAX, WAIT_NS_MIN, piece_bytes};
+use crate::pacing::patience::{Mark, Patience};
 
 /// What a writer asks for that lets another one have its processor: the least that the system does.
 const NAP_NS: u64 = 1_000;
@@ -161,7 +161,7 @@ impl Core {
         patience: &mut Patience,
     ) -> Result<()> {
         let since = self.env.now_ns();
-        let deadline = patience.until_ns(self);
+        let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
         if write.frees && !self.let_the_log_be_trimmed(write.bytes, patience)? {
             return Err(self.log_is_not_trimmed(since));
         }
@@ -332,7 +332,9 @@ impl Core {
                     || schedule.failures() != failures
                     || schedule.is_stopping()
             });
-            let outcome = self.env.wait(&over.until(patience.until_ns(self)))?;
+            let outcome = self
+                .env
+                .wait(&over.until(patience.until_ns(&self.env, self.settings.stall_limit_ns)))?;
             is_over = outcome == Wait::TimedOut;
         }
         if !is_over || !log.files_are_short(bytes) {

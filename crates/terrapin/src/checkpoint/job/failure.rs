@@ -173,7 +173,7 @@ impl Coordinator {
     fn forecast_anew(&self) {
         let now_ns = self.core.env.now_ns();
         let state = self.core.state.load();
-        for keyspace in (self.core.noted_of(&state).iter()).filter(|k| k.sealed.is_some()) {
+        for keyspace in (self.core.written.noted_of(&state).iter()).filter(|k| k.sealed.is_some()) {
             keyspace.shared.forecast.sealed(now_ns);
         }
     }
@@ -225,7 +225,7 @@ impl Coordinator {
             true => {
                 let has_deletes = || {
                     let state = core.state.load();
-                    let noted = core.noted_of(&state);
+                    let noted = core.written.noted_of(&state);
                     noted
                         .iter()
                         .any(|k| k.sealed.is_none() && !k.active.memtable.is_empty())

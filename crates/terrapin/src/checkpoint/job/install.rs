@@ -6,9 +6,9 @@ use std::sync::Arc;
 use terrapin_base::ErrorKind;
 
 use super::{Committing, Coordinator, REST_NS_MIN};
-use crate::checkpoint::compaction::Stretches;
 use crate::checkpoint::held::hand_over;
 use crate::checkpoint::outcome::{Checkpoint, Part};
+use crate::engine::compactions::Stretches;
 use crate::engine::events;
 use crate::engine::state::{SealedMemtable, State};
 
@@ -78,7 +78,7 @@ impl Coordinator {
             });
             core.schedule.unsealed(unsealed);
             self.seals += unsealed as u64;
-            core.forget_unwritten(&install);
+            core.written.forget_unwritten(&core.state.load());
             core.plan_memory(&install);
             last
         };

@@ -9,11 +9,11 @@ use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
 use super::copied;
-use crate::checkpoint::compaction::KeySpan;
+use crate::engine::compactions::KeySpan;
 use crate::engine::state::KeyspaceState;
-use crate::engine::view::Held;
+use crate::engine::views::Held;
 use crate::read::memtables;
-use crate::read::run::{Run, RunScan};
+use crate::run::{Run, RunScan};
 use crate::types::key_range::borrowed;
 
 /// What is known of a view's memtables, and of the runs in their places, which show the view the

@@ -4,7 +4,7 @@
 //! A checkpoint merges a memtable's newest versions into the tree. Snapshots and ranges that were
 //! taken in the middle of the memtable see older versions, and a memtable is memory, which has to
 //! go. So the versions that any held view of the memtable sees are written as a [`Run`]
-//! (`write.rs`). From then on such a view consists of the tree below the memtable, the run, and its
+//! (`checkpoint/run_writer.rs`). From then on such a view consists of the tree below the memtable, the run, and its
 //! LSN: a [`Spilled`] keyspace state has the run in the place of the memtable. A view needs at most
 //! two runs a keyspace: of the memtable that was active when it was taken, and of the one that was
 //! sealed. What is written later lies above its LSN, and its tree is pinned.
@@ -14,9 +14,8 @@
 //! filter lets the key through. A second tree holds the versions of keys that have many or long
 //! ones. Neither is in a catalog: a run dies with its last view, or with the process.
 
-mod chain;
+pub(crate) mod chain;
 mod scan;
-mod write;
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -26,30 +25,28 @@ use terrapin_memtable::Estimate;
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Direction, KeyBounds, Version};
 
-use crate::engine::core::Core;
 use chain::{Said, look};
 pub(crate) use scan::RunScan;
-pub(crate) use write::{RunWriter, Written};
 
 /// The versions of one memtable that held views see.
 pub(crate) struct Run {
     /// A record for each key.
-    keys: Arc<dyn Version>,
+    pub(crate) keys: Arc<dyn Version>,
     /// The versions of long chains, if there are any.
-    long: Option<Arc<dyn Version>>,
+    pub(crate) long: Option<Arc<dyn Version>>,
     /// Keys.
-    count: u64,
+    pub(crate) count: u64,
     /// What some moments see, in ascending order of these.
-    seen: Vec<Seen>,
+    pub(crate) seen: Vec<Seen>,
     /// Freed with the run.
-    pages: Vec<PrivatePages>,
+    pub(crate) pages: Vec<PrivatePages>,
 }
 
 /// What a moment sees of a run.
 #[derive(Clone, Copy)]
-struct Seen {
-    before: Lsn,
-    all: Estimate,
+pub(crate) struct Seen {
+    pub before: Lsn,
+    pub all: Estimate,
 }
 
 /// The runs that stand in the place of a keyspace's memtables in a view's state.
@@ -65,9 +62,10 @@ pub(crate) struct Spilled {
 pub(crate) type Answer = Option<Option<Slice>>;
 
 impl Run {
-    fn nothing(core: &Core) -> Self {
+    /// A run that says nothing, over a version without records.
+    pub fn nothing(empty: Arc<dyn Version>) -> Self {
         Run {
-            keys: core.structure.empty(),
+            keys: empty,
             long: None,
             count: 0,
             seen: Vec::new(),

@@ -2,9 +2,9 @@
 //! "all memtables" goes over those, and a database with 100,000 keyspaces of which ten are written
 //! pays for ten.
 //!
-//! A keyspace enters with the first write into a memtable ([`Core::note_written`]), before that
+//! A keyspace enters with the first write into a memtable ([`Written::note`]), before that
 //! write is in it. It leaves when a checkpoint ends and neither memtable of it was written
-//! ([`Core::forget_unwritten`]). The memtable's own flag ([`LoggedMemtable::noted`]) spares later
+//! ([`Written::forget_unwritten`]). The memtable's own flag ([`LoggedMemtable::noted`]) spares later
 //! writes the look. Both changes happen under one mutex: a write that finds the flag set also finds
 //! its keyspace here.
 //!
@@ -12,7 +12,7 @@
 //! that has a sealed memtable or a record in its active one is here. So a checkpoint misses none.
 //!
 //! The limits of memtables depend on how many keyspaces write. They are set for the written ones
-//! each time that changes ([`Core::plan_memory`]), and for any other one as it is first written, by
+//! each time that changes, and for any other one as it is first written, by
 //! the plan in force.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,6 @@ use std::sync::Arc;
 use terrapin_base::KeyspaceId;
 use terrapin_base::sync::{Mutex, Ordering};
 
-use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceState, LoggedMemtable, State};
 
 /// See the head of this file.
@@ -35,24 +34,21 @@ impl Written {
     }
 }
 
-impl Core {
+impl Written {
     /// A write is about to enter a memtable, of a keyspace in some state. O(log of the number of
     /// written keyspaces), once a memtable.
     #[cold]
-    pub fn note_written(&self, keyspace: &KeyspaceState, memtable: &LoggedMemtable) {
-        {
-            let mut written = self.written.0.lock();
-            written.insert(keyspace.id);
-            // Under the lock: see `forget_unwritten`. Whoever loads it finds the id in the set.
-            memtable.noted.store(true, Ordering::Release);
-        }
-        self.set_limits(keyspace, &self.plan_in_force());
+    pub fn note(&self, id: KeyspaceId, memtable: &LoggedMemtable) {
+        let mut written = self.0.lock();
+        written.insert(id);
+        // Under the lock: see `forget_unwritten`. Whoever loads it finds the id in the set.
+        memtable.noted.store(true, Ordering::Release);
     }
 
     /// The written keyspaces of a state, in the order of their numbers. Some may have no record in
     /// a memtable.
     pub fn noted_of<'a>(&self, state: &'a State) -> Vec<&'a Arc<KeyspaceState>> {
-        let ids = self.written.ids();
+        let ids = self.ids();
         ids.into_iter()
             .filter_map(|id| state.keyspaces.get(id))
             .collect()
@@ -65,13 +61,12 @@ impl Core {
         written
     }
 
-    /// Forgets keyspaces of which no memtable was written. Only the end of a checkpoint calls this,
-    /// with the install lock held: a checkpoint in between relies on finding those whose memtables
-    /// a clear has taken away since it froze them.
-    pub fn forget_unwritten(&self, _: &Install) {
-        let state = self.state.load();
-        self.written.0.lock().retain(|id| {
-            let keyspace = state.keyspaces.get(*id);
+    /// Forgets keyspaces of which the current state has no memtable that was written. Only the end
+    /// of a checkpoint calls this, with the install lock held: a checkpoint in between relies on
+    /// finding those whose memtables a clear has taken away since it froze them.
+    pub fn forget_unwritten(&self, current: &State) {
+        self.0.lock().retain(|id| {
+            let keyspace = current.keyspaces.get(*id);
             keyspace.is_some_and(|k| k.sealed.is_some() || k.active.noted.load(Ordering::Relaxed))
         });
     }

@@ -18,8 +18,8 @@
 use terrapin_base::STRIPES;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-use crate::memory::workload::{GETS_A_RANGE, ReadKind};
 use crate::metrics::Counter;
+use crate::planning::workload::{GETS_A_RANGE, ReadKind};
 
 /// The records' share at the open, in thousandths.
 pub(crate) const FIRST_PERMILLE: u64 = 600;

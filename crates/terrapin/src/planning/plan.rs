@@ -18,7 +18,7 @@
 
 use terrapin_structure::Estimate;
 
-use crate::memory::workload::{Mix, ReadKind};
+use crate::planning::workload::{Mix, ReadKind};
 use crate::types::options::{CheckpointDistance, DISTANCE_MAX, distance_max};
 
 /// The part of the budget that active memtables share, by what they hold.

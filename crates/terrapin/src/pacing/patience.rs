@@ -9,7 +9,7 @@
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-use crate::engine::core::Core;
+use terrapin_base::Env;
 
 /// What one call has waited so far.
 #[derive(Default)]
@@ -20,14 +20,13 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// When the call first had to wait, which is now if it did not before.
-    pub fn since_ns(&mut self, core: &Core) -> u64 {
-        *self.since_ns.get_or_insert_with(|| core.env.now_ns())
+    pub fn since_ns(&mut self, env: &Env) -> u64 {
+        *self.since_ns.get_or_insert_with(|| env.now_ns())
     }
 
-    /// Until when it may wait.
-    pub fn until_ns(&mut self, core: &Core) -> u64 {
-        let since = self.since_ns(core);
-        since.saturating_add(core.settings.stall_limit_ns)
+    /// Until when it may wait, if no call waits longer than `limit_ns`.
+    pub fn until_ns(&mut self, env: &Env, limit_ns: u64) -> u64 {
+        self.since_ns(env).saturating_add(limit_ns)
     }
 }
 
@@ -52,7 +51,7 @@ impl Mark {
 /// ([`crate::engine::state::KeyspaceShared`]).
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Memtable memory. Progress is [`crate::checkpoint::Schedule::seals`]: a memtable that is
+    /// Memtable memory. Progress is [`crate::engine::schedule::Schedule::seals`]: a memtable that is
     /// sealed may be merged soon.
     pub memory: Mark,
     /// Room in the log's ring, or in its files. Progress is how far the ring is drained.

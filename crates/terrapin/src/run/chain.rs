@@ -17,14 +17,14 @@ use terrapin_base::codec::{Reader, put_varint, varint_bytes};
 use terrapin_base::{Lsn, Message, Result, mutant};
 
 /// A chain of more bytes is long: a read of one version would decode too much of others.
-const SHORT_BYTES_MAX: usize = 4 << 10;
-const SHORT: u8 = 0;
-const LONG: u8 = 1;
+pub(crate) const SHORT_BYTES_MAX: usize = 4 << 10;
+pub(crate) const SHORT: u8 = 0;
+pub(crate) const LONG: u8 = 1;
 
 /// Those of a key's versions that views of some moments see, newest first, each with the moments
 /// (as a range of `moments`) that see it. A moment is an exclusive LSN bound; moments are in
 /// ascending order. O(versions + versions kept · log moments).
-pub(super) fn kept<'a>(
+pub(crate) fn kept<'a>(
     mut versions: impl Iterator<Item = (Lsn, Message<'a>)>,
     moments: &[Lsn],
 ) -> impl Iterator<Item = (Lsn, Message<'a>, Range<usize>)> {
@@ -46,7 +46,7 @@ pub(super) fn kept<'a>(
 }
 
 /// Bytes of a short chain of these versions; none where the chain is long.
-pub(super) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>) -> Option<usize> {
+pub(crate) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>) -> Option<usize> {
     let (mut bytes, mut newer) = (1, None);
     for (lsn, message) in versions {
         let value = message.value().unwrap_or_default();
@@ -60,7 +60,7 @@ pub(super) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>
 }
 
 /// Writes a short chain.
-pub(super) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>, out: &mut Vec<u8>) {
+pub(crate) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>, out: &mut Vec<u8>) {
     out.push(SHORT);
     let mut newer = None;
     for (lsn, message) in versions {
@@ -72,21 +72,21 @@ pub(super) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>, 
 }
 
 /// Writes what stands for a long chain.
-pub(super) fn put_long(number: u64, out: &mut Vec<u8>) {
+pub(crate) fn put_long(number: u64, out: &mut Vec<u8>) {
     out.push(LONG);
     put_varint(out, number);
 }
 
 /// What of an LSN is written behind a newer one.
-fn shown(lsn: Lsn, newer: Option<Lsn>) -> u64 {
+pub(crate) fn shown(lsn: Lsn, newer: Option<Lsn>) -> u64 {
     newer.map_or(lsn.0, |newer| newer.0 - lsn.0)
 }
 
-fn what(message: Message<'_>) -> u64 {
+pub(crate) fn what(message: Message<'_>) -> u64 {
     (message.value_bytes() as u64) << 1 | u64::from(delete_bit(message))
 }
 
-fn delete_bit(message: Message<'_>) -> u8 {
+pub(crate) fn delete_bit(message: Message<'_>) -> u8 {
     match message {
         Message::Put(_) => 0,
         Message::Delete => 1,
@@ -95,7 +95,7 @@ fn delete_bit(message: Message<'_>) -> u8 {
 
 /// What a record says of its key at a moment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said<'a> {
+pub(crate) enum Said<'a> {
     /// Every version is of later.
     Nothing,
     /// This one counts.
@@ -105,7 +105,7 @@ pub(super) enum Said<'a> {
 }
 
 /// What a record says at a moment. Errors: `Corrupt`.
-pub(super) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
+pub(crate) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
     let mut reader = Reader::new("a run for snapshots", record);
     match reader.u8()? {
         SHORT => {}
@@ -135,10 +135,10 @@ pub(super) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
 }
 
 /// Bytes of a key of the second tree.
-pub(super) const LONG_KEY_BYTES: usize = 17;
+pub(crate) const LONG_KEY_BYTES: usize = 17;
 
 /// The key of a version of a long chain.
-pub(super) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG_KEY_BYTES] {
+pub(crate) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG_KEY_BYTES] {
     let mut key = [0; LONG_KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
     key[8..16].copy_from_slice(&(!lsn.0).to_be_bytes());
@@ -148,7 +148,7 @@ pub(super) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG
 
 /// Where the version of a long chain is looked for that counts at a moment: the first record at or
 /// behind this key, if it is below the next chain. None where no version can be below the moment.
-pub(super) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTES], [u8; 8])> {
+pub(crate) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTES], [u8; 8])> {
     let newest = match mutant::active(342) {
         true => before.0,
         false => before.0.checked_sub(1)?,
@@ -158,7 +158,7 @@ pub(super) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTE
 }
 
 /// What a record of the second tree says.
-pub(super) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<Message<'a>> {
+pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<Message<'a>> {
     match key {
         [.., 0] if key.len() == LONG_KEY_BYTES => Ok(Message::Put(value)),
         [.., 1] if key.len() == LONG_KEY_BYTES => Ok(Message::Delete),

@@ -8,11 +8,11 @@ use terrapin_memtable::{Estimate as Counted, Memtable, OwnedCursor, OwnedVersion
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, MessageCursor, Version};
 
-use super::chain::{kept, long_key, put_long, put_short, short_bytes};
-use super::{Run, Seen};
-use crate::checkpoint::merges::guarded;
 use crate::engine::core::Core;
+use crate::engine::running_merge::guarded;
 use crate::engine::state::LoggedMemtable;
+use crate::run::chain::{kept, long_key, put_long, put_short, short_bytes};
+use crate::run::{Run, Seen};
 
 /// Keys that one step of the first walk passes: a millisecond or so.
 const STEP_KEYS: usize = 16 << 10;
@@ -59,7 +59,7 @@ impl RunWriter {
             memtable,
             moments,
             stage: Stage::Measure(Box::new(measure)),
-            run: Run::nothing(core),
+            run: Run::nothing(core.structure.empty()),
         }
     }
 
@@ -98,7 +98,7 @@ impl RunWriter {
                     }
                     None => {
                         self.core.counters.folds.add(1);
-                        let nothing = Run::nothing(&self.core);
+                        let nothing = Run::nothing(self.core.structure.empty());
                         let run = std::mem::replace(&mut self.run, nothing);
                         Ok(Some(Some(Arc::new(run))))
                     }
@@ -226,7 +226,7 @@ impl Measure {
                 end.bytes -= bytes;
                 if is_long {
                     self.long.records += 1;
-                    self.long.bytes += (super::chain::LONG_KEY_BYTES + value) as u64;
+                    self.long.bytes += (crate::run::chain::LONG_KEY_BYTES + value) as u64;
                 }
             }
             if is_kept {

@@ -1,0 +1,115 @@
+//! The merge under way, which the coordinator and workers step side by side.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use terrapin_base::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use terrapin_base::{Env, Error, Result, Signal, Step};
+use terrapin_structure::{Merge, MergeStep};
+
+use crate::engine::state::KeyspaceShared;
+
+/// How long a worker rests when the others hold all the work there is, at most, in nanoseconds.
+const REST_NS: u64 = 5_000_000;
+
+/// A merge that any number of workers steps.
+pub(crate) struct RunningMerge {
+    merge: Arc<dyn Merge>,
+    /// Whose sealed memtable waits for it; none for a compaction.
+    keyspace: Option<Arc<KeyspaceShared>>,
+    workers: AtomicUsize,
+    done: AtomicBool,
+    failed: Mutex<Option<Error>>,
+    has_failed: AtomicBool,
+}
+
+impl RunningMerge {
+    /// A merge that was begun.
+    pub fn new(
+        merge: Arc<dyn Merge>,
+        keyspace: Option<Arc<KeyspaceShared>>,
+        now_ns: u64,
+    ) -> Arc<Self> {
+        let running = RunningMerge {
+            merge,
+            keyspace,
+            workers: AtomicUsize::new(0),
+            done: AtomicBool::new(false),
+            failed: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
+        };
+        if let Some(keyspace) = &running.keyspace {
+            keyspace.forecast.merges(now_ns);
+        }
+        running.show_progress(now_ns);
+        Arc::new(running)
+    }
+
+    /// Whether there is nothing left to step.
+    pub fn is_over(&self) -> bool {
+        self.done.load(Ordering::SeqCst) || self.has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Whether nobody steps it any more, nor will.
+    pub fn is_left(&self) -> bool {
+        self.is_over() && self.workers.load(Ordering::SeqCst) == 0
+    }
+
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<Error> {
+        self.failed.lock().clone()
+    }
+
+    /// The merge, for its end.
+    pub fn merge(&self) -> &Arc<dyn Merge> {
+        &self.merge
+    }
+
+    /// Steps it once. At its end, `work` is told.
+    pub fn step(&self, env: &Env, work: &Signal) -> Step {
+        self.workers.fetch_add(1, Ordering::SeqCst);
+        // Counted in before it is tested: whoever ends the merge tests in the other order.
+        let outcome = if self.is_over() {
+            Ok(MergeStep::Done)
+        } else {
+            guarded(|| self.merge.step())
+        };
+        let step = match outcome {
+            Ok(MergeStep::Again) => Step::Again,
+            Ok(MergeStep::Pending(condition)) => {
+                Step::Pending(condition.until(env.now_ns() + REST_NS))
+            }
+            Ok(MergeStep::Done) => {
+                self.done.store(true, Ordering::SeqCst);
+                Step::Done
+            }
+            Err(error) => {
+                self.failed.lock().get_or_insert(error);
+                self.has_failed.store(true, Ordering::SeqCst);
+                Step::Done
+            }
+        };
+        let now_ns = env.now_ns();
+        if !self.is_over() {
+            self.show_progress(now_ns);
+        }
+        self.workers.fetch_sub(1, Ordering::SeqCst);
+        if self.is_over() {
+            work.notify();
+        }
+        step
+    }
+
+    fn show_progress(&self, now_ns: u64) {
+        if let Some(keyspace) = &self.keyspace {
+            keyspace.forecast.progress(self.merge.progress(), now_ns);
+        }
+    }
+}
+
+/// Does a piece of a merge. A panic in a structure fails that merge, not the process' only job for
+/// such merges.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))
+}
