@@ -163,3 +163,21 @@ fn links_between_pages_lead_to_files() {
     }
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
+
+/// Full paths from a crate's folder, as the map and the recipes name them.
+#[test]
+fn the_map_names_files_that_exist() {
+    let text = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).expect("the map");
+    let mut missing = Vec::new();
+    for path in text.split('`').skip(1).step_by(2) {
+        let is_path = path.contains("/src/") && !path.contains(' ');
+        if is_path && !root().join("crates").join(path).exists() {
+            missing.push(path);
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "docs/ARCHITECTURE.md names files that are not there:\n{}",
+        missing.join("\n")
+    );
+}
