@@ -1,4 +1,4 @@
-//! What records look like: a key from a number, a value that can be checked against its key.
+//! The bytes of records: a key from a number, and a value that can be checked against its key.
 
 use terrapin_base::{Error, ErrorKind, Result};
 
@@ -49,14 +49,14 @@ impl Records {
             .map_or(0, |tag| u64::from_le_bytes(*tag))
     }
 
-    /// The key of record `number`: numbers in order give keys in none.
+    /// The key of record `number`. Consecutive numbers give scattered keys.
     pub(crate) fn key(&self, number: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&mix(number.wrapping_add(1)).to_be_bytes());
         out.resize(self.key_bytes, b'k');
     }
 
-    /// About how many of so many records have keys behind this one: keys lie evenly among all
+    /// The expected number of records with a key above this one. Keys are spread evenly over all
     /// numbers of eight bytes.
     pub(crate) fn follow(key: &[u8], records: u64) -> u64 {
         let before = key
@@ -65,7 +65,7 @@ impl Records {
         ((u128::from(u64::MAX - before) * u128::from(records)) >> 64) as u64
     }
 
-    /// A value for a key: eight bytes of `tag`, then bits that follow from key and tag.
+    /// A value for a key: eight bytes of `tag`, then bits derived from key and tag.
     pub(crate) fn value(&self, key: &[u8], tag: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&tag.to_le_bytes());
@@ -77,7 +77,7 @@ impl Records {
         out.truncate(self.value_bytes);
     }
 
-    /// Whether a value is one that [`Records::value`] made for this key.
+    /// Whether [`Records::value`] made this value for this key.
     pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let wrong = || {
             Error::corrupt("a read returned what was never written")
