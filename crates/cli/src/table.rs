@@ -1,12 +1,12 @@
-//! Columns for people: the first to the left, the others to the right, as wide as what they hold.
+//! Columns for people: the first aligned left, the others right, each as wide as its content.
 
-/// Rows under a head, each with a cell for each column.
+/// Rows under a head, one cell per column.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with nothing but its head.
+    /// A table with only a head.
     #[must_use]
     pub fn new(head: &[&str]) -> Self {
         Table {

@@ -10,7 +10,7 @@ use crate::usage;
 /// Arguments of `help`.
 #[derive(Args)]
 pub struct Help {
-    /// Command to tell of [default: all]
+    /// Command to explain [default: all]
     #[arg(value_name = "COMMAND")]
     path: Vec<String>,
 }
