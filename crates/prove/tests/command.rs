@@ -1,4 +1,4 @@
-//! The command refuses what makes no sense in one line, and lists what the ledger has.
+//! The command refuses nonsense in one line, and lists the ledger's entries.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ fn prove(arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-/// What a refusal says.
+/// The text of a refusal.
 fn refused(arguments: &[&str]) -> String {
     let output = prove(arguments);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -19,7 +19,7 @@ fn refused(arguments: &[&str]) -> String {
     said
 }
 
-/// A layer that has so many units and no more.
+/// A layer with a fixed number of units.
 fn fixed() -> (Layer, u64) {
     let found = layers().into_iter().find_map(|layer| match layer.units {
         Units::Fixed(count) => Some((layer, count)),

@@ -1,5 +1,4 @@
-//! The protocol's checker sees every order broken that it watches over, and none in runs of the
-//! engine as it is.
+//! The protocol's checker notices every broken order, and none in runs of the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use terrapin_disk::{Disk, File, FileThrough, FilesThrough, OpenOptions, SimDisk}
 use terrapin_model::{crash_run_on, random_run_on};
 use terrapin_pages::{PAGES_START, SLOT_BYTES};
 
-/// Says it synced when it did not, once it began to cheat.
+/// A disk that reports a sync without one, once it began to cheat.
 struct CheatFile {
     file: Arc<dyn File>,
     cheats: Arc<AtomicBool>,
@@ -48,7 +47,7 @@ fn fill(database: &Database) {
     }
 }
 
-/// A disk with a checkpointed database on it that is closed.
+/// A disk with a closed, checkpointed database.
 fn stored() -> SimDisk {
     let medium = SimDisk::new(1);
     let database = open(medium.handle());
@@ -57,7 +56,7 @@ fn stored() -> SimDisk {
     medium
 }
 
-/// What the checker says of a change of the data file by hand.
+/// The checker's result for a manual change of the data file.
 fn tampered(change: impl Fn(&dyn File)) -> String {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
@@ -70,7 +69,7 @@ fn tampered(change: impl Fn(&dyn File)) -> String {
     told(&protocol)
 }
 
-/// The breach that was found; empty when there is none.
+/// The breach found; empty without one.
 fn told(protocol: &Protocol) -> String {
     match protocol.check() {
         Ok(_) => String::new(),
@@ -152,7 +151,7 @@ fn slots_are_not_both_on_their_way() {
     assert!(told.contains("while the other is not durable"), "{told}");
 }
 
-/// What the checker says of a checkpoint on a disk that skips the syncs of some files.
+/// The checker's result for a checkpoint on a disk that skips the syncs of some files.
 fn cheated(skips: fn(&str) -> bool) -> String {
     let medium = stored();
     let protocol = Protocol::watch(&medium);

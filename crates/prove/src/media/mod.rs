@@ -1,11 +1,10 @@
-//! Media faults: what the medium does behind the engine's back is noticed, and never changes an
-//! answer (D8). Counted are faults that were injected and met: by `verify`, by a read, or by the
-//! disk's own account of what it spoiled.
+//! Layer `media`: faults of the medium are noticed and never change an answer (D8). It counts
+//! faults that were injected and met: by `verify`, by a read, or by the disk's own account.
 //!
-//! What must come of each, beside what is true of all: no panic, no hang; an answer is right or an
-//! error of kind `Corrupt` or `Io` that names a file, a page or an LSN; never "not there" for what
-//! is there; a range that ends early says so. Where `verify` finds nothing, everything reads
-//! rightly.
+//! The table lists what each fault may cause. Always true: no panic and no hang. An answer is
+//! right, or an error of kind `Corrupt` or `Io` that names a file, a page or an LSN. It is never
+//! "not there" for a record that is there, and a range that ends early says so. If `verify` finds
+//! nothing, everything reads right.
 //!
 //! | fault | while the store runs | at the next open |
 //! | --- | --- | --- |
@@ -32,7 +31,7 @@ use std::path::Path;
 
 use crate::{Find, Layer, Units};
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![Layer {
@@ -46,8 +45,8 @@ pub fn layers() -> Vec<Layer> {
     }]
 }
 
-/// Damages a small store at rest in many ways, runs it again and again with a fault each time, then
-/// mixes and makes copies of one.
+/// Damages a small store at rest in many ways, runs it with one fault at a time, then makes and
+/// mixes copies of one.
 fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
     let plan = store::Plan::of(seed);
     let mut tally = store::Tally::default();

@@ -20,8 +20,7 @@ const KINDS: [&[Workload]; 7] = [
     full_disks::ALL,
 ];
 
-/// All of them, in the order of their numbers: one of each kind by turns, so that the first few are
-/// of every kind.
+/// All workloads by number. The kinds alternate, so that the first few numbers cover every kind.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
     let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
     (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)))
