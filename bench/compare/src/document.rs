@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_replaced_between_their_marks_and_nothing_else_is() {
+    fn only_tables_between_marks_are_replaced() {
         let filled = filled(DOCUMENT, &[summary()]).unwrap();
         assert!(
             filled.starts_with("before\n\n<!-- rates tiny 128-third-2 -->\n| engine | load |\n")
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_lead_nowhere_are_errors() {
+    fn unknown_marks_are_errors() {
         let open = DOCUMENT.replace("<!-- end -->", "");
         assert!(filled(&open, &[summary()]).is_err());
         let other = DOCUMENT.replace("128-third-2", "128-all-1");
@@ -97,7 +97,7 @@ mod tests {
 
     /// The tables of the page are those of the results beside it.
     #[test]
-    fn the_page_of_benchmarks_shows_what_was_measured() {
+    fn the_benchmarks_page_equals_the_results() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let files =
             ["full", "one-client"].map(|d| docs.join("benchmarks").join(d).join("summary.json"));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_right_or_the_kernel_it_says_so() {
+    fn a_missing_privilege_or_kernel_feature_is_reported() {
         let place = Place::new("none");
         let error = Group::below(&place.0, 1 << 20).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("control group"), "{error}");

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_or_had_other_memory_is_run_again() {
+    fn failed_runs_and_runs_with_other_memory_are_repeated() {
         let matrix = Matrix {
             size: Size::Tiny,
             phases: Vec::new(),

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_fragmented_gets_more_only_where_everything_is_in_memory() {
+    fn fragmented_engines_get_more_only_with_everything_in_memory() {
         let more = |cell: &str| {
             let plan = Plan::new(Size::Quick, cell.parse().unwrap(), &[]).unwrap();
             let limit = |kind| plan.memory_limit_bytes(kind);

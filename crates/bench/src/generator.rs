@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zipfian_draws_ranks_as_often_as_the_law_says() {
+    fn zipfian_ranks_follow_the_law() {
         let items = 1000;
         let zipfian = Zipfian::new(items);
         let zeta: f64 = (1..=items).map(|i| 1.0 / (i as f64).powf(THETA)).sum();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_is_the_same_as_starting_large_and_one_item_is_enough() {
+    fn a_grown_generator_equals_a_large_one_and_one_item_is_enough() {
         let mut grown = Zipfian::new(10);
         grown.grow(500);
         assert!((grown.zeta - Zipfian::new(500).zeta).abs() < 1e-9);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_needs_more_memory_than_its_settling_tells_the_peak() {
+    fn a_load_reports_its_own_peak_of_memory() {
         let phase = |operations, rss_peak_bytes| PhaseReport {
             phase: "load",
             threads: 2,

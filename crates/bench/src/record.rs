@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_records_follow_a_key_as_its_place_says() {
+    fn the_expected_number_of_later_keys_is_right() {
         assert_eq!(Records::follow(&[0; 8], 1000), 999);
         assert_eq!(
             Records::follow(&[0x80, 0, 0, 0, 0, 0, 0, 0, b'k'], 1000),

@@ -684,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_nothing_are_refused() {
+    fn runs_without_clients_or_records_are_refused() {
         let (store, progress) = (Memory::default(), Progress::default());
         for (threads, records) in [(0, 5000), (2, 0)] {
             let config = Config {
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_were_loaded_otherwise_are_not_there() {
+    fn a_run_needs_records_of_the_same_shape() {
         let (store, loaded) = (Memory::default(), config());
         let load = [phase(Workload::Load, Distribution::Uniform)];
         let (directory, progress) = (std::env::temp_dir(), Progress::default());
@@ -792,7 +792,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_ends_with_its_time_and_asks_for_other_records_the_second_time() {
+    fn a_phase_ends_with_its_time_and_picks_other_records_the_second_time() {
         let (store, config, progress) = (Memory::default(), config(), Progress::default());
         let directory = std::env::temp_dir();
         let driver = Driver::new(&config, &store, &directory, &progress).unwrap();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_overwritten_for_sure_may_not_be_read_and_what_raced_may() {
+    fn overwritten_values_may_not_be_read_and_racing_ones_may() {
         let watch = Watch::new(1000, 2);
         assert!(watch.begin(1).is_none() && watch.begin(1024).is_none());
         assert_eq!(watch.records().last(), Some(768));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hexadecimal_round_trips_and_refuses_what_it_is_not() {
+    fn hexadecimal_digits_round_trip_and_other_text_is_refused() {
         let bytes: Vec<u8> = (0..=255).collect();
         let (mut text, mut back) = (Vec::new(), Vec::new());
         encode_hex(&bytes, &mut text);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_no_control_characters_but_those_that_are_kept() {
+    fn a_terminal_gets_only_kept_control_characters() {
         let escaped = |bytes: &[u8], kept| {
             let mut out = Vec::new();
             escape(bytes, kept, &mut out);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_that_help_tells_of_is_what_the_library_takes() {
+    fn the_memory_in_the_help_is_the_librarys_minimum() {
         let verify = terrapin::verify::VerifyOptions::default();
         for (name, bytes) in [
             ("get", terrapin::MEMORY_BYTES_DEFAULT),

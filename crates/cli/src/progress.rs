@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_fits_into_its_columns_whatever_it_has_to_say() {
+    fn a_progress_line_always_fits_its_columns() {
         let state = |total| State {
             name: "import",
             unit: Unit::Bytes,

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_they_hold() {
+    fn columns_are_as_wide_as_their_content() {
         let mut table = Table::new(&["phase", "χ"]);
         table.row(vec!["a".into(), "1,000".into()]);
         assert_eq!(table.to_string(), "phase      χ\na      1,000");

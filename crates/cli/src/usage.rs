@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_command_line_is_told_in_one_line_with_the_tips_that_help() {
+    fn a_wrong_command_line_gives_one_line_with_helpful_tips() {
         let text = "error: unrecognized subcommand 'improt'\n\n  tip: a similar subcommand exists: 'import'\n\nUsage: terrapin <COMMAND>\n";
         assert_eq!(
             in_one_line(text, |_| true),

@@ -1,4 +1,4 @@
-//! Import and export: byte-exact, in order, and nothing lost when the input is bad.
+//! Import and export: byte-exact, in order, and without loss after bad input.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Place, command, complaint, fail, missing, run, run_with, succeed, t
 
 const FORMATS: [&str; 4] = ["tsv", "csv", "jsonl", "json"];
 
-/// Records with everything that formats mind, and more than one batch of others.
+/// Records with every character that formats treat specially, and more than one batch of others.
 fn nasty() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut records = BTreeMap::new();
     let pieces: [&[u8]; 14] = [
@@ -149,7 +149,7 @@ fn an_export_takes_a_range() {
 }
 
 #[test]
-fn what_a_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
+fn a_record_that_the_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
     let place = Place::new();
     let db = place.path("db");
     for (hex, format, better) in [
@@ -249,7 +249,7 @@ fn acknowledgements_count_records_and_end_with_all_of_them() {
 }
 
 #[test]
-fn a_malformed_line_is_named_and_what_was_there_stays() {
+fn a_malformed_line_is_named_and_earlier_records_stay() {
     let place = Place::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "old", "record"]);
@@ -272,7 +272,7 @@ fn a_malformed_line_is_named_and_what_was_there_stays() {
         );
         assert_eq!(succeed(&["get", text(&db), "old"]), b"record");
     }
-    // What stands before the line in a longer input is there, and no more.
+    // A longer input's records before the line are there, and no others.
     let input: String = (0..1000)
         .map(|n| format!("x{n:04}\tv\n"))
         .collect::<String>()
@@ -291,7 +291,7 @@ fn a_malformed_line_is_named_and_what_was_there_stays() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_part_of_the_first_record() {
+fn a_byte_order_mark_does_not_belong_to_the_first_record() {
     let place = Place::new();
     let db = place.path("db");
     for (format, input) in [
@@ -310,7 +310,7 @@ fn a_byte_order_mark_is_no_part_of_the_first_record() {
         assert!(output.status.success(), "{format}");
         assert_eq!(succeed(&["get", text(&db), format]), b"1");
     }
-    // One that is a key's comes back behind the text's own.
+    // A mark that belongs to a key comes back behind the text's own.
     let input = "\u{feff}\u{feff}k\t1\n".as_bytes();
     let other = place.path("other");
     run_with(&["import", text(&other), "-", "--format", "tsv"], input);
@@ -339,7 +339,7 @@ fn an_import_that_cannot_begin_creates_nothing() {
         assert!(error.contains(said), "{error}");
         assert!(!db.exists(), "{error}");
     }
-    // Which of many files, and how far it came, though that is nowhere.
+    // The error names the file and the position, although nothing was stored.
     let torn = place.write("torn.tsv", "a\t1\nb\n");
     let error = fail(&["import", text(&db), text(&torn)]);
     assert!(error.contains("torn.tsv"), "{error}");

@@ -12,7 +12,7 @@ fn put(db: &Path, key: &str, value: &str) {
 }
 
 #[test]
-fn what_is_put_is_got_as_it_is_until_it_is_deleted() {
+fn a_value_is_read_as_it_was_put_until_it_is_deleted() {
     let place = Place::new();
     let db = &place.path("db");
     put(db, "key", "value\n");
@@ -126,7 +126,7 @@ fn counts_are_exact_unless_asked_otherwise() {
 }
 
 #[test]
-fn keyspaces_are_apart() {
+fn keyspaces_are_separate() {
     let place = Place::new();
     let db = &place.path("db");
     succeed(&["keyspace", "create", text(db), "other"]);
@@ -179,7 +179,7 @@ fn every_command_that_writes_compresses_if_it_is_told_to() {
     let small = import("small", &["--compression", "lz4"]);
     assert!(block_bytes(&plain) > records.len() as u64 * 9 / 10);
     assert!(block_bytes(&small) < block_bytes(&plain) / 2);
-    // Blocks of either kind are read side by side, whoever wrote them.
+    // Blocks of either kind are read side by side, whichever command wrote them.
     let db = text(&small);
     succeed(&["put", db, "k", "v"]);
     for command in [
@@ -246,7 +246,7 @@ fn the_dial_is_kept() {
 }
 
 #[test]
-fn what_is_printed_for_people_is_printed_as_json_for_programs() {
+fn every_text_for_people_has_a_json_form() {
     let place = Place::new();
     let db = &place.path("db");
     put(db, "a", "1\n");
@@ -296,9 +296,9 @@ fn what_is_printed_for_people_is_printed_as_json_for_programs() {
     assert!(fail(&["stat", text(db), "-k", "none"]).contains("no such keyspace"));
 }
 
-/// It printed its own memory, its own χ, and the ratio of what every database takes to a few bytes.
+/// It used to print its own memory, its own χ, and the ratio of the least size to a few bytes.
 #[test]
-fn stat_says_nothing_of_the_process_that_looks() {
+fn stat_shows_nothing_of_its_own_process() {
     let place = Place::new();
     let db = &place.path("db");
     put(db, "k", "v");

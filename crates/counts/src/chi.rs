@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_pays_for_chi_is_told() {
+    fn a_path_that_costs_more_at_a_larger_chi_is_reported() {
         let mut table = Table::default();
         table.add(1, vec![100.0, 50.0, 10.0]);
         table.add(2, vec![104.0, 40.0, 10.0]);

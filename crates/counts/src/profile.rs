@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_function_calls_is_not_its_own() {
+    fn instructions_of_callees_are_not_a_functions_own() {
         let text = "positions: line\nevents: Ir\n\nfl=(1) a.rs\nfn=(1) outer\n10 5\nfi=(2) b.rs\n+3 7\ncfn=(2) inner\n\
                     calls=2 20\n* 100\n\nfn=(2)\n20 60\n* 40\n\nfn=(1)\n11 1\n";
         let function = |name: &str, own, with_callees| Function {

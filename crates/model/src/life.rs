@@ -229,7 +229,7 @@ impl Life {
     /// Opens the store, checks its content, and survives.
     pub fn recover(&mut self) -> Result<State, Failure> {
         let Some(state) = self.open()? else {
-            return Err(self.trace.failure("a death that nobody placed"));
+            return Err(self.trace.failure("a death that was not placed"));
         };
         self.recovered(&state)?;
         Ok(state)

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_as_long_as_they_say() {
+    fn patterns_have_their_stated_length() {
         for pattern in [
             Pattern::literal(b"abc"),
             Pattern::Repeated(b"ab".to_vec(), 5),

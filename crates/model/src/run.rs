@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_run_is_cut_down_to_what_fails() {
+    fn a_failing_run_is_reduced_to_the_operations_that_matter() {
         let operations: Vec<_> = (0..100).map(|ms| Operation::Pass { ms }).collect();
         let has = |all: &[Operation], wanted| {
             all.iter()

@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn printed_operations_parse_again() {
         for seed in 0..20 {
             let generator = Generator::new(seed, Profile::random(&mut Random::new(seed), 4000));
             for operation in generator.take(500) {
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_by_what_is_asked() {
+    fn answers_are_parsed_by_their_operation() {
         let (_, expected) = parse("@a multi x y -> 1 none # and a comment");
         let values = Answer::Values(vec![Some(b"1".to_vec()), None]);
         assert!(expected.as_ref().is_some_and(|e| e.allows(&values)));

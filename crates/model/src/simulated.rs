@@ -397,9 +397,7 @@ impl Simulated {
                 return Ok(self.at_rest());
             }
         }
-        Ok(Answer::Broken(
-            "background work does not come to an end".to_owned(),
-        ))
+        Ok(Answer::Broken("background work does not end".to_owned()))
     }
 
     /// Nothing is in progress: no merge holds memory.

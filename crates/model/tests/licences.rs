@@ -61,7 +61,7 @@ fn every_dependency_has_a_permissive_licence() {
 }
 
 #[test]
-fn expressions_are_read_as_they_are_meant() {
+fn licence_expressions_are_parsed_as_meant() {
     for allowed in [
         "MIT",
         "MIT OR GPL-3.0",

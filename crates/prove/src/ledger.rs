@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_a_line_lengthens_it_and_what_does_not_begins_one() {
+    fn consecutive_units_extend_a_line_and_others_begin_one() {
         let mut ledger = Ledger::default();
         ledger.enter(entry("a", "c1", 0, 4));
         ledger.enter(entry("b", "c1", 0, 1));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_find_is_unsettled_until_its_line_was_tried_again_without_one() {
+    fn a_find_stays_open_until_its_line_was_repeated_without_one() {
         let with = |finds, commit, first, last| Entry {
             finds,
             ..entry("a", commit, first, last)

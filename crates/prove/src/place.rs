@@ -31,7 +31,7 @@ mod tests {
     use terrapin::{Error, ErrorKind};
 
     #[test]
-    fn a_place_is_told_from_a_size() {
+    fn a_place_is_distinguished_from_a_size() {
         let error = Error::new(ErrorKind::Corrupt, "a page of a file");
         assert!(!names_a_place(&error.to_string()));
         let sized = error

@@ -229,7 +229,7 @@ impl Checker {
                 None => Root {
                     reach: walk(probe, &sector)
                         .map_err(|error| {
-                            format!("a superblock leads to what is no sound tree (D1): {error}")
+                            format!("a superblock reaches an unsound tree (D1): {error}")
                         })?
                         .map(Arc::new),
                     in_order: false,

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_tried_before_a_worker_failed_is_entered() {
+    fn units_tried_before_a_workers_failure_are_entered() {
         /// The third unit removes the directory that the fourth needs.
         fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
             let parent = scratch.parent().ok_or_else(|| Find("no parent".into()))?;

@@ -29,7 +29,7 @@ fn fixed() -> (Layer, u64) {
 }
 
 #[test]
-fn command_lines_that_make_no_sense_are_refused() {
+fn wrong_command_lines_are_refused() {
     for minutes in ["-1", "0", "NaN", "inf", "1e300", "soon"] {
         let said = refused(&["--minutes", minutes]);
         assert!(said.contains("minutes are a number"), "{minutes}: {said}");
@@ -45,7 +45,7 @@ fn command_lines_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn the_list_tells_finds() {
+fn the_list_shows_finds() {
     let (layer, count) = fixed();
     let name = format!("prove-ledger-{}.tsv", std::process::id());
     let ledger: PathBuf = std::env::temp_dir().join(name);

@@ -78,7 +78,7 @@ fn told(protocol: &Protocol) -> String {
 }
 
 #[test]
-fn the_engine_as_it_is_breaks_no_order() {
+fn runs_of_the_engine_break_no_order() {
     let mut checked = 0;
     for seed in 0..12 {
         let disk = SimDisk::new(seed);
@@ -90,7 +90,7 @@ fn the_engine_as_it_is_breaks_no_order() {
 }
 
 #[test]
-fn nor_do_crashes_and_recoveries() {
+fn crashes_and_recoveries_break_no_order() {
     let mut checked = 0;
     for seed in 0..24 {
         let disk = SimDisk::new(seed);
@@ -102,7 +102,7 @@ fn nor_do_crashes_and_recoveries() {
 }
 
 #[test]
-fn a_page_that_is_reached_is_not_overwritten_punched_or_cut_off() {
+fn a_reached_page_is_not_overwritten_punched_or_truncated() {
     let page = reach_on(stored().handle()).unwrap().unwrap().extents[0].start;
     let overwritten = tampered(|file| file.write_at(&[0; 512], page).unwrap());
     assert!(overwritten.contains("overwritten"), "{overwritten}");
@@ -119,7 +119,7 @@ fn a_page_that_is_reached_is_not_overwritten_punched_or_cut_off() {
 }
 
 #[test]
-fn what_nothing_reaches_may_be_written_and_cut_off() {
+fn unreached_space_may_be_written_and_truncated() {
     let told = tampered(|file| {
         let end = file.bytes().unwrap();
         file.allocate(end, 8192).unwrap();
@@ -131,7 +131,7 @@ fn what_nothing_reaches_may_be_written_and_cut_off() {
 }
 
 #[test]
-fn the_data_file_stays() {
+fn the_data_file_is_not_removed() {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
     medium.handle().rename("ring", "data").unwrap();
@@ -140,7 +140,7 @@ fn the_data_file_stays() {
 }
 
 #[test]
-fn slots_are_not_both_on_their_way() {
+fn both_slots_are_never_in_progress_at_once() {
     let told = tampered(|file| {
         let mut slot = vec![0; SLOT_BYTES as usize];
         file.read_at(&mut slot, 0).unwrap();
@@ -182,7 +182,7 @@ fn a_slot_waits_for_its_pages_and_for_the_log() {
 }
 
 #[test]
-fn a_segment_that_is_needed_stays() {
+fn a_needed_segment_is_not_removed() {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
     let disk = medium.handle();
@@ -194,7 +194,7 @@ fn a_segment_that_is_needed_stays() {
 }
 
 #[test]
-fn a_tree_that_is_not_sound_is_told() {
+fn an_unsound_tree_is_reported() {
     let medium = stored();
     let content = medium.content("data").unwrap();
     for at in (PAGES_START..content.len() as u64).step_by(512) {
@@ -203,11 +203,11 @@ fn a_tree_that_is_not_sound_is_told() {
     let protocol = Protocol::watch(&medium);
     medium.handle().list().unwrap();
     let told = told(&protocol);
-    assert!(told.contains("no sound tree"), "{told}");
+    assert!(told.contains("unsound tree"), "{told}");
 }
 
 #[test]
-fn a_watched_run_is_the_run_that_it_is_unwatched() {
+fn watching_a_run_does_not_change_it() {
     let run = |watched: bool| {
         let disk = SimDisk::new(3);
         let protocol = watched.then(|| Protocol::watch(&disk));

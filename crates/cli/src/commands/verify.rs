@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_counts_one_as_one_and_says_what_was_not_checked() {
+    fn the_summary_uses_the_singular_and_lists_unchecked_parts() {
         let mut report = VerifyReport::default();
         report.keyspaces = 1;
         report.nodes = 2;

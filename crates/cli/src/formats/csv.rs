@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_are_not_there_are_told_with_those_that_are() {
+    fn a_missing_column_is_reported_with_the_existing_ones() {
         for (text, key, value, said) in [
             (
                 "a,b\n1,2\n",

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_format_cannot_carry_is_refused_by_the_name_of_one_that_can() {
+    fn a_record_that_the_format_cannot_carry_is_refused_with_a_better_format() {
         let refusal = |format, key: &[u8], value: &[u8]| {
             written(
                 &Dialect::plain(format),
@@ -410,7 +410,7 @@ mod tests {
 
     /// json reported "line 1" for every place in a file of one line.
     #[test]
-    fn malformed_input_is_told_with_its_byte_and_the_last_good_key() {
+    fn malformed_input_is_reported_with_its_byte_and_the_last_good_key() {
         for (format, text, byte, last) in [
             (Format::Json, r#"{"a":1,"b":2,"c" 3}"#, 18, Some("b")),
             (Format::Json, r#"{"a":1,"b":2"#, 13, Some("b")),

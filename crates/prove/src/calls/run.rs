@@ -298,7 +298,7 @@ impl Run {
             return Err(format!("a failed write is there in part: {difference}"));
         }
         if !was_synced {
-            return Err("a write answered an error and is there all the same".to_owned());
+            return Err("a write returned an error and is there".to_owned());
         }
         self.oracle.last_was_in_flight(before);
         Ok(())

@@ -92,7 +92,7 @@ fn agree(life: &Life, above: &Outcome, power: bool, state: &State) -> Result<(),
     }
     Err(life
         .failure(format!(
-            "a recovery that was cut short came to something else: {}",
+            "an interrupted recovery had another outcome: {}",
             state.difference(&above.state)
         ))
         .into())

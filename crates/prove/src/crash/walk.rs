@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_synced_write_that_is_not_there_is_found_after_every_death() {
+    fn a_missing_synced_write_is_found_after_every_death() {
         let (tried, finds) = deaths(|_| {});
         assert!(tried >= 5);
         assert!(finds.is_empty(), "{finds:?}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_that_changes_something_and_no_ring_store_of_any_workload_is_passed_over() {
+    fn every_changing_call_and_ring_store_of_every_workload_is_a_place() {
         for (number, workload) in (1..).zip(workloads::all()) {
             let course = workload.read().unwrap_or_else(|find| panic!("{find}"));
             let disk = SimDisk::new(number);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_made_is_found() {
+    fn an_invented_write_is_found() {
         let mut other = Oracle::new();
         other.apply(&Step::of("put z 1 sync"));
         let (tried, finds) = deaths(|oracle| *oracle = other.clone());

@@ -87,7 +87,7 @@ pub fn one(target: &Target, input: &[u8]) -> Result<bool, Find> {
     let (run, input) = (target.run, input.to_vec());
     #[expect(
         clippy::disallowed_methods,
-        reason = "a target that hangs outlives whoever asked, which no scope allows"
+        reason = "a hanging target outlives its caller, which no scope allows"
     )]
     let worker = thread::spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| run(&input)));

@@ -144,7 +144,7 @@ impl Handles {
     fn keyspace(&self, name: &str) -> Result<&Keyspace> {
         self.keyspaces
             .get(name)
-            .ok_or_else(|| Error::internal("a step in a keyspace that nobody made"))
+            .ok_or_else(|| Error::internal("a step in a keyspace that does not exist"))
     }
 
     /// Does a step.

@@ -60,7 +60,7 @@ impl Content {
             }
             for (key, value) in records {
                 let (Some(name), Some(thread)) = (known, thread_of(&key)) else {
-                    let find = format!("a record that nobody wrote: {name} {key:02x?}");
+                    let find = format!("a record that no thread wrote: {name} {key:02x?}");
                     return Err(Find(find));
                 };
                 content.threads[thread].insert((name, key), value);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_acknowledged_passes_with_or_without_the_step_that_never_returned() {
+    fn all_acknowledged_steps_pass_with_or_without_the_interrupted_one() {
         let story = Story::new(5);
         for steps in [[400; THREADS], [400, 401, 400, 401]] {
             let found = after(&story, steps);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_cut_may_cost_what_was_not_synced_but_only_as_a_prefix() {
+    fn a_power_cut_may_lose_unsynced_steps_and_leave_a_prefix() {
         let story = Story::new(5);
         let acknowledged = in_turn(400);
         let lower = must_survive(&story, LIFE, &acknowledged, Survives::Synced);

@@ -76,7 +76,7 @@ fn number(read: Option<&[u8]>) -> Result<u64, Find> {
         .filter(|&number| value(number) == bytes)
         .ok_or_else(|| {
             Find(format!(
-                "a value that nobody wrote: {}",
+                "a value that no client wrote: {}",
                 String::from_utf8_lossy(bytes)
             ))
         })
@@ -131,7 +131,7 @@ impl Place {
         let mut take = |record: terrapin_base::Result<(Slice, Slice)>| {
             let (key, value) = record?;
             let at = (0..EACH).find(|at| name(half * EACH + at).as_bytes() == &key[..]);
-            let at = at.ok_or_else(|| Find(format!("a key that nobody wrote: {key:?}")))?;
+            let at = at.ok_or_else(|| Find(format!("a key that no client wrote: {key:?}")))?;
             values[at] = number(Some(&value))?;
             Ok::<(), Find>(())
         };

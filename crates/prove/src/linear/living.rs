@@ -96,9 +96,7 @@ impl Recorder for Memory<'_> {
 
     fn answered(&mut self, seen: &[u64]) -> Result<(), Find> {
         if self.clock.dead.load(Ordering::SeqCst) {
-            return Err(Find(
-                "an answer of a dead process, which nobody heard".to_owned(),
-            ));
+            return Err(Find("an answer of a dead process".to_owned()));
         }
         if let Some(mut operation) = self.under_way.take() {
             for (slot, value) in operation.values.iter_mut().zip(seen) {

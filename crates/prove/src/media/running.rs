@@ -262,7 +262,7 @@ impl Run {
                 "it failed, and is there in part: {}",
                 state.difference(self.oracle.state())
             )),
-            Ok(_) if !was_synced => Err("it failed, and is there all the same".to_owned()),
+            Ok(_) if !was_synced => Err("the write failed and is there".to_owned()),
             Ok(_) => Ok(()),
             Err(error) => {
                 self.unknown = true;

@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_of_the_system_that_falls_counts_as_nothing() {
+    fn a_falling_count_of_the_system_counts_as_zero() {
         let before = Usage {
             device_bytes_written: u64::MAX,
             ..Usage::default()

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_at_least_fifty_workloads_each_with_its_name_and_all_can_be_read() {
+    fn at_least_fifty_workloads_parse_and_have_different_names() {
         let names: BTreeSet<_> = all().map(|w| w.name).collect();
         assert_eq!(
             names.len(),

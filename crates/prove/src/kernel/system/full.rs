@@ -220,7 +220,9 @@ fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     let rounds = || database.metrics().checkpoints + database.metrics().checkpoints_failed;
     let bounded = |what: &str, before: u64| match rounds() - before {
         ..=ROUNDS_MAX => Ok(()),
-        taken => Err(Find(format!("on a full disk {what} took {taken} rounds"))),
+        taken => Err(Find(format!(
+            "on a full disk {what} took {taken} checkpoints"
+        ))),
     };
     let before = rounds();
     match database.checkpoint() {

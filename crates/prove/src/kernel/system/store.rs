@@ -119,7 +119,7 @@ impl Store {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Find("an idle database does not come to rest".to_owned()))
+        Err(Find("an idle database keeps changing its files".to_owned()))
     }
 
     /// What was written so far.
