@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_come_out_as_they_went_in_and_zeros_cost_nothing() {
+    fn archives_round_trip_and_zeros_are_free() {
         let mut content = vec![0; 100_000];
         content[5..2000].fill(7);
         content[70_000] = 1;

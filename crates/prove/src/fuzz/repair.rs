@@ -190,7 +190,7 @@ mod tests {
     /// The repair shares no code with the engine, so the engine's own files show whether it is
     /// right.
     #[test]
-    fn what_is_sound_stays_as_it_is_and_zeroed_checksums_come_back() {
+    fn sound_files_stay_and_zeroed_checksums_are_repaired() {
         let data = template::files("closed")
             .into_iter()
             .find(|file| file.name() == "data")

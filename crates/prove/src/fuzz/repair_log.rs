@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_log_stays_as_it_is_and_zeroed_checksums_come_back() {
+    fn a_sound_log_stays_and_zeroed_checksums_are_repaired() {
         for name in ["closed", "killed"] {
             let sound = template::files(name);
             let mut repaired = sound.clone();
