@@ -108,13 +108,13 @@ mod tests {
     use super::*;
 
     /// A directory that imitates the kernel's: its files hold what was written to them.
-    struct Place(PathBuf);
+    struct FakeHierarchy(PathBuf);
 
-    impl Place {
+    impl FakeHierarchy {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("{NAME}{name}-{}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
-            Place(path)
+            FakeHierarchy(path)
         }
 
         fn read(&self, name: &str) -> String {
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for FakeHierarchy {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_unified_hierarchy_is_limited_by_its_own_files() {
-        let place = Place::new("unified");
+        let place = FakeHierarchy::new("unified");
         fs::write(place.0.join("cgroup.controllers"), "memory").unwrap();
         let group = Group::below(&place.0, 1 << 20).unwrap();
         let name = group
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_older_hierarchy_is_limited_below_its_memory_controller() {
-        let place = Place::new("older");
+        let place = FakeHierarchy::new("older");
         fs::create_dir(place.0.join("memory")).unwrap();
         let group = Group::below(&place.0, 1 << 20).unwrap();
         assert_eq!(
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_missing_privilege_or_kernel_feature_is_reported() {
-        let place = Place::new("none");
+        let place = FakeHierarchy::new("none");
         let error = Group::below(&place.0, 1 << 20).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("control group"), "{error}");
     }

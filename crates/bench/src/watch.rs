@@ -13,14 +13,14 @@ const EVERY: u64 = 256;
 /// The writes of the watched records.
 pub(crate) struct Watch {
     clients: usize,
-    slots: Box<[Slot]>,
+    slots: Box<[RecordWrites]>,
     /// The last write of each client, slot by slot.
     last: Box<[Last]>,
 }
 
 /// Writes of one record.
 #[derive(Default)]
-struct Slot {
+struct RecordWrites {
     begun: AtomicU64,
     ended: AtomicU64,
 }
@@ -47,7 +47,7 @@ impl Watch {
         let slots = records.div_ceil(EVERY) as usize;
         Watch {
             clients,
-            slots: (0..slots).map(|_| Slot::default()).collect(),
+            slots: (0..slots).map(|_| RecordWrites::default()).collect(),
             last: (0..slots * clients).map(|_| Last::default()).collect(),
         }
     }
@@ -57,7 +57,7 @@ impl Watch {
         (0..self.slots.len() as u64).map(|slot| slot * EVERY)
     }
 
-    fn slot(&self, record: u64) -> Option<(usize, &Slot)> {
+    fn slot(&self, record: u64) -> Option<(usize, &RecordWrites)> {
         if !record.is_multiple_of(EVERY) {
             return None;
         }

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Place, command, complaint, text};
+use common::{TestDirectory, command, complaint, text};
 
 #[test]
 fn a_command_that_waits_for_another_process_says_so_at_the_chosen_level() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let held = terrapin::Database::open(&db).unwrap();
     let stat = ["stat", text(&db)];
@@ -41,7 +41,7 @@ fn a_command_that_waits_for_another_process_says_so_at_the_chosen_level() {
 
 #[test]
 fn an_unknown_level_is_refused_before_any_work() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let mut put = command(&["put", text(&place.path("db")), "k", "v"]);
     let output = put.env("TERRAPIN_LOG", "loud").output().unwrap();
     let complaint = complaint(&output);

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use common::{Place, command, complaint, fail, missing, run, run_with, succeed, text};
+use common::{TestDirectory, command, complaint, fail, missing, run, run_with, succeed, text};
 
 const FORMATS: [&str; 4] = ["tsv", "csv", "jsonl", "json"];
 
@@ -59,7 +59,7 @@ fn csv_of(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
 
 #[test]
 fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let records = nasty();
     let original = place.write("original.csv", csv_of(&records));
     let db = place.path("db");
@@ -100,7 +100,7 @@ fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
 
 #[test]
 fn stdout_takes_csv_which_carries_everything_and_stdin_needs_a_format() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let records = nasty();
     let original = place.write("original.csv", csv_of(&records));
     let (db, copy) = (place.path("db"), place.path("copy"));
@@ -125,7 +125,7 @@ fn stdout_takes_csv_which_carries_everything_and_stdin_needs_a_format() {
 
 #[test]
 fn an_export_takes_a_range() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let fruit = place.write(
         "fruit.tsv",
@@ -150,7 +150,7 @@ fn an_export_takes_a_range() {
 
 #[test]
 fn a_record_that_the_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     for (hex, format, better) in [
         ("0961", "tsv", "csv"),
@@ -170,7 +170,7 @@ fn a_record_that_the_format_cannot_carry_stops_the_export_and_leaves_the_old_fil
 
 #[test]
 fn json_strings_are_unescaped_and_other_values_are_kept_as_text() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let file = place.write(
         "in.json",
@@ -200,7 +200,7 @@ fn json_strings_are_unescaped_and_other_values_are_kept_as_text() {
 
 #[test]
 fn acknowledgements_count_records_and_end_with_all_of_them() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let input: String = (0..2500).map(|n| format!("k{n:05}\tv\n")).collect();
     let run = |every: &str, input: &str, name: &str| {
         let db = place.path(name);
@@ -250,7 +250,7 @@ fn acknowledgements_count_records_and_end_with_all_of_them() {
 
 #[test]
 fn a_malformed_line_is_named_and_earlier_records_stay() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "old", "record"]);
     let bad = [
@@ -292,7 +292,7 @@ fn a_malformed_line_is_named_and_earlier_records_stay() {
 
 #[test]
 fn a_byte_order_mark_does_not_belong_to_the_first_record() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     for (format, input) in [
         ("json", "\u{feff}{\"json\":\"1\"}"),
@@ -322,7 +322,7 @@ fn a_byte_order_mark_does_not_belong_to_the_first_record() {
 
 #[test]
 fn an_import_that_cannot_begin_creates_nothing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let empty = place.write("name-without-format", "");
     let bad = place.write("bad.json", "[]");
@@ -360,7 +360,7 @@ fn an_import_that_cannot_begin_creates_nothing() {
 
 #[test]
 fn a_full_output_is_an_error_and_a_closed_one_is_not() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input: String = (0..100_000).map(|n| format!("k{n:06}\tvalue\n")).collect();
     assert!(
@@ -397,7 +397,7 @@ fn a_full_output_is_an_error_and_a_closed_one_is_not() {
 
 #[test]
 fn real_csv_files_are_imported_by_their_columns() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let people = place.write(
         "people.csv",
         "\u{feff}id,name,town\r\n2,\"Ann, A.\",Ulm\r\n1,Bob,\"\"\r\n",
@@ -437,7 +437,7 @@ fn real_csv_files_are_imported_by_their_columns() {
 
 #[test]
 fn an_export_takes_some_records_from_either_end_with_or_without_values() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let fruit = place.write("fruit.tsv", "apple\t1\nbanana\t2\ncherry\t3\n");
     succeed(&["import", text(&db), text(&fruit)]);

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use common::{Place, command, succeed, text};
+use common::{TestDirectory, command, succeed, text};
 
 fn line(number: u64) -> String {
     format!(
@@ -58,7 +58,7 @@ fn kill_after(db: &str, first: u64, acknowledged: u64, every: u64) -> u64 {
 
 #[test]
 fn no_acknowledged_record_is_lost_in_repeated_kills() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut there = 0;
     for (acknowledged, every) in [(10, 1), (3_000, 500), (60_000, 1_000), (100_000, 777)] {
@@ -104,7 +104,7 @@ fn kill(mut child: Child) {
 
 #[test]
 fn the_next_run_removes_only_what_a_killed_run_left() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let temporary = place.path("temporary");
     std::fs::create_dir(&temporary).unwrap();
     let (killed, left) = waiting_demo(&temporary);

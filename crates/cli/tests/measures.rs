@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, fail, run, succeed, text};
+use common::{TestDirectory, fail, run, succeed, text};
 use serde_json::Value;
 
 const KEYS: [&str; 17] = [
@@ -89,7 +89,7 @@ fn every_phase_is_one_object_with_exactly_the_promised_keys() {
 
 #[test]
 fn reads_run_on_records_of_an_earlier_load() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let run = |workloads: &str, records: &str, more: &[&str]| {
         let arguments = [
@@ -187,7 +187,7 @@ fn reads_run_on_records_of_an_earlier_load() {
 
 #[test]
 fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "k", "v", "-k", "other"]);
     succeed(&["set", text(&db), "chi", "3", "-k", "other"]);
@@ -215,7 +215,7 @@ fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
 
 #[test]
 fn the_demo_prints_its_steps_and_leaves_no_files() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let quick = [
         "--records",
         "20000",
@@ -272,7 +272,7 @@ fn the_demo_prints_its_steps_and_leaves_no_files() {
 
 #[test]
 fn the_demo_shows_the_first_of_a_prefix_and_figures_as_json() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let file = place.write("p.tsv", "apple/3\tc\napple/1\ta\napple/2\tb\n");
     let demo = ["demo", "--file", text(&file), "--memory", "8MiB"];
     let story = String::from_utf8(succeed(&demo)).unwrap();
@@ -297,7 +297,7 @@ fn the_demo_shows_the_first_of_a_prefix_and_figures_as_json() {
 
 #[test]
 fn a_benchmark_uses_the_keyspace_that_it_is_given() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let load = ["--workloads", "load", "--records", "1000", "-k", "bench"];
     phases(&[&[text(&db)], &load[..]].concat());

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use common::{Place, command, missing, succeed, text};
+use common::{TestDirectory, command, missing, succeed, text};
 use serde_json::Value;
 use terrapin_base::Env;
 
 const SAMPLE_RECORDS: u64 = 60_000;
 
 /// Writes a file like the real one, in an order unrelated to that of the keys.
-fn sample(place: &Place) -> PathBuf {
+fn sample(place: &TestDirectory) -> PathBuf {
     let mut members = Vec::new();
     for number in 0..SAMPLE_RECORDS {
         let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -105,7 +105,7 @@ fn import(db: &Path, file: &Path, every: u64, kill_at: u64) -> (u64, u64) {
 
 #[test]
 fn the_whole_flow_on_a_registry_of_packages() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let given = std::env::var_os("TERRAPIN_REAL_INPUT").map(PathBuf::from);
     let file = given.unwrap_or_else(|| sample(&place));
     let records = expected(&file);

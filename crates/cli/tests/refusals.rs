@@ -9,12 +9,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, command, complaint, fail, run, succeed, text};
+use common::{TestDirectory, command, complaint, fail, run, succeed, text};
 use terrapin::{CheckpointDistance, Options};
 
 #[test]
 fn reading_a_missing_database_creates_nothing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let missing = place.path("missing");
     let db = text(&missing);
     for arguments in [
@@ -40,7 +40,7 @@ fn reading_a_missing_database_creates_nothing() {
 
 #[test]
 fn other_files_and_directories_are_left_alone() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let file = place.write("file", "text");
     let full = place.path("full");
     std::fs::create_dir(&full).unwrap();
@@ -68,7 +68,7 @@ fn other_files_and_directories_are_left_alone() {
 
 #[test]
 fn wrong_command_lines_exit_with_two() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     for arguments in [
@@ -126,7 +126,7 @@ fn wrong_command_lines_exit_with_two() {
 /// They used to be accepted without effect.
 #[test]
 fn options_that_a_format_lacks_are_refused_before_any_work() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     let (header, typed) = ("csv only", "json and jsonl only, and not with --hex");
@@ -151,7 +151,7 @@ fn options_that_a_format_lacks_are_refused_before_any_work() {
 /// The process used to abort.
 #[test]
 fn a_memory_budget_beyond_the_address_space_is_refused() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     succeed(&["put", text(&path), "k", "v"]);
     let files = || std::fs::read_dir(&path).unwrap().count();
@@ -180,7 +180,7 @@ fn a_memory_budget_beyond_the_address_space_is_refused() {
 
 #[test]
 fn a_log_that_exceeds_memory_is_refused_with_the_option_that_helps() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let memtable = CheckpointDistance::Fixed(32);
     let options = Options::new().memory(256 << 20);
@@ -200,7 +200,7 @@ fn a_log_that_exceeds_memory_is_refused_with_the_option_that_helps() {
 
 #[test]
 fn a_too_large_record_is_refused_and_creates_nothing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     let limit = 262_144;
@@ -242,7 +242,7 @@ fn a_too_large_record_is_refused_and_creates_nothing() {
 /// The database used to be created, and the keyspace then refused.
 #[test]
 fn creating_the_default_keyspace_creates_no_database() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let create = ["keyspace", "create", text(&path), "default"];
     let error = fail(&create);
@@ -343,7 +343,7 @@ fn unwritten_help_is_a_failure_unless_the_pipe_was_closed() {
 /// The tips used to lead from one error to the next.
 #[test]
 fn tips_are_printed_if_they_help() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     for arguments in [
@@ -389,7 +389,7 @@ fn content(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
 /// An export onto the data file used to destroy the database and exit with 0.
 #[test]
 fn no_command_writes_output_into_a_database() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("x.db");
     let db = text(&path);
     succeed(&["put", db, "k", "v"]);
@@ -501,7 +501,7 @@ fn no_command_writes_output_into_a_database() {
 /// The name of the new file was predictable: a link of that name led anywhere.
 #[test]
 fn an_export_does_not_follow_a_link_with_its_temporary_name() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     succeed(&["put", text(&path), "k", "v"]);
     let (out, victim) = (place.path("out.tsv"), place.write("victim", "mine"));

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Place, complaint, run, run_with, succeed, text};
+use common::{TestDirectory, complaint, run, run_with, succeed, text};
 use serde_json::Value;
 
 fn fill(db: &Path) {
@@ -46,7 +46,7 @@ fn json(arguments: &[&str]) -> (Option<i32>, Value) {
 
 #[test]
 fn a_sound_database_is_reported_sound_and_its_figures_add_up() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     fill(&db);
     let (code, report) = json(&["verify", text(&db), "--json"]);
@@ -92,7 +92,7 @@ fn a_sound_database_is_reported_sound_and_its_figures_add_up() {
 
 #[test]
 fn damage_is_found_with_its_place() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     fill(&db);
     // The largest file holds the pages; a byte in the middle of its data is flipped.
@@ -141,7 +141,7 @@ fn damage_is_found_with_its_place() {
 
 #[test]
 fn a_failed_open_is_not_reported_as_damage() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let file = place.write("file", "not a database");
     let empty = place.path("empty");
     std::fs::create_dir(&empty).unwrap();
@@ -159,7 +159,7 @@ fn a_failed_open_is_not_reported_as_damage() {
 /// as records.
 #[test]
 fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let database = terrapin::Options::new().memory(16 << 20).open(&db).unwrap();
     let mut batch = database.batch();

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use common::{Place, command, complaint, fail, run, run_with, succeed, text};
+use common::{TestDirectory, command, complaint, fail, run, run_with, succeed, text};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -30,7 +30,7 @@ fn import(db: &Path, ack_every: &str) -> Child {
 
 #[test]
 fn an_import_continues_without_a_reader_of_its_acknowledgements() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut child = import(&db, "1000");
     let mut stdin = child.stdin.take().unwrap();
@@ -52,7 +52,7 @@ fn an_import_continues_without_a_reader_of_its_acknowledgements() {
 
 #[test]
 fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut child = import(&db, "10");
     drop(child.stdout.take());
@@ -69,7 +69,7 @@ fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
 
 #[test]
 fn an_import_that_cannot_report_its_end_says_how_much_is_stored() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input = place.write("input.tsv", lines(0..25));
     let mut import = command(&["import", text(&db), text(&input), "--ack-every", "1000"]);
@@ -82,7 +82,7 @@ fn an_import_that_cannot_report_its_end_says_how_much_is_stored() {
 
 #[test]
 fn an_export_into_a_named_pipe_fails_with_its_reader() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input = lines(0..100_000);
     let import = ["import", text(&db), "-", "--format", "tsv"];
@@ -106,7 +106,7 @@ fn an_export_into_a_named_pipe_fails_with_its_reader() {
 
 #[test]
 fn an_export_to_a_link_writes_the_file_behind_it() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "k", "v"]);
     let target = place.write("target.tsv", "old");
@@ -147,7 +147,7 @@ fn an_export_to_a_link_writes_the_file_behind_it() {
 
 #[test]
 fn an_export_to_an_open_file_appends() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "k", "v"]);
     let out = place.write("out", "before\n");
@@ -180,7 +180,7 @@ fn until_told(stderr: &mut impl BufRead, what: &str) {
 /// Records read used to wait for 500 records or the input's end.
 #[test]
 fn an_import_writes_its_records_when_the_input_pauses() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut command = command(&["import", text(&db), "-", "--format", "tsv"]);
     command.env("TERRAPIN_LOG", "debug").stdin(Stdio::piped());
@@ -200,7 +200,7 @@ fn an_import_writes_its_records_when_the_input_pauses() {
 #[test]
 fn a_signal_ends_an_import_after_the_records_read_and_reports_their_number() {
     for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let db = place.path("db");
         let mut child = import(&db, "5");
         let mut stdin = child.stdin.take().unwrap();
@@ -226,7 +226,7 @@ fn a_signal_ends_an_import_after_the_records_read_and_reports_their_number() {
 
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let line = "trap '' INT; exec \"$0\" import \"$1\" - --format tsv --ack-every 5";
     let mut shell = std::process::Command::new("sh");
@@ -297,7 +297,7 @@ fn on_terminal_of<S: AsRef<std::ffi::OsStr>>(
 
 #[test]
 fn stored_control_characters_reach_pipes_but_not_terminals() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let key = "é\x1b[31m\n";
     let value = ["x\\\x1b]0;title\x07\u{9b}2J\ty\nz".as_bytes(), b"\x9b\xff"].concat();
@@ -332,7 +332,7 @@ fn stored_control_characters_reach_pipes_but_not_terminals() {
 
 #[test]
 fn a_terminal_shows_what_was_created() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let told = |arguments: &[&str]| {
         let (told, said) = on_terminal(arguments, false);
@@ -352,7 +352,7 @@ fn a_terminal_shows_what_was_created() {
 /// The line used to be wider than most terminals, and each redrawing left one behind.
 #[test]
 fn progress_fits_the_terminal_and_ends_with_a_summary() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let bench = "--workloads load,c --records 60000 --operations 400000 --memory 16MiB";
     for columns in [12, 40, 80] {
@@ -382,7 +382,7 @@ fn progress_fits_the_terminal_and_ends_with_a_summary() {
 
 #[test]
 fn a_signal_ends_an_export_and_leaves_no_file() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input = lines(0..200_000);
     let import = [

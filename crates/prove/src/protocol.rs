@@ -79,7 +79,7 @@ type Sector = [u8; SECTOR];
 
 /// The content of a slot, and what a power cut may leave there.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Slot {
+struct SlotContent {
     current: Option<Sector>,
     durable: Option<Sector>,
 }
@@ -96,7 +96,7 @@ struct Root {
 #[derive(Default)]
 struct Checker {
     life: Option<u64>,
-    slots: [Slot; SLOTS],
+    slots: [SlotContent; SLOTS],
     roots: BTreeMap<Sector, Root>,
     /// The reached ranges, ascending and disjoint.
     reached: Vec<Range>,
@@ -207,7 +207,7 @@ impl Checker {
 
     /// Reads what the slots hold and may hold, and walks the trees of new superblocks.
     fn refresh(&mut self, probe: &Probe<'_>) -> Result<(), Breach> {
-        let mut slots = [Slot::default(); SLOTS];
+        let mut slots = [SlotContent::default(); SLOTS];
         for (slot, at) in slots.iter_mut().zip((0..).step_by(SLOT_BYTES as usize)) {
             let mut sector = [0; SECTOR];
             slot.current = probe.read(DATA_FILE, at, &mut sector).then_some(sector);

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory of one test, removed at its end.
-pub struct Place(PathBuf);
+pub struct TestDirectory(PathBuf);
 
-impl Place {
+impl TestDirectory {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -20,7 +20,7 @@ impl Place {
         );
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
-        Place(path)
+        TestDirectory(path)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -43,13 +43,13 @@ impl Place {
     }
 }
 
-impl AsRef<Path> for Place {
+impl AsRef<Path> for TestDirectory {
     fn as_ref(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }

@@ -7,7 +7,7 @@ use terrapin_disk::sim::{Call, CrashMode, Landing, Moment, Op, Probe, Watching};
 use terrapin_model::Random;
 
 /// A moment at which the process may die: before a call that changes something, or within it.
-pub(super) struct Place {
+pub(super) struct CrashPoint {
     /// The call, for a find to name.
     pub call: String,
     /// The disk before the call.
@@ -29,7 +29,7 @@ pub(super) struct Death {
     pub seed: u64,
 }
 
-impl Place {
+impl CrashPoint {
     fn new(probe: &Probe<'_>, call: &Call<'_>, seed: u64) -> Self {
         let mut random = Random::new(
             seed ^ (call.number << 1 | u64::from(call.op == Op::RingWrite))
@@ -40,7 +40,7 @@ impl Place {
             Op::RingWrite => &[Landing::AtDeath, Landing::AtDeath],
             _ => &[],
         };
-        Place {
+        CrashPoint {
             call: call.to_string(),
             before: probe.fork(),
             within: landings
@@ -53,7 +53,7 @@ impl Place {
 
     /// A moment between calls.
     pub fn here(disk: &SimDisk, name: &str, seed: u64) -> Self {
-        Place {
+        CrashPoint {
             call: name.to_owned(),
             before: disk.fork(),
             within: Vec::new(),
@@ -105,7 +105,7 @@ impl Place {
 
 /// Takes places as long as it lives.
 pub(super) struct Taking {
-    taken: Arc<Mutex<Vec<Place>>>,
+    taken: Arc<Mutex<Vec<CrashPoint>>>,
     _watching: Watching,
 }
 
@@ -118,7 +118,7 @@ impl Taking {
         let watching = disk.watch(Box::new(move |probe, call| {
             // Before a call that changes nothing, the disk is as it was before the last change.
             if call.moment == Moment::Before && call.changes() && random.one_in(one_in) {
-                let place = Place::new(probe, call, seed);
+                let place = CrashPoint::new(probe, call, seed);
                 places
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -132,7 +132,7 @@ impl Taking {
     }
 
     /// The places taken since the last time.
-    pub fn take(&self) -> Vec<Place> {
+    pub fn take(&self) -> Vec<CrashPoint> {
         std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

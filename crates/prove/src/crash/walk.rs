@@ -5,7 +5,7 @@ use terrapin::ErrorKind;
 use terrapin_disk::SimDisk;
 use terrapin_model::{Answer, Operation, Oracle, Simulated, Subject, Survives};
 
-use super::places::{Place, Taking};
+use super::places::{CrashPoint, Taking};
 use super::survive::Scene;
 use super::workload::{Course, Step};
 use crate::Find;
@@ -15,7 +15,7 @@ use crate::protocol::Protocol;
 pub(super) const ROOMY_BYTES: u64 = 64 << 30;
 
 /// What is done at a place.
-type Visit<'v> = dyn FnMut(Place, &Scene<'_>) -> Result<(), Find> + 'v;
+type Visit<'v> = dyn FnMut(CrashPoint, &Scene<'_>) -> Result<(), Find> + 'v;
 
 /// Runs a workload and calls `visit` with places in it and what is true there: with every place, or
 /// one in this many.
@@ -91,7 +91,7 @@ fn walk_on(
     }
     scene.line = "# the end".to_owned();
     scene.oracle = oracle;
-    visit(Place::here(disk, "the end", seed), &scene)?;
+    visit(CrashPoint::here(disk, "the end", seed), &scene)?;
     scene.line = "# dropped".to_owned();
     drop(subject);
     for place in taking.take() {

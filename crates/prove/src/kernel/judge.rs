@@ -168,7 +168,7 @@ impl Walk {
 
 /// The numbers of a thread's steps that explain the found records.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct StepCounts {
     least: usize,
     most: usize,
 }
@@ -189,11 +189,11 @@ pub fn judge(
         let begun = done + usize::from(acknowledged.opened);
         let wanted = Walk::new(&found.threads[thread]).fingerprint;
         let mut walk = Walk::new(&before.threads[thread]);
-        let mut range: Option<Held> = None;
+        let mut range: Option<StepCounts> = None;
         for count in 0..=begun {
             if walk.fingerprint == wanted {
                 let least = range.map_or(count, |r| r.least);
-                range = Some(Held { least, most: count });
+                range = Some(StepCounts { least, most: count });
             }
             if count < begun {
                 walk.take(story.step(life, thread, count as u32));
@@ -258,7 +258,7 @@ fn must_survive(
     lower
 }
 
-fn check_prefix(acknowledged: &Acknowledged, held: &[Held]) -> Result<(), Find> {
+fn check_prefix(acknowledged: &Acknowledged, held: &[StepCounts]) -> Result<(), Find> {
     for (thread, range) in held.iter().enumerate() {
         let Some(last) = range.least.checked_sub(1) else {
             continue;
@@ -442,7 +442,7 @@ mod tests {
                 .0
                 .contains("had to survive")
         );
-        let held = |count| Held {
+        let held = |count| StepCounts {
             least: count,
             most: count,
         };

@@ -30,7 +30,7 @@ pub(super) trait Recorder {
 
 /// The keyspaces that hold the keys.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct ClientKeyspaces {
     database: Database,
     keyspaces: [Keyspace; 2],
 }
@@ -92,14 +92,14 @@ pub(super) fn pause(env: &Env, us: u64) -> Result<(), Find> {
     Ok(())
 }
 
-impl Place {
+impl ClientKeyspaces {
     /// The keyspaces of a database, created if necessary.
     pub fn new(database: &Database) -> Result<Self, Find> {
         let other = match database.create_keyspace(OTHER, KeyspaceOptions::default()) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => database.open_keyspace(OTHER),
             outcome => outcome,
         }?;
-        Ok(Place {
+        Ok(ClientKeyspaces {
             database: database.clone(),
             keyspaces: [database.default_keyspace(), other],
         })

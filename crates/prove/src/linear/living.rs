@@ -12,7 +12,7 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 use terrapin_model::{Configuration, Random};
 
-use super::clients::{Choice, Client, KEYS, Place as Keys, Recorder, pause};
+use super::clients::{Choice, Client, ClientKeyspaces, KEYS, Recorder, pause};
 use super::history::{History, Kind, Operation};
 use super::judge::judge;
 use crate::Find;
@@ -26,7 +26,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(3);
 const LAST: usize = 99;
 
 /// The store's place.
-pub(super) enum Place {
+pub(super) enum StoreKind {
     /// In a directory of the real file system.
     Directory,
     /// On a simulated disk, with real threads.
@@ -122,7 +122,7 @@ struct Run<'a> {
     database: Option<Database>,
 }
 
-pub(super) fn unit(unit: u64, scratch: &Path, place: Place) -> Result<u64, Find> {
+pub(super) fn unit(unit: u64, scratch: &Path, place: StoreKind) -> Result<u64, Find> {
     let mut random = Random::new(unit);
     let configuration = Configuration::random(&mut random);
     let mut run = Run {
@@ -130,7 +130,7 @@ pub(super) fn unit(unit: u64, scratch: &Path, place: Place) -> Result<u64, Find>
         current: configuration.clone(),
         configuration,
         scratch,
-        disk: matches!(place, Place::Simulated).then(|| SimDisk::new(random.bits())),
+        disk: matches!(place, StoreKind::Simulated).then(|| SimDisk::new(random.bits())),
         unlogged: random.one_in(2),
         random,
         database: None,
@@ -155,9 +155,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn keys(&self) -> Result<Keys, Find> {
+    fn keys(&self) -> Result<ClientKeyspaces, Find> {
         match &self.database {
-            Some(database) => Keys::new(database),
+            Some(database) => ClientKeyspaces::new(database),
             None => Err(Find("the database is not open".to_owned())),
         }
     }

@@ -40,7 +40,7 @@ pub fn layers() -> Vec<Layer> {
 fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     match unit % 3 {
         0 => killed::unit(unit, scratch),
-        1 => living::unit(unit, scratch, living::Place::Directory),
-        _ => living::unit(unit, scratch, living::Place::Simulated),
+        1 => living::unit(unit, scratch, living::StoreKind::Directory),
+        _ => living::unit(unit, scratch, living::StoreKind::Simulated),
     }
 }
