@@ -220,3 +220,26 @@ fn no_text_cites_the_design_papers() {
         citing.join("\n")
     );
 }
+
+/// DURABILITY names the tests of each invariant in italics; `…` stands for the rest of a name.
+#[test]
+fn durability_names_tests_that_exist() {
+    let text = std::fs::read_to_string(root().join("docs/DURABILITY.md")).expect("the page");
+    let sources = files(&["rs"]);
+    let mut missing = Vec::new();
+    for row in text.lines().filter(|line| line.starts_with('|')) {
+        let outside_code: String = row.split('`').step_by(2).collect();
+        for name in outside_code.split('*').skip(1).step_by(2) {
+            let (name, end) = match name.strip_suffix('…') {
+                Some(beginning) => (beginning, ""),
+                None => (name, "("),
+            };
+            let function = format!("fn {}{end}", name.replace(',', "").replace([' ', '-'], "_"));
+            let is_there = sources.iter().any(|(_, text)| text.contains(&function));
+            if !name.is_empty() && !is_there {
+                missing.push(name.to_owned());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no test has these names: {missing:?}");
+}
