@@ -159,7 +159,7 @@ impl Matrix {
     fn clear(&self, engine: &Engine, repeat: u32) -> Result<()> {
         let directory = self.directory(engine, repeat);
         let failed = |e| {
-            Error::io("cannot remove what an engine has left", e)
+            Error::io("cannot remove the files of an engine", e)
                 .with("directory", directory.display())
         };
         fs::remove_dir_all(&directory).map_err(failed)?;
@@ -269,7 +269,7 @@ fn load(place: &Path) -> Result<Option<Run>> {
         }
     };
     let run = serde_json::from_str(&text).map_err(|e| {
-        Error::invalid("a result is not one; remove it, and it is measured again")
+        Error::invalid("a result file is malformed; remove it to measure it again")
             .with("file", place.display())
             .with("why", e)
     })?;

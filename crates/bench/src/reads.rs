@@ -196,7 +196,7 @@ impl ReadsBench {
         let cpu = Usage::now().cpu_seconds - used.cpu_seconds;
         drop(range);
         if (count, bytes) != (self.records, self.records * self.shape.bytes()) {
-            return Err(Error::corrupt("a scan of everything found something else")
+            return Err(Error::corrupt("a full scan found another record")
                 .with("records", count)
                 .with("expected", self.records)
                 .with("bytes", bytes));

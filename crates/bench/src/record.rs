@@ -80,7 +80,7 @@ impl Records {
     /// Whether [`Records::value`] made this value for this key.
     pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let wrong = || {
-            Error::corrupt("a read returned what was never written")
+            Error::corrupt("a read returned a value that was never written")
                 .with("key", format!("{key:02x?}"))
         };
         if value.len() != self.value_bytes {

@@ -269,7 +269,7 @@ impl<'a, S: Store> Driver<'a, S> {
         for record in self.watch.records() {
             let Some(look) = self.watch.look(record) else {
                 return Err(Error::internal(
-                    "a write is under way behind the last phase",
+                    "a write is in progress after the last phase",
                 ));
             };
             self.config.shape.key(record, &mut key);
@@ -301,7 +301,7 @@ impl<'a, S: Store> Driver<'a, S> {
         })?;
         if seen != expected {
             return Err(
-                Error::corrupt("a scan of everything found another number of records")
+                Error::corrupt("a full scan found another number of records")
                     .with("found", seen)
                     .with("expected", expected),
             );
@@ -472,7 +472,7 @@ fn missing(key: &[u8]) -> Error {
 
 #[cold]
 fn outdated(key: &[u8]) -> Error {
-    Error::corrupt("a read returned what was overwritten before").with("key", format!("{key:02x?}"))
+    Error::corrupt("a read returned an overwritten value").with("key", format!("{key:02x?}"))
 }
 
 /// Takes the next record's number. At every moment the number is free or known to be in progress.

@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(
             (seen.checkpoints, seen.mean_bytes, seen.max_bytes),
             (2, 70, 80),
-            "what the first and the last sample saw is no checkpoint's"
+            "the first and the last sample belong to no checkpoint"
         );
         assert_eq!(seen.peak_bytes, 120);
     }

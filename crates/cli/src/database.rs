@@ -100,7 +100,7 @@ impl WriterArgs {
         }
         if name == KEYSPACE_DEFAULT {
             return Err(Error::invalid(
-                "there is no database, and a new one would have that keyspace already: put or import creates both",
+                "there is no database, and a new one already has that keyspace: put or import creates both",
             )
             .with("keyspace", name)
             .with("directory", self.database.path.display()));

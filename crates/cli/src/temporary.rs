@@ -122,7 +122,7 @@ fn remove_left(parent: &Path, machine: &str, user: u32) {
             && std::fs::remove_dir_all(&path).is_ok()
         {
             output::notice(format_args!(
-                "removed what a killed run has left: {}",
+                "removed the files of a killed run: {}",
                 path.display()
             ));
         }

@@ -26,7 +26,7 @@ impl Help {
         let mut command = &root;
         for name in names.clone() {
             command = command.find_subcommand(name).ok_or_else(|| {
-                Error::invalid("there is no such command: `terrapin help` tells of all")
+                Error::invalid("there is no such command: `terrapin help` lists all")
                     .with("command", name)
             })?;
         }

@@ -129,11 +129,11 @@ pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
     named.or_else(|| Format::of_name(path)).ok_or_else(|| {
         if path.as_os_str() == "-" {
             return Error::invalid(
-                "stdin has no name that tells the format: give --format tsv, csv, jsonl or json",
+                "stdin has no name that shows the format: give --format tsv, csv, jsonl or json",
             );
         }
         Error::invalid(
-            "the file's name does not tell the format: give --format tsv, csv, jsonl or json",
+            "the file's name does not show the format: give --format tsv, csv, jsonl or json",
         )
         .with("file", path.display())
     })
@@ -194,7 +194,7 @@ impl Idle for RefCell<Loader<'_>> {
         loader.write()?;
         tracing::debug!(
             records = loader.records,
-            "the input paused: what was read of it is written"
+            "the input paused: the records read so far are written"
         );
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Loader<'_> {
         self.records += 1;
         if self.records == 1 && self.takes_header_for_record(key, value) {
             output::warn(
-                "the first line names columns, and was taken for a record; --header takes it for what it is",
+                "the first line looks like column names and was stored as a record; --header treats it as names",
             );
         }
         let due = self
@@ -285,7 +285,7 @@ impl Loader<'_> {
             Err(error) if output::is_reader_gone(&error) => {
                 self.unheard = true;
                 output::warn(
-                    "the reader of acknowledgements has gone: the import goes on without them",
+                    "the reader of acknowledgements has gone: the import continues without them",
                 );
                 Ok(())
             }

@@ -45,9 +45,9 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
                 Some(b'}') => break,
                 None => return Err(source.malformed("the object does not end")),
                 Some(_) => {
-                    return Err(source.malformed(
-                        "there is neither a comma nor the object's end behind a value",
-                    ));
+                    return Err(
+                        source.malformed("neither a comma nor the object's end follows a value")
+                    );
                 }
             };
         }

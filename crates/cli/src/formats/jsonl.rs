@@ -71,10 +71,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
         }
         space(source)?;
         if !matches!(source.peek()?, None | Some(b'\n')) {
-            return Err(super::malformed(
-                line,
-                "there is more on the line than one record",
-            ));
+            return Err(super::malformed(line, "the line has more than one record"));
         }
         sink(line, &key, &found)?;
     }

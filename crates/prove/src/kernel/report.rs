@@ -73,7 +73,7 @@ impl Record {
         match from.read_exact(&mut bytes) {
             Ok(()) => Record::decode(&bytes)
                 .map(Some)
-                .ok_or_else(|| io::Error::other("a child's report makes no sense")),
+                .ok_or_else(|| io::Error::other("a child's report is malformed")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
         }

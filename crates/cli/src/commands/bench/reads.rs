@@ -51,7 +51,7 @@ impl Reads {
             return Err(Error::invalid("records, keys and time are at least 1"));
         }
         if self.keys > KEYS_MAX {
-            return Err(Error::invalid("one call cannot have so many keys")
+            return Err(Error::invalid("one call has too many keys")
                 .with("keys", self.keys)
                 .with("limit", KEYS_MAX));
         }

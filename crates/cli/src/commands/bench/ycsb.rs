@@ -132,7 +132,7 @@ impl Ycsb {
         } else if let Some(record) = keyspace.iter().next() {
             record?;
             return Err(Error::invalid(
-                "a load begins without records, and the keyspace has some: name another database or keyspace, or leave load out",
+                "a load needs an empty keyspace, and this one has records: name another database or keyspace, or leave load out",
             )
             .with("database", directory.display())
             .with("keyspace", keyspace.name()));

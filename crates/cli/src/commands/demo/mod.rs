@@ -496,7 +496,7 @@ impl Stage<'_> {
             && self.keyspace.get(key)?.as_deref() != Some(value.as_bytes())
         {
             return Err(
-                Error::corrupt("a record is not what was written last").with("key", show(key))
+                Error::corrupt("a record is not the last one written").with("key", show(key))
             );
         }
         Ok((written, reads))
