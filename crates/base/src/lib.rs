@@ -11,6 +11,7 @@ pub mod codec;
 mod env;
 mod error;
 mod ids;
+mod message;
 pub mod mutant;
 mod slice;
 mod stripe;
@@ -20,6 +21,7 @@ pub use budget::{Budget, Charge, Purpose};
 pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait, is_job_giving_way};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Generation, Incarnation, KeyspaceId, Lsn, PageId};
+pub use message::Message;
 pub use slice::Slice;
 pub use stripe::{STRIPES, Share, Shares, stripe};
 

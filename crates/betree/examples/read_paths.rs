@@ -1,8 +1,8 @@
-//! Point lookups and scans over a tree of 128-byte records on a simulated disk, in numbers per
-//! operation. For a count of instructions run it as
-//! `valgrind --tool=callgrind --toggle-collect='*measured*' read_paths gets 20000`.
+//! Measures point lookups and scans over a tree of 128-byte records on a simulated disk, per
+//! operation. To count instructions, run `valgrind --tool=callgrind --toggle-collect='*measured*'
+//! read_paths gets 20000`.
 //!
-//! Arguments: `gets` or `scans`; operations; MiB of memory (default 256: all is cached); records
+//! Arguments: `gets` or `scans`; operations; MiB of memory (default 256, which caches all); records
 //! (default 300 000).
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
     Direction, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
@@ -91,7 +90,7 @@ impl MergeInput for Memtable {
     }
 }
 
-/// A permutation of 64-bit numbers: keys that are uniform and never repeat.
+/// A permutation of 64-bit numbers: keys are uniform and never repeat.
 fn scramble(number: u64) -> u64 {
     let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -99,7 +98,7 @@ fn scramble(number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Looks up so many keys that are there.
+/// Looks up this many keys that are there.
 #[inline(never)]
 fn measured_gets(version: &dyn Version, keys: &[[u8; 8]]) -> Result<u64> {
     let mut found = 0;
@@ -109,7 +108,7 @@ fn measured_gets(version: &dyn Version, keys: &[[u8; 8]]) -> Result<u64> {
     Ok(found)
 }
 
-/// Scans a few records from each key on.
+/// Scans a few records from each of many keys.
 #[inline(never)]
 fn measured_scans(version: &dyn Version, keys: &[[u8; 8]]) -> Result<u64> {
     let mut found = 0;
@@ -163,7 +162,7 @@ fn main() -> Result<()> {
     let draw = |i: u64| scramble(scramble(i + (1 << 40)) % records).to_be_bytes();
     let keys: Vec<[u8; 8]> = (0..operations).map(draw).collect();
     let scans = args.first().is_some_and(|mode| mode == "scans");
-    // Once to fill the cache.
+    // The first pass fills the cache.
     for i in 0..records {
         version.contains(
             &scramble(i).to_be_bytes(),

@@ -1,16 +1,15 @@
-//! Loads records with uniform keys into a tree on a simulated disk and prints what was written per
-//! user byte, beside what the fluid model of DESIGN §4 expects; then overwrites them, and prints
-//! space too. `--release` for the speed.
+//! Loads records with uniform keys into a tree on a simulated disk. Prints the bytes written per
+//! user byte beside the expectation of the fluid model. Then overwrites the records, and prints
+//! space too. Build with `--release` for speed.
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrapin_base::{Budget, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure};
 
@@ -18,8 +17,8 @@ const KEY_BYTES: usize = 8;
 const RECORD_BYTES: usize = 128;
 const GROUP_BYTES: u64 = 256 << 10;
 
-/// One run: whether it overwrites after loading, χ, bytes loaded in MiB, and the model's figures
-/// for leaves, levels and space.
+/// One run: whether it overwrites after loading, χ, MiB loaded, and the model's figures for leaves,
+/// levels and space.
 struct Run {
     overwrites: bool,
     chi: u64,
@@ -29,8 +28,8 @@ struct Run {
     space: f64,
 }
 
-/// The model's figures are those of `load 64 MEMTABLE L=0.25` and
-/// `update 16 MEMTABLE L=0.25 share=0.25`, with MEMTABLE = χ·L.
+/// The model's figures are those of `load 64 MEMTABLE L=0.25` and `update 16 MEMTABLE L=0.25
+/// share=0.25`, with MEMTABLE = χ·L.
 const RUNS: [Run; 6] = [
     Run {
         overwrites: false,
@@ -151,7 +150,7 @@ impl MergeInput for Memtable {
     }
 }
 
-/// A permutation of 64-bit numbers: keys that are uniform and never repeat.
+/// A permutation of 64-bit numbers: keys are uniform and never repeat.
 fn scramble(number: u64) -> u64 {
     let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -219,7 +218,7 @@ fn measure(run: &Run) -> Result<()> {
     let mut written = store.metrics().written;
     let mut space = store.live_bytes() as f64 / user;
     if run.overwrites {
-        // The first of three rounds lets the tree settle; the figures are those of the other two.
+        // In the first of three rounds the tree settles. The figures are those of the other two.
         let memtables = load_records / memtable_records;
         let mut before = written;
         (space, user) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Arithmetic on the two ends of key ranges.
+//! Arithmetic on the bounds of key ranges.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -8,8 +8,8 @@ pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &key[..])
 }
 
-/// Whether no key can lie between the bounds. (That nothing lies between a key and the same key
-/// with a zero byte behind it is not considered: such a range is merely found to hold nothing.)
+/// Whether no key can be between the bounds. A range from a key to the same key with a zero byte
+/// behind it is not recognised as empty. A read of it just finds nothing.
 pub(crate) fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, Bound::Excluded(hi)) => hi.is_empty(),
@@ -21,7 +21,7 @@ pub(crate) fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Whether a lower bound lets a key in.
+/// Whether a key is inside a lower bound.
 pub(crate) fn lets_in_above(lower: Bound<&[u8]>, key: &[u8]) -> bool {
     match lower {
         Bound::Unbounded => true,
@@ -30,7 +30,7 @@ pub(crate) fn lets_in_above(lower: Bound<&[u8]>, key: &[u8]) -> bool {
     }
 }
 
-/// Whether an upper bound lets a key in.
+/// Whether a key is inside an upper bound.
 pub(crate) fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
     match upper {
         Bound::Unbounded => true,
@@ -39,28 +39,28 @@ pub(crate) fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
     }
 }
 
-/// The lower bound that lets in less.
+/// The stricter of two lower bounds.
 pub(crate) fn tighter_lower<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
     if is_tighter_lower(a, b) { a } else { b }
 }
 
-/// The upper bound that lets in less.
+/// The stricter of two upper bounds.
 pub(crate) fn tighter_upper<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
     if is_tighter_upper(a, b) { a } else { b }
 }
 
-/// Whether a lower bound is one, and lets in no more than another.
+/// Whether `a` is a bounded lower bound and at least as strict as `b`.
 pub(crate) fn is_tighter_lower(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
     is_tighter(a, b, Ordering::Greater)
 }
 
-/// Whether an upper bound is one, and lets in no more than another.
+/// Whether `a` is a bounded upper bound and at least as strict as `b`.
 pub(crate) fn is_tighter_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
     is_tighter(a, b, Ordering::Less)
 }
 
-/// Whether a bound lets in no more than another, where one whose key is on the `inner` side of the
-/// other's lets in less.
+/// Whether `a` is bounded and at least as strict as `b`. A bound whose key is on the `inner` side
+/// of the other's key is stricter.
 #[inline]
 fn is_tighter(a: Bound<&[u8]>, b: Bound<&[u8]>, inner: Ordering) -> bool {
     match (a, b) {
@@ -79,9 +79,9 @@ fn is_tighter(a: Bound<&[u8]>, b: Bound<&[u8]>, inner: Ordering) -> bool {
 mod tests {
     use super::*;
 
-    /// Every bound over five keys, checked against the keys that it lets in.
+    /// All bounds over five keys, checked against the keys inside them.
     #[test]
-    fn bounds_agree_with_the_keys_that_they_let_in() {
+    fn bounds_agree_with_the_keys_inside_them() {
         let keys: [&[u8]; 5] = [b"", b"a", b"b", b"c", b"d"];
         let mut bounds = vec![Bound::Unbounded];
         for key in keys {

@@ -1,31 +1,31 @@
-//! Which stretch of keys a compaction takes next: one whose leaves are about so many bytes, and for
-//! which buffers hold something.
+//! Chooses the stretch of keys that a compaction takes next: one with leaves of about a given size,
+//! for which buffers hold messages.
 //!
-//! A range visits a block or two of every buffer level that holds something where it goes by; in a
-//! tree whose leaves hold everything it visits leaves only. Whether that is worth merging all there
-//! is, the engine decides.
+//! A range visits a block or two of every buffer level that has messages in its stretch. In a tree
+//! whose buffers are empty it visits leaves only. The engine decides whether this gain is worth a
+//! merge.
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
-use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor, ToCompact};
+use terrapin_structure::{Estimate, MergeInput, MessageCursor, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::merge::{Key, KeyRange};
 use crate::node::{Child, Root};
 
-/// What a compaction takes.
+/// A stretch of keys for a compaction.
 pub(crate) struct Stretch {
-    /// From a leaf's lower bound to another's.
+    /// From the lower bound of one leaf to that of another.
     pub(crate) range: KeyRange,
-    /// What lies there: in leaves for which buffers hold something, and in these.
+    /// Bytes of the leaves for which buffers hold messages, and of these messages.
     pub(crate) holds: ToCompact,
 }
 
-/// The first stretch at or behind a key for whose leaves buffers hold something; as long as makes
-/// `bytes_max` full, or to the last leaf that does not begin behind `to`, or to the end. Loads the
-/// nodes that it goes over.
+/// Finds the first stretch at or above `from` for whose leaves buffers hold messages. It ends when
+/// `bytes_max` is reached, before the first leaf that starts above `to`, or at the end. Loads the
+/// nodes that it visits.
 pub(crate) fn find_stretch(
     store: &PageStore,
     root: &Root,
@@ -65,8 +65,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes over a node's key range, for which nodes above hold something or not; whether the
-    /// stretch ends in it.
+    /// Visits a node's key range and returns whether the stretch ends in it. `is_above` says
+    /// whether nodes above hold messages for this range.
     fn visit(
         &mut self,
         node: &LoadedNode,
@@ -111,7 +111,7 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// Nodes may say what they like.
+    /// Saturating: a damaged node may claim any number.
     fn add(&mut self, merged: u64, buffered: u64) {
         let holds = &mut self.holds;
         holds.merged_bytes = holds.merged_bytes.saturating_add(merged);
@@ -119,7 +119,7 @@ impl Search<'_> {
     }
 }
 
-/// What a compaction brings in.
+/// The empty input of a compaction.
 pub(crate) struct Nothing;
 
 impl MergeInput for Nothing {

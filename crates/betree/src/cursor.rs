@@ -1,25 +1,24 @@
-//! A group cursor walks the records of one page group inside a key range, in either direction, and
-//! shows each key in one piece: what merges, and who looks at a whole segment, need. (Scans look at
-//! the blocks of a walk themselves.) Keys are put together in one reused buffer; there is no
-//! allocation per record.
+//! A group cursor: the records of one page group inside a key range, in either direction, each key
+//! in one piece. Merges use it, and code that looks at a whole segment. Scans look at the blocks of
+//! a walk directly. Keys are assembled in one reused buffer, so there is no allocation per record.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{PageId, Result};
+use terrapin_base::{Message, PageId, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupRef;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 
 use crate::bounds::as_slice;
 use crate::walk::{BlockWalk, ReadAhead};
 
-/// Room that a cursor's key gets beyond its first: the others of a block are rarely so much longer.
+/// Spare room for keys longer than the first. Other keys of a block are rarely longer by more than
+/// this.
 const KEY_ROOM_BYTES: usize = 24;
 
-/// Walks the records of a group that lie inside a range.
+/// A cursor over the records of a group that are inside a range.
 pub(crate) struct GroupCursor {
     store: Arc<PageStore>,
     walk: BlockWalk,
@@ -27,25 +26,25 @@ pub(crate) struct GroupCursor {
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     block: Option<Arc<Block>>,
-    /// The current record, and how many follow it in the block, inside the range.
+    /// The current record's number in the block, and how many records of the range follow it there.
     at: usize,
     following: usize,
-    /// Where the current value lies in the block; none for a delete.
+    /// Byte range of the current value in the block; `None` for a delete.
     value: Option<Range<usize>>,
-    /// The current key; its first `prefix_bytes` are the block's prefix.
+    /// The current key. Its first `prefix_bytes` are the block's prefix.
     key: Vec<u8>,
     prefix_bytes: usize,
-    /// Whether a merge moves the records elsewhere, and then how the current block stands in the
-    /// cache.
+    /// Whether a merge moves the records elsewhere. If so, `standing` is the cache standing of the
+    /// current block.
     is_replaced: bool,
     standing: Standing,
-    /// Bytes that the messages of the current block hide, going forward.
+    /// Bytes that the messages of the current block hide. Only forward cursors know this.
     block_hides: u64,
 }
 
 impl GroupCursor {
-    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record.
-    /// The merge replaces what lies in the range.
+    /// Opens a forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), at its first
+    /// record. The merge replaces the content of the range.
     pub(crate) fn for_merge(
         store: &Arc<PageStore>,
         group: &GroupRef,
@@ -63,7 +62,7 @@ impl GroupCursor {
         Ok(cursor)
     }
 
-    /// A cursor that stands nowhere yet and has read the index only: [`GroupCursor::start`] moves
+    /// Opens a cursor without a position. It has read the index only. [`GroupCursor::start`] moves
     /// it to its first record.
     pub(crate) fn prepare(
         store: &Arc<PageStore>,
@@ -96,17 +95,17 @@ impl GroupCursor {
         self.next_block()
     }
 
-    /// The group that it goes over.
+    /// The page of the group.
     pub(crate) fn page(&self) -> PageId {
         self.walk.group().id
     }
 
-    /// Bytes of decoded blocks that the cursor may come to hold.
+    /// Most bytes of decoded blocks that the cursor may hold.
     pub(crate) fn memory_bytes_max(&self) -> u64 {
         self.walk.memory_bytes_max()
     }
 
-    /// The current key, none behind the last record.
+    /// The current key; `None` behind the last record.
     #[inline]
     pub(crate) fn current_key(&self) -> Option<&[u8]> {
         self.block.is_some().then_some(&self.key[..])
@@ -121,20 +120,21 @@ impl GroupCursor {
         }
     }
 
-    /// How the current block stood in the cache when a merge came to it; behind the last record, as
-    /// nothing.
+    /// The cache standing of the current block when the merge reached it; [`Standing::NONE`] behind
+    /// the last record.
     #[inline]
     pub(crate) fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// Bytes that the current message hides, going forward: its part of what all of its block do,
-    /// as far as whole bytes go.
+    /// Bytes that the current message hides, for a forward cursor: an equal share, in whole bytes,
+    /// of what all messages of its block hide.
     #[inline]
     pub(crate) fn hidden_bytes(&self) -> u64 {
         match &self.block {
             Some(block) if self.block_hides > 0 => {
-                // An index says less than 2^45, and a block has less than 2^16 records.
+                // No overflow: an index stores less than 2^45, and a block has less than 2^16
+                // records.
                 let before = |record: usize| self.block_hides * record as u64 / block.len() as u64;
                 before(self.at + 1) - before(self.at)
             }
@@ -162,7 +162,7 @@ impl GroupCursor {
         }
     }
 
-    /// Goes on to the first record of the next block that has one in the range.
+    /// Moves to the first record of the next block that has records in the range.
     fn next_block(&mut self) -> Result<()> {
         self.block = None;
         self.standing = Standing::NONE;
@@ -187,7 +187,7 @@ impl GroupCursor {
         self.prefix_bytes = self.key.len();
         self.key.extend_from_slice(entry.suffix);
         self.value = (!entry.is_delete).then_some(entry.value);
-        // Of a block that is cached the cache has another reference.
+        // The cache has another reference to a cached block.
         if self.is_replaced && Arc::strong_count(&block) > 1 {
             self.standing = self.walk.bequeath(&self.store);
         }

@@ -1,7 +1,7 @@
-//! What a key range holds, roughly, without reading blocks: leaves and live parts from the nodes,
-//! what the range's ends cut from group indexes. Of the many nodes that lie wholly inside a large
-//! range only a few are read: they tell how much the others' buffers add to the leaf records that
-//! their parents know of.
+//! Estimates the content of a key range without reading blocks. Nodes give the sizes of leaves and
+//! live parts. Group indexes give the parts that the range's ends cut. Of the many nodes wholly
+//! inside a large range, the estimate reads only a few. They show how much the buffers of the
+//! others add to the leaf records that the parents know.
 
 use std::ops::Bound;
 
@@ -15,11 +15,11 @@ use crate::get::Top;
 use crate::load::{LoadedNode, load_child};
 use crate::node::Child;
 
-/// Of a node's children that lie wholly inside the range, about so many are read.
+/// About this many of a node's children that are wholly inside the range are read.
 const SAMPLED_CHILDREN: usize = 8;
 
-/// How much a tree holds between two bounds: messages in buffers and records in leaves, also where
-/// one hides another.
+/// Estimates the content of a tree between two bounds: messages in buffers and records in leaves.
+/// Messages and records that a newer message hides count too.
 pub(crate) fn estimate(store: &PageStore, top: Top<'_>, bounds: KeyBounds<'_>) -> Result<Estimate> {
     let mut sum = Estimate::default();
     if !is_empty(bounds.0, bounds.1) {
@@ -32,7 +32,7 @@ pub(crate) fn estimate(store: &PageStore, top: Top<'_>, bounds: KeyBounds<'_>) -
     Ok(sum)
 }
 
-/// Adds what a group holds between the bounds.
+/// Adds the content of a group between the bounds.
 fn add_group(
     store: &PageStore,
     group: &GroupRef,
@@ -50,15 +50,15 @@ fn add_group(
     Ok(())
 }
 
-/// Adds a count. Nodes may say what they like: each number that they say is bounded, but not what
-/// it is scaled by (D8).
+/// Adds a count, saturating. Each number in a damaged node is bounded, but scaling may exceed the
+/// bound (D8).
 fn add(sum: &mut Estimate, records: u64, bytes: u64) {
     sum.records = sum.records.saturating_add(records);
     sum.bytes = sum.bytes.saturating_add(bytes);
 }
 
-/// Adds what a node and everything below it holds between the bounds, which are unbounded where
-/// they lie outside of the node.
+/// Adds the content of a node and all below it between the bounds. A bound outside of the node is
+/// given as unbounded.
 fn add_node(
     store: &PageStore,
     node: &LoadedNode,
@@ -113,7 +113,7 @@ fn add_node(
     Ok(())
 }
 
-/// Adds what a node's own buffer holds for a pivot between the bounds.
+/// Adds the messages for a pivot, between the bounds, in the node's own buffer.
 fn add_buffered(
     store: &PageStore,
     node: &LoadedNode,
@@ -153,7 +153,7 @@ fn add_buffered(
     Ok(())
 }
 
-/// `what` times `to / of`; unchanged when `of` is 0.
+/// `what` times `to / of`; `what` if `of` is 0.
 fn scale(what: u64, to: u64, of: u64) -> u64 {
     if of == 0 {
         what
@@ -162,7 +162,7 @@ fn scale(what: u64, to: u64, of: u64) -> u64 {
     }
 }
 
-/// The key of a bound: whether it is in the range makes no difference here.
+/// The key of a bound, included or not: an estimate ignores the difference.
 fn key_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
     match bound {
         Bound::Unbounded => None,

@@ -1,7 +1,7 @@
-//! The bytes of nodes and of root references: the only place that encodes or decodes them.
+//! The bytes of nodes and of root references. Only this file encodes and decodes them.
 //!
-//! A node page's content (the page itself adds magic, id and checksum), little-endian, `v` for
-//! varints:
+//! The content of a node page, little-endian, with `v` for varints (the page itself adds magic, id
+//! and checksum):
 //!
 //! ```text
 //! height u16 | replaced permille u16 | pivots u16 | levels u8 | zero u8
@@ -16,8 +16,8 @@
 //!         | records v | bytes v | hidden bytes v
 //! ```
 //!
-//! A root reference: kind u8 (0 empty, 1 leaf, 2 node), then nothing, a group reference, or height
-//! u16 and a page reference.
+//! A root reference is a kind u8 (0 empty, 1 leaf, 2 node). Then follows nothing, a group
+//! reference, or a height u16 and a page reference.
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
@@ -28,12 +28,12 @@ use terrapin_pages::group::{GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::load::HEIGHT_MAX;
 use crate::node::{Child, LivePart, Node, Pivot, Root, SUM_MAX, Segment, Sums};
 
-/// Most buffer levels of a node: with 2^16 pivots no more are ever of use.
+/// Most buffer levels of a node: even a node with 2^16 pivots needs no more.
 pub(crate) const LEVELS_MAX: usize = 16;
-/// Most pivots of a node: live parts count them in 16 bits.
+/// Most pivots of a node: live parts number them in 16 bits.
 pub(crate) const PIVOTS_MAX: usize = u16::MAX as usize;
-/// Least bytes of an encoded pivot, of a segment and of a live part: what counts on a page may
-/// claim is bounded by these.
+/// Least encoded bytes of a pivot, of a segment, and of a live part. They bound the counts that a
+/// page may claim.
 const PIVOT_BYTES_MIN: usize = 13;
 const SEGMENT_BYTES_MIN: usize = 19;
 const LIVE_PART_BYTES_MIN: usize = 4;
@@ -43,7 +43,7 @@ const ROOT_LEAF: u8 = 1;
 const ROOT_NODE: u8 = 2;
 
 impl Root {
-    /// What the catalog stores.
+    /// Encodes the root reference for the catalog.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -61,11 +61,11 @@ impl Root {
         out
     }
 
-    /// Reads what [`Root::encode`] wrote.
+    /// Decodes the bytes of [`Root::encode`].
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when the bytes are no root reference.
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes are no root reference.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Root> {
         let mut reader = Reader::new("root reference", bytes);
         let root = match reader.u8()? {
@@ -74,11 +74,17 @@ impl Root {
             ROOT_NODE => {
                 let height = reader.u16()?;
                 if height == 0 || height > HEIGHT_MAX {
-                    return Err(reader.corrupt("impossible height").with("height", height));
+                    return Err(reader
+                        .corrupt("the root's height is out of bounds")
+                        .with("height", height));
                 }
                 Root::Node(PageRef::decode(&mut reader)?, height)
             }
-            kind => return Err(reader.corrupt("unknown kind of root").with("kind", kind)),
+            kind => {
+                return Err(reader
+                    .corrupt("unknown kind of root reference")
+                    .with("kind", kind));
+            }
         };
         if reader.remaining() != 0 {
             return Err(reader.corrupt("bytes behind the end"));
@@ -88,20 +94,25 @@ impl Root {
 }
 
 impl Node {
-    /// The content of the node's page.
+    /// Encodes the content of the node's page.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Internal`] when it has more pivots or levels than a page can
-    /// say.
+    /// [`terrapin_base::ErrorKind::Internal`] if the node has more pivots or levels than the format
+    /// allows.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(4096);
-        let pivots = u16::try_from(self.pivots.len())
-            .map_err(|_| Error::internal("too many pivots").with("pivots", self.pivots.len()))?;
+        let pivots = u16::try_from(self.pivots.len()).map_err(|_| {
+            Error::internal("a node has more pivots than a page can hold")
+                .with("pivots", self.pivots.len())
+        })?;
         let levels = u8::try_from(self.levels.len())
             .ok()
             .filter(|&levels| usize::from(levels) <= LEVELS_MAX)
-            .ok_or_else(|| Error::internal("too many levels").with("levels", self.levels.len()))?;
+            .ok_or_else(|| {
+                Error::internal("a node has more buffer levels than a page can hold")
+                    .with("levels", self.levels.len())
+            })?;
         out.extend_from_slice(&self.height.to_le_bytes());
         out.extend_from_slice(&self.replaced_permille.to_le_bytes());
         out.extend_from_slice(&pivots.to_le_bytes());
@@ -125,13 +136,12 @@ impl Node {
         Ok(out)
     }
 
-    /// Decodes a page's content. Memory is bounded by the bytes' length and a constant factor,
-    /// whatever they say (D8).
+    /// Decodes the content of a page. Memory is bounded by a constant factor of the bytes' length,
+    /// whatever they contain (D8).
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when no node can be like that: see the rules in
-    /// [`crate::node`].
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes break the rules of [`crate::node`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Node> {
         let mut reader = Reader::new("node", bytes);
         let height = reader.u16()?;
@@ -145,7 +155,7 @@ impl Node {
             && levels <= LEVELS_MAX
             && zero == 0;
         if !possible {
-            return Err(reader.corrupt("impossible header"));
+            return Err(reader.corrupt("the node's header is out of bounds"));
         }
         let mut node = Node {
             height,
@@ -245,7 +255,9 @@ impl Segment {
         let max = key(reader)?;
         let count = count(reader, LIVE_PART_BYTES_MIN)?;
         if min > max || count == 0 {
-            return Err(reader.corrupt("empty segment").with("page", group.id));
+            return Err(reader
+                .corrupt("the segment has no keys or no live parts")
+                .with("page", group.id));
         }
         let mut live = Vec::with_capacity(count);
         let mut next = 0u64;
@@ -255,13 +267,16 @@ impl Segment {
                 .checked_add(next)
                 .filter(|&pivot| pivot < pivots as u64);
             let pivot = pivot.and_then(|pivot| u16::try_from(pivot).ok());
-            let pivot =
-                pivot.ok_or_else(|| reader.corrupt("live part of a pivot that is not there"))?;
+            let pivot = pivot.ok_or_else(|| {
+                reader.corrupt("a live part names a pivot that the node does not have")
+            })?;
             next = u64::from(pivot) + 1;
             let records = u32::try_from(reader.varint()?)
                 .ok()
                 .filter(|&records| records > 0);
-            let records = records.ok_or_else(|| reader.corrupt("impossible live part"))?;
+            let records = records.ok_or_else(|| {
+                reader.corrupt("the number of records of a live part is out of bounds")
+            })?;
             live.push(LivePart {
                 pivot,
                 records,
@@ -286,15 +301,17 @@ fn key(reader: &mut Reader<'_>) -> Result<LongBox> {
     Ok(key.into())
 }
 
-/// A number that must not be above another.
+/// Reads a number that must not exceed `most`.
 fn bounded(reader: &mut Reader<'_>, most: u64) -> Result<u64> {
     match reader.varint()? {
         number if number <= most => Ok(number),
-        number => Err(reader.corrupt("impossible sum").with("sum", number)),
+        number => Err(reader
+            .corrupt("a sum is larger than any tree can have")
+            .with("sum", number)),
     }
 }
 
-/// A count of things that take at least `bytes_min` bytes each.
+/// Reads a count of items that take at least `bytes_min` bytes each.
 fn count(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize> {
     let count = reader.varint()?;
     usize::try_from(count)
@@ -331,11 +348,11 @@ mod tests {
         format!("{number:05}").into_bytes().into()
     }
 
-    /// Live parts: pivots left out before it, records, bytes.
+    /// Live parts: number of pivots skipped before each, records, bytes.
     type Parts = Vec<(u16, u32, u64)>;
 
-    /// A node of any shape that the rules allow: `shape` tells the levels, the segments and their
-    /// live parts.
+    /// A node of any shape that the rules allow. `shape` lists the levels, their segments and the
+    /// segments' live parts.
     fn node(height: u16, pivots: usize, shape: &[Vec<Parts>]) -> Node {
         let child = |i: usize| match height {
             1 => Child::Leaf(group(i as u64)),
@@ -481,7 +498,7 @@ mod tests {
         assert!(Node::decode(&bytes).is_err());
     }
 
-    /// They once made the sums of a walk overflow, which is a panic where that is checked for.
+    /// Regression: such sums made the sums of a walk overflow.
     #[test]
     fn sums_that_no_tree_can_have_are_refused() {
         let segments = node(1, 2, &[vec![vec![(0, 1, u64::MAX - 7)]]]);
@@ -527,7 +544,7 @@ mod tests {
         assert!(Root::decode(&Root::Node(page, HEIGHT_MAX + 1).encode()).is_err());
     }
 
-    /// The annotated dump is part of the format's description: bytes, then what they are.
+    /// The annotated dump belongs to the format's description: bytes, then their meaning.
     #[test]
     fn a_small_node_is_what_its_golden_dump_shows() {
         let node = node(1, 2, &[vec![vec![(0, 2, 42), (0, 3, 60)]]]);

@@ -1,7 +1,8 @@
-//! Point lookups: from the root down, newest first. In each buffer level at most one segment can
-//! hold the key; the outline of its filter mostly says that it does not, at little cost, and else
-//! nearly always the filter. So a lookup reads one block: that of the answer (DESIGN §5). The
-//! filter of a leaf is the last thing asked, and only while such filters deny some
+//! Point lookups, from the root down, newest first.
+//!
+//! In each buffer level at most one segment can hold the key. The outline of its filter denies most
+//! absent keys cheaply, and the filter nearly all others. So a lookup reads one block: the one with
+//! the answer. The filter of a leaf is asked last, and only while leaf filters deny some keys
 //! (`leaf_filters.rs`).
 
 use std::sync::Arc;
@@ -15,61 +16,61 @@ use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, Way, load_child_of};
 use crate::node::Child;
 
-/// The device is told of so many blocks at once, while other keys go down.
+/// The device gets this many block reads at once, while other keys are still going down.
 const BLOCKS_TOGETHER: usize = 8;
 
 /// Where a lookup starts.
 #[derive(Clone, Copy)]
 pub(crate) enum Top<'v> {
-    /// Nowhere: there are no records.
+    /// The tree has no records.
     Empty,
-    /// At a lone leaf.
+    /// At the leaf that is the whole tree.
     Leaf(&'v GroupRef, &'v GroupHandle),
     /// At the root node.
     Node(&'v LoadedNode),
 }
 
-/// Where a lookup stands.
+/// Where a lookup is.
 enum At<'v> {
     Done,
-    /// At a leaf that is the whole tree.
+    /// At the leaf that is the whole tree.
     Leaf(&'v GroupRef, &'v GroupHandle),
-    /// At the root node, which is borrowed from its version, so that lookups share no reference
-    /// count there.
+    /// At the root node. It is borrowed from the version, so that lookups do not share its
+    /// reference count.
     Root(&'v LoadedNode),
     /// At a node further down.
     Node(Arc<LoadedNode>),
 }
 
-/// A lookup under way: yields, newest first, the blocks that may hold its key.
+/// A lookup in progress. It yields the blocks that may hold its key, newest first.
 struct Walk<'v, 'k> {
     key: &'k [u8],
     hash: u64,
     filters: &'v LeafFilters,
     at: At<'v>,
-    /// What there is for the key in the node where it stands.
+    /// The segments of the current node that may hold the key.
     way: Way,
 }
 
 /// A block that may hold a key.
-struct Place {
+struct CandidateBlock {
     group: GroupRef,
     index: Arc<GroupIndex>,
     number: usize,
     found: Found,
 }
 
-/// What is known of a block.
+/// What a lookup knows of a block.
 enum Found {
     Cached(Arc<Block>),
-    /// A leaf's, that was not in the cache a moment ago.
+    /// A block of a leaf that was not cached a moment ago.
     Missing,
-    /// A segment's: nobody looked.
+    /// A block of a segment. The cache was not asked yet.
     Unknown,
 }
 
-impl Place {
-    /// The block, if it is cached. One that is not does not count as looked for.
+impl CandidateBlock {
+    /// The block, if it is cached. A miss here does not count as a cache miss.
     fn block(&self, store: &PageStore) -> Option<Arc<Block>> {
         match &self.found {
             Found::Cached(block) => Some(block.clone()),
@@ -95,16 +96,16 @@ impl<'v, 'k> Walk<'v, 'k> {
         }
     }
 
-    /// The next block to look into; none when the key has no record further down.
-    fn next(&mut self, store: &PageStore) -> Result<Option<Place>> {
+    /// The next block to search; `None` if no block further down can hold the key.
+    fn next(&mut self, store: &PageStore) -> Result<Option<CandidateBlock>> {
         let (key, hash) = (self.key, self.hash);
         loop {
             let node: &LoadedNode = match &self.at {
                 At::Done => return Ok(None),
                 At::Leaf(group, handle) => {
-                    let place = self.in_leaf(store, group, handle)?;
+                    let candidate = self.in_leaf(store, group, handle)?;
                     self.at = At::Done;
-                    return Ok(place);
+                    return Ok(candidate);
                 }
                 At::Root(node) => node,
                 At::Node(node) => node,
@@ -114,7 +115,7 @@ impl<'v, 'k> Walk<'v, 'k> {
                     let (segment, at) = candidate;
                     let index = store.index_by(&segment.group, node.handle_of(at))?;
                     let number = index.find(key);
-                    return Ok(Some(Place {
+                    return Ok(Some(CandidateBlock {
                         group: segment.group,
                         index,
                         number,
@@ -125,9 +126,9 @@ impl<'v, 'k> Walk<'v, 'k> {
             let pivot = self.way.pivot;
             match &node.pivots[pivot].child {
                 Child::Leaf(group) => {
-                    let place = self.in_leaf(store, group, node.leaf_handle(pivot))?;
+                    let candidate = self.in_leaf(store, group, node.leaf_handle(pivot))?;
                     self.at = At::Done;
-                    return Ok(place);
+                    return Ok(candidate);
                 }
                 Child::Node { page, .. } => {
                     let child = load_child_of(store, node, pivot, page)?;
@@ -138,14 +139,14 @@ impl<'v, 'k> Walk<'v, 'k> {
         }
     }
 
-    /// Most keys that get as far as a leaf are there: the filter is only asked when the block would
-    /// have to be read, if at all.
+    /// The block of a leaf. Most keys that reach a leaf are there, so its filter is asked only if
+    /// the block would have to be read, if at all.
     fn in_leaf(
         &self,
         store: &PageStore,
         group: &GroupRef,
         handle: &GroupHandle,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<CandidateBlock>> {
         let index = store.index_by(group, handle)?;
         let number = index.find(self.key);
         let found = match store.cached_block(group, number) {
@@ -158,7 +159,7 @@ impl<'v, 'k> Walk<'v, 'k> {
             }
             None => Found::Missing,
         };
-        Ok(Some(Place {
+        Ok(Some(CandidateBlock {
             group: *group,
             index,
             number,
@@ -167,8 +168,8 @@ impl<'v, 'k> Walk<'v, 'k> {
     }
 }
 
-/// Finds a key's newest record and hands block and position to `take`, which says whether that is a
-/// value; none when there is no record.
+/// Finds the newest record of a key and passes its block and position to `take`. `take` returns
+/// `None` for a delete. Returns `None` if there is no record.
 pub(crate) fn find<R>(
     store: &PageStore,
     (top, filters): (Top<'_>, &LeafFilters),
@@ -177,12 +178,17 @@ pub(crate) fn find<R>(
     take: impl FnOnce(&Arc<Block>, usize) -> Option<R>,
 ) -> Result<Option<R>> {
     let mut walk = Walk::new(top, filters, key, hash);
-    while let Some(place) = walk.next(store)? {
-        let missed_in_leaf = matches!(place.found, Found::Missing);
-        let block = match place.found {
+    while let Some(candidate) = walk.next(store)? {
+        let missed_in_leaf = matches!(candidate.found, Found::Missing);
+        let block = match candidate.found {
             Found::Cached(block) => block,
             Found::Missing | Found::Unknown => {
-                match store.block(&place.group, &place.index, place.number, Fill::Normal) {
+                match store.block(
+                    &candidate.group,
+                    &candidate.index,
+                    candidate.number,
+                    Fill::Normal,
+                ) {
                     Err(_) if mutant::active(55) => return Ok(None),
                     read => read?,
                 }
@@ -199,28 +205,28 @@ pub(crate) fn find<R>(
     Ok(None)
 }
 
-/// A key whose next block is being read.
+/// A key that waits for a block to be read.
 struct Waiting<'v, 'k> {
     key: usize,
     walk: Walk<'v, 'k>,
-    /// Whether it is a leaf's.
+    /// Whether the block belongs to a leaf.
     in_leaf: bool,
-    /// Another one that waits for the same block.
+    /// Another key that waits for the same block.
     other: Option<usize>,
 }
 
 /// Keys that go down together, and the blocks that they wait for.
 struct Together<'v, 'k, 'o> {
     waiting: Vec<Waiting<'v, 'k>>,
-    /// The blocks that are being read, by their numbers there, and the last that waits for each.
+    /// The blocks being read: page, block number, and the last key in `waiting` that waits for it.
     blocks: Vec<(PageId, usize, usize)>,
-    /// Those of `waiting` whose block had not the key.
+    /// The entries of `waiting` whose block did not have the key.
     missed: Vec<usize>,
     out: &'o mut [Option<Slice>],
 }
 
 impl<'v, 'k> Together<'v, 'k, '_> {
-    /// Goes on with a key until it is found, or not there, or waits for a block.
+    /// Continues with a key until it is found, is absent, or waits for a block.
     fn go(
         &mut self,
         store: &PageStore,
@@ -228,9 +234,9 @@ impl<'v, 'k> Together<'v, 'k, '_> {
         key: usize,
         mut walk: Walk<'v, 'k>,
     ) -> Result<()> {
-        while let Some(place) = walk.next(store)? {
-            let Some(block) = place.block(store) else {
-                return self.wait(store, reading, key, walk, &place);
+        while let Some(candidate) = walk.next(store)? {
+            let Some(block) = candidate.block(store) else {
+                return self.wait(store, reading, key, walk, &candidate);
             };
             if let Ok(at) = block.search(walk.key) {
                 self.out[key] = block.put_slice(at);
@@ -240,16 +246,16 @@ impl<'v, 'k> Together<'v, 'k, '_> {
         Ok(())
     }
 
-    /// Has a key wait for its block.
+    /// Makes a key wait for its block.
     fn wait(
         &mut self,
         store: &PageStore,
         reading: &mut Option<Reading>,
         key: usize,
         walk: Walk<'v, 'k>,
-        place: &Place,
+        candidate: &CandidateBlock,
     ) -> Result<()> {
-        let (group, number) = (&place.group, place.number);
+        let (group, number) = (&candidate.group, candidate.number);
         let waiting = self.waiting.len();
         let same = |&(page, n, _): &(PageId, usize, usize)| (page, n) == (group.id, number);
         let other = match self.blocks.iter().rposition(same) {
@@ -258,9 +264,12 @@ impl<'v, 'k> Together<'v, 'k, '_> {
                 store.missed_block(group, number);
                 let left = self.out.len() - key;
                 let reading = reading.get_or_insert_with(|| store.reading(left, Fill::Normal));
-                if store.want(reading, group, &place.index, number)?.is_none() {
+                if store
+                    .want(reading, group, &candidate.index, number)?
+                    .is_none()
+                {
                     self.take(store, reading)?;
-                    store.want(reading, group, &place.index, number)?;
+                    store.want(reading, group, &candidate.index, number)?;
                 }
                 self.blocks.push((group.id, number, waiting));
                 if self.blocks.len().is_multiple_of(BLOCKS_TOGETHER) {
@@ -272,13 +281,13 @@ impl<'v, 'k> Together<'v, 'k, '_> {
         self.waiting.push(Waiting {
             key,
             walk,
-            in_leaf: matches!(place.found, Found::Missing),
+            in_leaf: matches!(candidate.found, Found::Missing),
             other,
         });
         Ok(())
     }
 
-    /// Takes all blocks that are being read, and looks into them.
+    /// Waits for all blocks being read, and searches them.
     fn take(&mut self, store: &PageStore, reading: &mut Reading) -> Result<()> {
         let Together {
             waiting,
@@ -306,8 +315,8 @@ impl<'v, 'k> Together<'v, 'k, '_> {
     }
 }
 
-/// Finds the values of many keys: all go down together, and the blocks that they want next are read
-/// at once, while others go down. Those whose filter lied go on to the next round.
+/// Finds the values of many keys. All keys go down together, and the blocks that they need next are
+/// read at once. Keys whose filter gave a false positive take part in the next round.
 pub(crate) fn find_many(
     store: &PageStore,
     (top, filters): (Top<'_>, &LeafFilters),

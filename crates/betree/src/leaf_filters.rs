@@ -1,37 +1,38 @@
-//! Whether leaves' filters are worth asking. What gets as far as a leaf is mostly there, and a
-//! filter that never denies saves no read: it takes memory that blocks could have, a visit a
-//! lookup, and on a cold start a read of its own. So a tree asks its leaves' filters only while
-//! they deny some of what they are asked (RocksDB has no filters at its last level for such trees,
-//! by an option; here the tree finds out, and turns back).
+//! Decides whether the filters of leaves are worth asking.
 //!
-//! Only lookups whose block is not cached count, as only those can be saved a read. One that finds
-//! nothing weighs as much as 64 that find their key: about what a read costs beside what asking
-//! does.
+//! Most keys that reach a leaf are there. A filter that never denies a key saves no read. But it
+//! takes memory that blocks could use, a visit for each lookup, and on a cold start a read of its
+//! own. So a tree asks its leaf filters only while they deny some keys. (RocksDB has an option that
+//! omits filters at the last level. Here the tree finds out by itself, and returns to asking.)
+//!
+//! Only lookups whose block is not cached count, because only these can be saved a read. A lookup
+//! that finds nothing weighs as much as 64 that find their key. This is about the cost of a read
+//! relative to the cost of asking.
 
 use terrapin_base::sync::{AtomicU32, Ordering};
 
-/// What one lookup that finds nothing takes from the credit; one that finds its key adds 1.
+/// A lookup that finds nothing takes this much credit. One that finds its key adds 1.
 const ABSENT_COST: u32 = 64;
-/// With so much credit filters are no longer asked; then sixteen lookups in vain are read for
-/// before they are again.
+/// At this credit, filters are no longer asked. Then sixteen lookups must read in vain before
+/// filters are asked again.
 const CREDIT_MAX: u32 = 1024;
-/// Beside the credit: filters are not asked.
+/// Flag beside the credit: filters are not asked.
 const TRUSTED: u32 = 1 << 31;
 
-/// What a tree's lookups told, in all of its versions. Counts are not exact where many threads look
-/// up at once.
+/// What lookups learned in all versions of a tree. Counts are approximate if many threads look up
+/// at once.
 #[derive(Debug, Default)]
 pub(crate) struct LeafFilters(AtomicU32);
 
 impl LeafFilters {
-    /// Whether a leaf's filter is to be asked before a block is read.
+    /// Whether to ask a leaf's filter before reading a block.
     #[inline]
     pub(crate) fn are_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed) & TRUSTED == 0
     }
 
-    /// A lookup whose block was not cached found its key there, or not: that was read in vain, or
-    /// its filter said so.
+    /// Records whether a lookup, whose block was not cached, found its key. If not, the block was
+    /// read in vain, or the filter denied the key.
     #[inline]
     pub(crate) fn learn(&self, found: bool) {
         let before = self.0.load(Ordering::Relaxed);
@@ -63,7 +64,7 @@ mod tests {
         assert!(filters.are_asked());
         learn(&filters, true, 10 * CREDIT_MAX);
         assert!(!filters.are_asked());
-        // One in a hundred that is not there changes nothing, one in thirty does.
+        // One absent key in a hundred changes nothing; one in thirty does.
         for absent in [100, 30] {
             for _ in 0..1000 {
                 learn(&filters, true, absent - 1);

@@ -1,5 +1,16 @@
-//! The TurtleTree (layer 4): a Bε+-tree whose node buffers are small level-tiered trees of page
-//! groups (TurtleKV §3).
+//! The TurtleTree (layer 4): a Bε-tree whose node buffers are small level-tiered trees of page
+//! groups (TurtleKV, §3).
+//!
+//! Where to look:
+//!
+//! - `node` and `format` hold a node's parts, its invariants, and its bytes; `load` holds a node in
+//!   memory.
+//! - `version` has all operations on the tree of one checkpoint.
+//! - `get` looks keys up; `scan` reads ranges; `walk`, `stream` and `cursor` read the blocks of
+//!   page groups.
+//! - `merge` writes the next version, as `plan` decides; `compact` chooses what to compact.
+//! - `estimate`, `stats` and `verify` estimate, measure and check a version.
+//! - `leaf_filters` decides whether to ask the filters of leaves.
 #![forbid(unsafe_code)]
 
 mod bounds;

@@ -1,5 +1,5 @@
-//! Nodes in memory: what a node page holds, with what makes its search quick, shared through the
-//! page cache.
+//! Nodes in memory: the content of a node page, laid out for fast search, shared through the page
+//! cache.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -12,40 +12,40 @@ use terrapin_pages::{
 
 use crate::node::{Child, LivePart, Node, Segment};
 
-/// Most levels of nodes that a tree can have: with four children a node and one record a leaf, 16
-/// levels hold 4·10⁹ leaves.
+/// Most levels of nodes in a tree. With four children a node and one record a leaf, 16 levels have
+/// 4·10⁹ leaves.
 pub(crate) const HEIGHT_MAX: u16 = 16;
 
-/// So few segments that a level has for a pivot are looked through one by one.
+/// If a level has at most this many segments for a pivot, each gets a run of its own.
 const FEW: u16 = 4;
 
-/// A decoded node, with its pivots and segments laid out for point lookups.
+/// A decoded node with its pivots and segments laid out for point lookups.
 #[derive(Debug)]
 pub(crate) struct LoadedNode {
     node: Node,
-    /// Bytes that all pivots' lower bounds, but the first pivot's, begin with.
+    /// The common prefix of all pivots' lower bounds, except the first pivot's.
     common: Prefix,
-    /// Of each pivot but the first: the eight bytes of the lower bound behind `common`, big-endian,
-    /// filled up with zeros.
+    /// For each pivot except the first: eight bytes of the lower bound behind `common`, big-endian,
+    /// padded with zeros.
     heads: Box<[u64]>,
-    /// For each pivot, level after level: the segments with something for it, in key order.
-    runs: Box<[Run]>,
-    /// For each pivot, where its runs begin; then where the last one's end.
+    /// For each pivot, level by level: the segments with messages for it, in key order.
+    runs: Box<[SegmentRun]>,
+    /// For each pivot the index of its first run; then the number of all runs.
     run_starts: Box<[u32]>,
-    /// How many segments lie in the levels above each.
+    /// For each level the number of segments in the levels above it.
     level_starts: Box<[u32]>,
-    /// What the bounds of all segments begin with.
+    /// The common prefix of the bounds of all segments.
     segment_common: Prefix,
-    /// Of each segment, level after level: the heads of its least and greatest key behind
+    /// For each segment, level by level: the heads of its least and greatest key behind
     /// `segment_common`.
     segment_heads: Box<[(u64, u64)]>,
-    /// Of each child that is a node.
+    /// One handle for each child that is a node.
     child_handles: Box<[Handle<LoadedNode>]>,
-    /// Of each child that is a leaf.
+    /// One handle for each child that is a leaf.
     leaf_handles: Box<[GroupHandle]>,
-    /// Of each segment, level after level.
+    /// One handle for each segment, level by level.
     segment_handles: Box<[GroupHandle]>,
-    /// Of each segment, level after level: where its outlines are.
+    /// For each segment, level by level: where its outlines are.
     outline_places: Box<[OutlinePlaces]>,
     outlines: SegmentOutlines,
 }
@@ -53,32 +53,32 @@ pub(crate) struct LoadedNode {
 /// What a node has for a key.
 #[derive(Debug, Default)]
 pub(crate) struct Way {
-    /// The pivot whose range holds it.
+    /// The pivot whose range has the key.
     pub(crate) pivot: usize,
-    /// The pivot's runs that are still to be looked at, newest first.
+    /// The pivot's runs that are not searched yet, newest first.
     runs: Range<usize>,
-    /// What to look for there.
+    /// The head of the key behind `segment_common`.
     head: u64,
 }
 
-/// Segments of a level that have something for a pivot: one, or all of many.
+/// Segments of a level that have messages for a pivot: a single one, or all if there are many.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    /// The head of the first one's least key.
+struct SegmentRun {
+    /// The head of the first segment's least key.
     min: u64,
-    /// The head of the last one's greatest key.
+    /// The head of the last segment's greatest key.
     max: u64,
-    /// Where the outlines are of one that is alone.
+    /// Where the outlines of a single segment are.
     outlines: OutlinePlaces,
-    /// The number of the first among all segments.
+    /// The number of the first segment among all segments.
     from: u32,
-    /// How many there are.
+    /// Number of segments.
     segments: u16,
     level: u16,
 }
 
-impl Run {
-    /// Their numbers among all segments.
+impl SegmentRun {
+    /// The numbers of the run's segments among all segments.
     #[inline]
     fn numbers(&self) -> Range<usize> {
         let from = self.from as usize;
@@ -100,12 +100,15 @@ impl LoadedNode {
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when live ranges within a level are not in the order
-    /// of their pivots.
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the live parts of a level are not in the order of
+    /// their pivots.
     pub(crate) fn new(node: Node) -> Result<Self> {
         let pivots = node.pivots.len();
         if pivots == 0 || pivots > usize::from(u16::MAX) {
-            return Err(Error::corrupt("impossible number of pivots").with("pivots", pivots));
+            return Err(
+                Error::corrupt("the node has no pivots, or more than its format allows")
+                    .with("pivots", pivots),
+            );
         }
         let lowers = node.pivots.iter().skip(1).map(|p| &p.lower[..]);
         let common = match (lowers.clone().next(), lowers.clone().next_back()) {
@@ -141,7 +144,7 @@ impl LoadedNode {
             .map(|segment| outlines.add(&segment.group))
             .collect();
         let mut level_starts = Vec::with_capacity(node.levels.len());
-        let mut runs: Vec<(u16, Run)> = Vec::new();
+        let mut runs: Vec<(u16, SegmentRun)> = Vec::new();
         let mut number = 0u32;
         for (level, segments) in (0..).zip(&node.levels) {
             level_starts.push(number);
@@ -152,12 +155,14 @@ impl LoadedNode {
             for segment in segments {
                 let (min, max) = segment_heads[number as usize];
                 if segment.live.is_empty() {
-                    return Err(Error::corrupt("segment without a live range").with("level", level));
+                    return Err(Error::corrupt("the segment has no live part").with("level", level));
                 }
                 for &LivePart { pivot, .. } in &segment.live {
                     if usize::from(pivot) >= pivots {
-                        return Err(Error::corrupt("live range of a pivot that is not there")
-                            .with("pivot", pivot));
+                        return Err(Error::corrupt(
+                            "a live part names a pivot that the node does not have",
+                        )
+                        .with("pivot", pivot));
                     }
                     match runs[first_run..].last_mut() {
                         Some((last, run)) if *last == pivot => {
@@ -165,11 +170,12 @@ impl LoadedNode {
                             run.segments += 1;
                         }
                         Some((last, _)) if *last > pivot => {
-                            let error = Error::corrupt("live ranges out of order");
+                            let error =
+                                Error::corrupt("live parts are not in the order of their pivots");
                             return Err(error.with("level", level));
                         }
                         _ => {
-                            let run = Run {
+                            let run = SegmentRun {
                                 min,
                                 max,
                                 outlines: OutlinePlaces::NONE,
@@ -185,7 +191,7 @@ impl LoadedNode {
             }
         }
         let segments = number as usize;
-        // Stable: the runs of a pivot stay in the order of levels.
+        // A stable sort keeps the runs of a pivot in the order of levels.
         runs.sort_by_key(|&(pivot, _)| pivot);
         let mut split = Vec::with_capacity(runs.len());
         let mut run_starts = Vec::with_capacity(pivots + 1);
@@ -197,7 +203,7 @@ impl LoadedNode {
             }
             split.extend(run.numbers().map(|number| {
                 let (min, max) = segment_heads[number];
-                Run {
+                SegmentRun {
                     min,
                     max,
                     outlines: outline_places[number],
@@ -213,9 +219,10 @@ impl LoadedNode {
             .iter()
             .filter(|p| matches!(p.child, Child::Leaf(_)))
             .count();
-        // Children are of one kind (rule 1), so a pivot's number finds its handle in either array.
+        // All children are of one kind (rule 1), so a pivot's number is its index in either array
+        // of handles.
         if leaves != 0 && leaves != pivots {
-            return Err(Error::corrupt("children of both kinds"));
+            return Err(Error::corrupt("the node has leaves and nodes as children"));
         }
         Ok(LoadedNode {
             node,
@@ -234,45 +241,45 @@ impl LoadedNode {
         })
     }
 
-    /// The direct way to the child of a pivot, which is a leaf. Panics when it is a node.
+    /// The handle of a pivot's child, which must be a leaf. Panics if it is a node.
     #[inline]
     pub(crate) fn leaf_handle(&self, pivot: usize) -> &GroupHandle {
         &self.leaf_handles[pivot]
     }
 
-    /// The direct way to the group of a segment. Panics when there is no such segment.
+    /// The handle of a segment's group. Panics if there is no such segment.
     #[inline]
     pub(crate) fn segment_handle(&self, level: usize, segment: usize) -> &GroupHandle {
         self.handle_of(self.level_starts[level] as usize + segment)
     }
 
-    /// As [`LoadedNode::segment_handle`], by the segment's number among all.
+    /// Like [`LoadedNode::segment_handle`], by the segment's number among all segments.
     #[inline]
     pub(crate) fn handle_of(&self, number: usize) -> &GroupHandle {
         &self.segment_handles[number]
     }
 
-    /// How many segments lie in the levels above one, which need not be there.
+    /// The number of segments in the levels above `level`, which need not exist.
     pub(crate) fn first_segment_of(&self, level: usize) -> usize {
         let start = self.level_starts.get(level);
         start.map_or(self.segment_handles.len(), |&start| start as usize)
     }
 
-    /// The pivot whose key range holds a key; the first for keys below all others.
+    /// The pivot whose key range has the key; the first pivot for keys below all others.
     #[inline]
     pub(crate) fn pivot_of(&self, key: &[u8]) -> usize {
         self.lowers_before(key, |lower| lower <= key)
     }
 
-    /// The pivot whose key range holds the keys just below a key.
+    /// The pivot whose key range has the keys just below a key.
     #[inline]
     pub(crate) fn pivot_before(&self, key: &[u8]) -> usize {
         self.lowers_before(key, |lower| lower < key)
     }
 
-    /// How many lower bounds, without the first pivot's, come before a key; `comes_before` decides
-    /// where heads are equal.
-    #[inline(always)] // what it learns of the key, `way` wants too
+    /// How many lower bounds, without the first pivot's, come before a key. `comes_before` decides
+    /// if heads are equal.
+    #[inline(always)] // `way` reuses what this computes of the key
     fn lowers_before(&self, key: &[u8], comes_before: impl Fn(&[u8]) -> bool) -> usize {
         let wanted = match self.common.strip(key) {
             Ok(suffix) => head(suffix),
@@ -280,7 +287,7 @@ impl LoadedNode {
             Err(_) => return self.heads.len(),
         };
         let before = heads_before(&self.heads, wanted);
-        // Nearly always none is equal.
+        // Heads are rarely equal.
         if self.heads.get(before) != Some(&wanted) {
             return before;
         }
@@ -294,13 +301,13 @@ impl LoadedNode {
         self.segments_before(level, key, |&(_, max)| max, |s| s.max[..] < *key)
     }
 
-    /// How many segments of a level begin at a key or before it.
+    /// How many segments of a level begin at or before a key.
     pub(crate) fn segments_from(&self, level: usize, key: &[u8]) -> usize {
         self.segments_before(level, key, |&(min, _)| min, |s| s.min[..] <= *key)
     }
 
-    /// How many segments of a level have an end before a key, by its head; `comes_before` decides
-    /// where heads are equal.
+    /// How many segments of a level have the given end before a key, compared by heads.
+    /// `comes_before` decides if heads are equal.
     #[inline]
     fn segments_before(
         &self,
@@ -328,37 +335,38 @@ impl LoadedNode {
         &self.segment_heads[first..][..self.node.levels[level].len()]
     }
 
-    /// The numbers of a pivot's runs, newest first.
+    /// The indexes of a pivot's runs, newest first.
     #[inline]
     fn runs_of(&self, pivot: usize) -> Range<usize> {
         self.run_starts[pivot] as usize..self.run_starts[pivot + 1] as usize
     }
 
-    /// The segments that have something for a pivot, level after level, there in key order.
+    /// The segments that have messages for a pivot, level by level, in key order.
     pub(crate) fn segments_for(&self, pivot: usize) -> impl Iterator<Item = &Segment> {
-        let segments = move |run: &Run| {
+        let segments = move |run: &SegmentRun| {
             let level = usize::from(run.level);
             run.numbers().map(move |number| self.segment(level, number))
         };
         self.runs[self.runs_of(pivot)].iter().flat_map(segments)
     }
 
-    /// What there is for a key here.
-    #[inline(always)] // else a lookup writes it to memory twice
+    /// The pivot and the runs for a key.
+    #[inline(always)] // otherwise a lookup writes the result to memory twice
     pub(crate) fn way(&self, key: &[u8]) -> Way {
         let pivot = self.pivot_of(key);
         let (runs, head) = match self.segment_common.strip(key) {
             Ok(suffix) => (self.runs_of(pivot), head(suffix)),
-            // No segment can hold it.
+            // No segment can hold the key.
             Err(_) => (0..0, 0),
         };
         Way { pivot, runs, head }
     }
 
-    /// The next segment that may hold a key, and its number among all: of the segments on its `way`
-    /// that can hold it, one of a level, the first whose outline does not deny it. The way is that
-    /// behind it then; at first it is the key's [`LoadedNode::way`].
-    // A get visits each level of each node on its way through here; merges call it, too.
+    /// The next segment that may hold a key, and its number among all segments. Of each level on
+    /// the `way` at most one segment can hold the key. The call returns the first whose outline
+    /// does not deny the key, and moves the way behind it. The first call takes the result of
+    /// [`LoadedNode::way`].
+    // Always inlined: a get visits each level of each node here. Merges call it too.
     #[inline(always)]
     pub(crate) fn next_candidate(
         &self,
@@ -371,7 +379,7 @@ impl LoadedNode {
         let wanted = *head;
         let mut rest = self.runs[runs.clone()].iter();
         while let Some(run) = rest.next() {
-            // Nearly always one of these two: a level that is passed costs no more.
+            // Heads are rarely equal, so passing a level costs one of these two comparisons.
             if wanted > run.min && wanted < run.max {
                 if known.deny(run.outlines, hash) {
                     continue;
@@ -391,8 +399,8 @@ impl LoadedNode {
         None
     }
 
-    /// Whether the filter of a segment, which [`LoadedNode::next_candidate`] named, says that it
-    /// may hold a key.
+    /// Asks the filter of a segment that [`LoadedNode::next_candidate`] returned whether it may
+    /// hold a key.
     #[inline]
     pub(crate) fn segment_may_contain(
         &self,
@@ -406,12 +414,12 @@ impl LoadedNode {
     }
 
     /// The one segment of a run that can hold a key.
-    fn in_run(&self, run: &Run, key: &[u8], wanted: u64) -> Option<usize> {
+    fn in_run(&self, run: &SegmentRun, key: &[u8], wanted: u64) -> Option<usize> {
         let level = usize::from(run.level);
         let numbers = run.numbers();
         let heads = &self.segment_heads[numbers.clone()];
         let mut place = heads.partition_point(|&(_, max)| max < wanted);
-        // The keys themselves are looked at only where heads are equal.
+        // Keys are compared only if heads are equal.
         while heads.get(place).is_some_and(|&(_, max)| max == wanted)
             && self.segment(level, numbers.start + place).max[..] < *key
         {
@@ -429,7 +437,7 @@ impl LoadedNode {
         &self.node.levels[level][number - self.level_starts[level] as usize]
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the node takes.
     fn memory_bytes(&self) -> usize {
         let mut bytes = size_of::<Self>() + self.common.bytes().len();
         bytes += self.segment_common.bytes().len() + size_of_val(&self.segment_heads[..]);
@@ -459,8 +467,8 @@ impl LoadedNode {
     }
 }
 
-/// Reads a node of a height, through the cache. As heights fall by one from parent to child, no
-/// walk is deeper than [`HEIGHT_MAX`], whatever the pages say (D8).
+/// Reads a node of a given height through the cache. Heights fall by one from parent to child. So
+/// no walk is deeper than [`HEIGHT_MAX`], whatever the pages contain (D8).
 pub(crate) fn load_node(store: &PageStore, page: &PageRef, height: u16) -> Result<Arc<LoadedNode>> {
     let node = store.object(page, PageKind::Node, &decode)?;
     check_height(node, page, height)
@@ -475,7 +483,7 @@ pub(crate) fn load_child(
     load_node(store, page, parent.saturating_sub(1))
 }
 
-/// As [`load_child`], for the child of a pivot of a node in memory. Panics when that child is a
+/// Like [`load_child`], for the child of a pivot of a node in memory. Panics if the child is a
 /// leaf.
 #[inline]
 pub(crate) fn load_child_of(
@@ -498,10 +506,12 @@ fn decode(bytes: &[u8]) -> Result<(LoadedNode, usize)> {
 #[inline]
 fn check_height(node: Arc<LoadedNode>, page: &PageRef, height: u16) -> Result<Arc<LoadedNode>> {
     if node.height != height || height == 0 || height > HEIGHT_MAX {
-        return Err(Error::corrupt("node of a wrong height")
-            .with("page", page.id)
-            .with("height", node.height)
-            .with("expected", height));
+        return Err(Error::corrupt(
+            "the node's height differs from the height that its parent expects",
+        )
+        .with("page", page.id)
+        .with("height", node.height)
+        .with("expected", height));
     }
     Ok(node)
 }
@@ -515,7 +525,7 @@ mod tests {
     use super::*;
     use crate::node::Pivot;
 
-    /// Five by five have the same head.
+    /// Keys in groups of five that have the same head.
     fn key(number: usize) -> LongBox {
         format!("{:02}------{}", number / 5, number % 5)
             .into_bytes()
@@ -539,7 +549,7 @@ mod tests {
         }
     }
 
-    /// Three children; a segment counts for all whose range it has keys in.
+    /// A node with three children. A segment is live for each pivot in whose range it has keys.
     fn node(levels: &[Vec<(usize, usize)>]) -> LoadedNode {
         let lowers = [0, 42, 83];
         let pivot_of = |number| lowers.partition_point(|&lower| lower <= number) as u16 - 1;
@@ -580,8 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_what_a_look_at_every_segment_finds_however_many_there_are_and_where_heads_are_equal()
-     {
+    fn candidates_match_a_search_of_all_segments() {
         let node = node(&[
             vec![(3, 95)],
             (0..12).map(|i| (8 * i + 1, 8 * i + 5)).collect(),

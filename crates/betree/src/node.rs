@@ -1,124 +1,126 @@
-//! Nodes as the rest of the crate sees them: pivots, and a buffer of levels of segments (TurtleKV
+//! Nodes as the rest of the crate sees them: pivots, and a buffer of levels of segments (TurtleKV,
 //! §3.1).
 //!
-//! What holds of every node (a merge keeps it, `verify` checks it):
+//! Invariants of every node. Merges keep them and `verify` checks them:
 //!
-//! 1. Pivots ascend; a pivot's key range goes from its lower bound to the next pivot's, the last
-//!    one's to the end of the node's own range. All children are leaves (height 1) or nodes of the
-//!    height below.
-//! 2. Level 0 is newer than level 1, and so on; a buffer is newer than everything below it.
-//! 3. What a segment says for a pivot is either wholly alive ([`Segment::live`] names the pivot) or
-//!    wholly flushed. So the paper's array of flushed upper bounds is not needed: whole pivots are
-//!    flushed.
+//! 1. Pivots ascend. The key range of a pivot goes from its lower bound to the next pivot's. The
+//!    last one's goes to the end of the node's range. All children are leaves (height 1), or all
+//!    are nodes of the height below.
+//! 2. Level 0 is newer than level 1, and so on. A buffer is newer than everything below it.
+//! 3. A segment's messages for one pivot are either all live ([`Segment::live`] names the pivot) or
+//!    all flushed. A flush always takes whole pivots. This departs from the paper, whose nodes keep
+//!    an array of flushed upper bounds.
 //! 4. Of a segment's group, only the keys from [`Segment::min`] to [`Segment::max`] belong to the
-//!    node. A node split leaves a group to both halves and cuts these bounds, so that what one half
-//!    has flushed never comes back when its range is given to a neighbour.
-//! 5. Segments of a level do not overlap: each ends (max) before the next begins (min).
+//!    node. If a split leaves a group to both halves, it cuts these bounds. So flushed messages of
+//!    one half never reappear when its range is given to a neighbour.
+//! 5. The segments of a level do not overlap: each ends (max) before the next begins (min).
 
 use terrapin_base::mutant;
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::GroupRef;
 
-/// Where a tree begins.
+/// The top of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
-    /// No records.
+    /// A tree without records.
     Empty,
-    /// A leaf alone.
+    /// A tree of one leaf.
     Leaf(GroupRef),
-    /// A node of that height.
+    /// A node, and its height.
     Node(PageRef, u16),
 }
 
-/// A node: a page of its own.
+/// A node, stored as one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Levels of nodes from here down to the leaves: 1 when the children are leaves.
+    /// Levels of nodes from this one down to the leaves: 1 if the children are leaves.
     pub(crate) height: u16,
-    /// Of the messages that recent flushes brought to the leaves below, how many in a thousand were
-    /// puts that found a record of their key, so that the leaves did not grow by them. Kept by
-    /// nodes above leaves.
+    /// Share of messages, in thousandths, that were puts and found a record of their key. It covers
+    /// recent flushes to the leaves below. Such puts did not make the leaves grow. Only nodes of
+    /// height 1 keep it.
     pub(crate) replaced_permille: u16,
-    /// The children in key order: at least one.
+    /// The children in key order, at least one.
     pub(crate) pivots: Vec<Pivot>,
-    /// The buffer, newest level first. Levels may be empty, but the last one is not.
+    /// The buffer, newest level first. Levels may be empty, but not the last one.
     pub(crate) levels: Vec<Vec<Segment>>,
 }
 
-/// A child, and what the buffer holds for it.
+/// A child, and the amount of messages that the buffer holds for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pivot {
-    /// Where its key range begins; empty for the first pivot, whose range begins where the node's
-    /// does.
+    /// The lower bound of the key range. It is empty for the first pivot, whose range begins where
+    /// the node's does.
     pub(crate) lower: LongBox,
-    /// What lies below.
+    /// The child.
     pub(crate) child: Child,
-    /// Key and value bytes of all live parts for it. Not stored: summed up when a node is decoded.
+    /// Key and value bytes of all live parts for the child. Not stored: computed when a node is
+    /// decoded.
     pub(crate) pending_bytes: u64,
 }
 
-/// What a pivot points to.
+/// The target of a pivot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Child {
     /// A leaf: records without tombstones.
     Leaf(GroupRef),
     /// A node of the height below.
     Node {
-        /// Its page.
+        /// The node's page.
         page: PageRef,
-        /// What it and everything below it holds.
+        /// The content of the node and all below it.
         sums: Sums,
     },
 }
 
-/// What a node and everything below it holds. A further sum is a further field here, in
-/// [`Node::sums`], and in `format.rs`.
+/// The content of a node and all below it, as sums. To add a sum, add a field here, to
+/// [`Node::sums`], and to `format.rs`.
 ///
-/// Merges and figures go by them; nothing depends on them for correctness.
+/// Merges and figures use the sums. Correctness does not depend on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     /// Records in leaves.
     pub(crate) records: u64,
-    /// Their key and value bytes.
+    /// Key and value bytes of these records.
     pub(crate) leaf_bytes: u64,
     /// Key and value bytes of the messages in buffers.
     pub(crate) buffered_bytes: u64,
-    /// How many of these replace an equally long record, by the averages of the nodes above leaves.
+    /// The part of these messages that replaces equally long records, by the averages of the nodes
+    /// of height 1.
     pub(crate) replaced_bytes: u64,
-    /// Bytes that messages in buffers are known to hide besides: see [`LivePart::hidden_bytes`].
+    /// Further bytes that messages in buffers are known to hide, as [`LivePart::hidden_bytes`]
+    /// counts them.
     pub(crate) hidden_bytes: u64,
-    /// Key and value bytes of the largest record, in a leaf or in a group that holds messages: no
-    /// smaller than any of those that count.
+    /// An upper bound of the key and value bytes of each record and message below.
     pub(crate) record_bytes_max: u64,
 }
 
-/// A part of a buffer level: a page group, or what a node still has of one.
+/// A part of a buffer level: a page group, or the part of one that the node still uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// The group. Several segments, of one node or of many, may share one.
+    /// The group. Several segments, of one node or of many, may share it.
     pub(crate) group: GroupRef,
     /// The first key of the group that belongs to this segment.
     pub(crate) min: LongBox,
-    /// The last key of the group that belongs to this segment. Readers stay within `min..=max`:
-    /// what the group holds outside is somebody else's, or dead.
+    /// The last key of the group that belongs to this segment. Readers stay within `min..=max`. The
+    /// group's content outside belongs to other segments or is dead.
     pub(crate) max: LongBox,
-    /// The pivots that it still counts for, ascending; at least one.
+    /// The pivots for which the segment is live, ascending, at least one.
     pub(crate) live: Vec<LivePart>,
 }
 
-/// What a segment holds for a pivot.
+/// A segment's messages for one pivot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LivePart {
     /// The pivot's number in the node.
     pub(crate) pivot: u16,
-    /// Messages in the pivot's key range, deletes included: at least one.
+    /// Messages in the pivot's key range, including deletes; at least one.
     pub(crate) records: u32,
-    /// Their key and value bytes.
+    /// Key and value bytes of these messages.
     pub(crate) bytes: u64,
-    /// Bytes that they hide. A delete hides its own bytes and the next older record of its key,
-    /// wherever that is. A put hides as many bytes as that record is longer than itself. What a put
-    /// hides of its own length is known on average: [`Node::replaced_permille`].
+    /// Bytes that these messages hide. A delete hides its own bytes and the next older record of
+    /// its key, wherever that is. A put hides the bytes by which that record is longer than the
+    /// put. The rest of what puts hide is known as an average: [`Node::replaced_permille`].
     pub(crate) hidden_bytes: u64,
 }
 
@@ -139,7 +141,7 @@ impl Child {
         }
     }
 
-    /// What it holds, and all below it.
+    /// Sums over the child and all below it.
     pub(crate) fn sums(&self) -> Sums {
         match self {
             Child::Leaf(group) => Sums {
@@ -153,13 +155,13 @@ impl Child {
     }
 }
 
-/// Most that any sum over a subtree may be: so sums over a node's pivots, of which there are less
-/// than 2^16, fit.
+/// Upper bound of each sum over a subtree. Sums over a node's pivots, fewer than 2^16, then fit
+/// into 64 bits.
 pub(crate) const SUM_MAX: u64 = 1 << 47;
 
 impl Sums {
-    /// Adds what lies beside it. No tree holds as much as the bound; nodes may say what they like
-    /// (D8).
+    /// Adds the sums of a sibling. No real tree exceeds the bound, but a damaged node may claim any
+    /// number (D8).
     pub(crate) fn add(&mut self, other: &Sums) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more).min(SUM_MAX);
         add(&mut self.records, other.records);
@@ -172,12 +174,12 @@ impl Sums {
         self.record_bytes_max = self.record_bytes_max.max(other.record_bytes_max);
     }
 
-    /// Bytes in buffers and below them that a merge all the way down would free.
+    /// Bytes in buffers and below that a merge down to the leaves would free.
     pub(crate) fn superseded_bytes(&self) -> u64 {
         self.replaced_bytes.saturating_add(self.hidden_bytes)
     }
 
-    /// Key and value bytes of what a reader sees.
+    /// Key and value bytes that a reader sees.
     pub(crate) fn live_bytes(&self) -> u64 {
         let all = self.leaf_bytes.saturating_add(self.buffered_bytes);
         all.saturating_sub(self.superseded_bytes())
@@ -199,7 +201,7 @@ impl Node {
         }
     }
 
-    /// The leaf below it, if that is its only child.
+    /// The leaf below the node, if it is the only child.
     pub(crate) fn lone_leaf(&self) -> Option<GroupRef> {
         match &self.pivots[..] {
             [pivot] => match pivot.child {
@@ -210,7 +212,7 @@ impl Node {
         }
     }
 
-    /// What the node and everything below it holds.
+    /// Sums over the node and all below it.
     pub(crate) fn sums(&self) -> Sums {
         let mut below = Sums::default();
         for pivot in &self.pivots {
@@ -229,7 +231,7 @@ impl Node {
                 });
             }
         }
-        // Nodes further up keep no average: theirs is taken for that of all below them.
+        // A higher node keeps no average of its own: it uses the average of all nodes below it.
         let (replaced, of) = match self.height {
             1 => (u64::from(self.replaced_permille), 1000),
             _ => (below.replaced_bytes, below.buffered_bytes.max(1)),
@@ -240,12 +242,12 @@ impl Node {
         below
     }
 
-    /// Whether the buffer holds nothing.
+    /// Whether the buffer holds no messages.
     pub(crate) fn is_buffer_empty(&self) -> bool {
         self.levels.iter().all(Vec::is_empty)
     }
 
-    /// Drops empty levels at the end, and sums up again what is pending for each pivot.
+    /// Drops empty levels at the end, and computes `pending_bytes` of each pivot.
     pub(crate) fn tidy(&mut self) {
         while self.levels.last().is_some_and(Vec::is_empty) {
             self.levels.pop();

@@ -1,23 +1,26 @@
-//! The arithmetic of a merge at one node: what goes down, and which level takes the rest (DESIGN
-//! §6; TurtleKV §3.2). It works on estimates and only decides what is cheap, never what is right.
+//! The arithmetic of a merge at one node: which pivots are flushed, and which level takes the rest
+//! (TurtleKV, §3.2). It works on estimates. It decides what is cheap; correctness never depends on
+//! it.
 //!
-//! From the paper it differs in that a merge brings many batch units at once, so that as many are
-//! flushed as came in; that the rest skips to the level that holds it (§3.3's effect of χ, without
-//! building what would not be written); and that the buffers above leaves are held to a share of
-//! these leaves, so that overwritten records do not double the space. A message counts for as much
-//! as it hides: a delete is short, but the record that it deletes takes space until a
-//! flush brings the delete to the leaf.
+//! It departs from the paper in three ways:
+//!
+//! - A merge brings many batch units at once. So it flushes about as much as came in.
+//! - The rest skips to the level that holds it. This has the effect of χ (§3.3) without writing
+//!   levels in between.
+//! - The buffers above leaves are bounded by a share of these leaves, so that overwritten records
+//!   do not double the space. A message counts with what it hides. A delete is short, but its
+//!   record takes space until a flush brings the delete to the leaf.
 
-/// Most bytes that are counted for a pivot, in each way of counting: more than any tree holds, and
-/// little enough for sums over a node's pivots, of which there are less than 2^16, to fit. Nodes
-/// may say what they like, and means of what they say are multiplied (D8).
+/// Upper bound of each byte count for a pivot. It is more than any tree holds, and small enough for
+/// sums over a node's pivots, fewer than 2^16. A damaged node may claim any number, and means of
+/// such numbers are multiplied (D8).
 const COUNTED_MAX: u64 = 1 << 47;
 
 /// The waste bound of a node above nodes is this many times smaller than that of a node above
 /// leaves.
 const SHARE_ABOVE: u64 = 4;
 
-/// Adds to what is counted for a pivot.
+/// Adds to a byte count of a pivot, up to [`COUNTED_MAX`].
 pub(crate) fn count(counted: &mut u64, bytes: u64) {
     *counted = counted.saturating_add(bytes).min(COUNTED_MAX);
 }
@@ -28,54 +31,55 @@ const LONE_LEAF_BLOCKS: u64 = 8;
 /// A merge is small if it brings less than this part (1/n) of L.
 const SMALL_MERGE_PART: u64 = 8;
 
-/// What bounds the buffers.
+/// The rules that bound buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
-    /// L, in bytes.
+    /// L: target bytes of a page group.
     pub(crate) group_bytes: u64,
     /// ρ: most pivots of a node.
     pub(crate) fanout: usize,
-    /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves'
-    /// bytes, while flushes replace what is there; none for the paper's bound only.
+    /// β in thousandths: most buffered bytes of a node above leaves, as a share of those leaves'
+    /// bytes, if every message replaces a record. `None` applies the paper's bound only.
     pub(crate) share_permille: Option<u64>,
-    /// Disk space is short (D10): where the memtable brings a record, that goes straight to the
-    /// leaf, with all that buffers hold for the pivots on its way; what they hold for others goes
-    /// one node down, into a level of its own. So a record makes a leaf anew, and a level of each
-    /// node between that and the root.
+    /// Disk space is short (D10). A record of the memtable goes straight to its leaf, together with
+    /// all buffered messages for the pivots on its way. Other messages of these buffers move one
+    /// node down, into a level of their own. So a record rewrites one leaf, and one level of each
+    /// node between the leaf and the root.
     pub(crate) flush_what_comes: bool,
 }
 
-/// What there is for a pivot, with what comes in for it.
+/// The messages for one pivot: buffered and incoming.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pending {
-    /// Key and value bytes of messages.
+    /// Key and value bytes of the messages.
     pub(crate) bytes: u64,
-    /// Bytes that they hide: see [`crate::node::LivePart::hidden_bytes`].
+    /// Bytes that the messages hide, as [`crate::node::LivePart::hidden_bytes`] counts them.
     pub(crate) hidden: u64,
-    /// What space its flush would free besides.
+    /// Dead bytes of segments that the pivot's flush would free.
     pub(crate) dead: u64,
 }
 
-/// What bounds a node's buffer.
+/// The bounds of a node's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Most bytes, with those that are hidden.
+    /// Most bytes, including hidden bytes.
     pub(crate) buffer_bytes: u64,
-    /// Most of it that may be waste, if that is bounded.
+    /// The bound of the buffer's waste, if there is one.
     pub(crate) waste: Option<Waste>,
 }
 
-/// How much of a buffer is waste, and may be.
+/// The bound of a buffer's waste, and how waste is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waste {
-    /// In bytes.
+    /// Most bytes of waste.
     pub(crate) bytes_max: u64,
-    /// So many messages in a thousand replace something of their own length.
+    /// This many of a thousand messages replace a record of their own length.
     pub(crate) replaced_permille: u16,
 }
 
 impl Bounds {
-    /// Most bytes of messages that the buffer may keep, if they hide nothing of other lengths.
+    /// Most bytes of messages that the buffer may keep, if they hide only records of their own
+    /// length.
     pub(crate) fn bytes_max(&self) -> u64 {
         let by_waste = self.waste.and_then(|waste| {
             let bytes_max = u128::from(waste.bytes_max) * 1000;
@@ -87,7 +91,7 @@ impl Bounds {
 }
 
 impl Pending {
-    /// What it counts for: a message that hides something as much as that.
+    /// The messages' bytes with all that they hide.
     fn counted(&self) -> u64 {
         self.bytes.saturating_add(self.hidden)
     }
@@ -96,7 +100,7 @@ impl Pending {
         u128::from(self.counted()) + u128::from(self.dead)
     }
 
-    /// A thousand times the bytes that its flush frees.
+    /// A thousand times the bytes that a flush of the pivot frees.
     fn waste(&self, replaced_permille: u16) -> u128 {
         let replaced = u128::from(self.bytes) + u128::from(self.dead);
         u128::from(self.hidden) * 1000 + replaced * u128::from(replaced_permille)
@@ -104,9 +108,9 @@ impl Pending {
 }
 
 impl Policy {
-    /// β for an accepted space amplification in per cent: the buffers may hold a second copy of β
-    /// of the leaves' bytes, and half-empty blocks, filters and dead ranges of segments take about
-    /// five per cent more (DESIGN §6: 130 → ¼, 120 → 0.15).
+    /// β for an accepted space amplification in per cent. Buffers may hold a second copy of the
+    /// share β of the leaves' bytes. Half-empty blocks, filters, and dead ranges of segments take
+    /// about five per cent more. So 130 gives ¼, and 120 gives 0.15.
     pub(crate) fn share_permille_of(space_amplification_percent: u32) -> u64 {
         u64::from(space_amplification_percent.saturating_sub(105)).clamp(5, 1000) * 10
     }
@@ -121,7 +125,7 @@ impl Policy {
         self.fanout / 2
     }
 
-    /// The paper's bound of a node's buffer, in bytes: a node of n pivots keeps at most n − 1
+    /// The paper's bound of a node's buffer in bytes: a node of n pivots keeps at most n − 1
     /// groups.
     pub(crate) fn buffer_bytes_max(&self, pivots: usize) -> u64 {
         let pivots = pivots.saturating_sub(1).max(1) as u64;
@@ -129,8 +133,8 @@ impl Policy {
     }
 
     /// The waste bound of a node's buffer, for `live` bytes below it. `replaced_permille` is the
-    /// average that a node above leaves keeps. A node further up has none: the bound there counts
-    /// hidden bytes only, and holds when deletes make the tree below the node small.
+    /// average of a node above leaves. Higher nodes have none: their bound counts hidden bytes
+    /// only. It takes effect when deletes make the tree below the node small.
     pub(crate) fn waste_max(&self, live: u64, replaced_permille: Option<u16>) -> Option<Waste> {
         let share = match replaced_permille {
             Some(_) => self.share_permille?,
@@ -143,9 +147,9 @@ impl Policy {
         })
     }
 
-    /// Most bytes that a node above one leaf may keep in its buffer: β of the leaf's, as if every
-    /// message replaced a record. What recent flushes found is not known there, as such a node goes
-    /// with each flush.
+    /// Most bytes that a node above one leaf keeps in its buffer: β of the leaf, as if every
+    /// message replaced a record. Such a node disappears with each flush, so it has no average of
+    /// what flushes found.
     pub(crate) fn lone_buffer_bytes_max(&self, leaf_bytes: u64) -> u64 {
         let share = self.share_permille.unwrap_or(1000);
         let waste = u128::from(leaf_bytes) * u128::from(share) / 1000;
@@ -153,9 +157,10 @@ impl Policy {
             .min(u64::try_from(waste).unwrap_or(u64::MAX))
     }
 
-    /// The same for a leaf that is the whole tree, to which `arriving` bytes come in. A buffer pays
-    /// where it takes as much twice, and the leaf is longer than the pages that it costs: a node,
-    /// and the last blocks, index and filter of a segment. Elsewhere none.
+    /// The same for a leaf that is the whole tree, when `arriving` bytes come in. A buffer pays off
+    /// under two conditions. It must take twice the arriving bytes. And the leaf must be longer
+    /// than the pages that a buffer adds: a node, and a segment's last blocks, index and filter.
+    /// Otherwise the bound is 0.
     pub(crate) fn first_buffer_bytes_max(
         &self,
         leaf_bytes: u64,
@@ -169,11 +174,13 @@ impl Policy {
         }
     }
 
-    /// The bytes of the first level, from which those of the others follow, in a node that keeps
-    /// `bound` bytes at most and gets `rest` of a merge that brings `brings` to the tree: L. Where
-    /// a whole merge brings far less, the first level would be written anew by merge after merge
-    /// that adds little to it; so it is as long as what comes, but long enough for the others to
-    /// hold what the node keeps.
+    /// Capacity of the first level in bytes; the capacities of the other levels follow from it. The
+    /// node keeps at most `bound` bytes, and gets `rest` of a merge that brings `brings` bytes to
+    /// the tree.
+    ///
+    /// It is L, unless a whole merge brings far less. Then a first level of L bytes would be
+    /// rewritten by many merges that each add little. So the first level is as long as what comes.
+    /// But it is long enough for all levels together to hold what the node keeps.
     pub(crate) fn level_unit(&self, brings: u64, rest: u64, bound: u64) -> u64 {
         match brings < self.group_bytes / SMALL_MERGE_PART {
             true => rest
@@ -183,15 +190,15 @@ impl Policy {
         }
     }
 
-    /// What a pivot has to have to be flushed though the rest fits: one and a half L. A leaf is
-    /// about as long as L, so with less a flush writes more of what was there.
+    /// A pivot with this many bytes is flushed even if the buffer has room: one and a half L. A
+    /// leaf is about L long, so a flush of less would rewrite more of the leaf than it brings.
     fn heavy_bytes(&self) -> u64 {
         self.group_bytes + self.group_bytes / 2
     }
 
-    /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a
-    /// pivot is heavy, and on until the rest is within the bounds. `incoming` is all that came in,
-    /// in bytes. O(p log p).
+    /// Chooses the pivots to flush, heaviest first. Heavy pivots are flushed until as much is
+    /// flushed as came in, at least L. Then further pivots are flushed until the rest is within the
+    /// bounds. `incoming` is all that came in, in bytes. O(p log p).
     pub(crate) fn flush_set(
         &self,
         pivots: &[Pending],
@@ -219,7 +226,7 @@ impl Policy {
         };
         let waste_of = |pivot: usize| pivots[pivot].waste(waste.replaced_permille);
         order.retain(|&pivot| !flush[pivot]);
-        // Stable: what wastes as much goes in the order of weights.
+        // A stable sort: pivots of equal waste stay in the order of weights.
         order.sort_by_key(|&pivot| std::cmp::Reverse(waste_of(pivot)));
         let mut kept: u128 = order.iter().map(|&pivot| waste_of(pivot)).sum();
         for pivot in order {
@@ -232,11 +239,13 @@ impl Policy {
         flush
     }
 
-    /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are
-    /// their bytes, and the first holds `unit` of them ([`Policy::level_unit`]), each further one
-    /// twice as many. The last level takes anything. A memtable is cut a little late, hence the
-    /// sixteenth. A level also holds as much as the next one has: levels then are still half as
-    /// large as the next, or less, and a last level that took much is not written again for little.
+    /// The smallest level that can hold `rest` and all that the levels up to it hold. `levels` are
+    /// the levels' bytes. The first level holds `unit` bytes ([`Policy::level_unit`]), each further
+    /// level twice as many, and the last one holds anything.
+    ///
+    /// Capacities are a sixteenth larger, because memtables are sealed a little late. A level may
+    /// also hold as much as the next level has. Then levels are still at most half as large as the
+    /// next. And a last level that took much is not rewritten soon for little.
     pub(crate) fn level_for(&self, rest: u64, levels: &[u64], unit: u64) -> usize {
         let mut sum = rest;
         let last = self.levels_max() - 1;
@@ -252,14 +261,14 @@ impl Policy {
     }
 }
 
-/// A moving average of how many messages in a thousand replace something. It forgets by the
-/// messages that come: as many as a sixteenth of the `records` in the leaves weigh as much as all
-/// before them.
+/// A moving average of how many messages in a thousand replace a record. It forgets by the number
+/// of new messages. A sixteenth of the `records` in the leaves weighs as much as all messages
+/// before.
 pub(crate) fn replaced_permille(before: u16, messages: u64, replaced: u64, records: u64) -> u16 {
     let old = u128::from(records / 16) + 1;
     let new = u128::from(messages);
     let sum = old * u128::from(before) + 1000 * u128::from(replaced.min(messages));
-    // Rounded up, so that it does not stick below what it tends to.
+    // Rounded up, so that the average reaches its limit.
     u16::try_from(sum.div_ceil(old + new))
         .unwrap_or(1000)
         .min(1000)
@@ -331,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flush_frees_counts_for_its_pivot() {
+    fn dead_bytes_that_a_flush_frees_count_for_its_pivot() {
         assert_eq!(
             flush_set(&[20, 30, 50, 90], &[80, 0, 0, 0], 10, 200),
             [true, false, false, false]
@@ -379,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_much_goes_though_it_is_short() {
+    fn short_messages_that_hide_much_are_flushed() {
         let pivots = [(90, 0), (10, 400), (10, 30), (0, 0)].map(|(bytes, hidden)| Pending {
             bytes,
             hidden,
@@ -422,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn share_bounds_only_what_replaces_or_hides() {
+    fn the_share_bounds_only_messages_that_replace_or_hide() {
         assert_eq!(POLICY.buffer_bytes_max(64), 6300);
         assert_eq!(POLICY.buffer_bytes_max(1), 100);
         let bytes_max = |live, replaced| {
@@ -443,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn average_follows_what_flushes_find() {
+    fn the_average_follows_what_flushes_find() {
         let mut share = 0;
         for _ in 0..40 {
             share = replaced_permille(share, 100, 100, 10_000);

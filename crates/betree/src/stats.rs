@@ -1,5 +1,5 @@
-//! What a walk over all nodes tells: the pages that a version refers to (D4), and its figures. Page
-//! groups are not read.
+//! A walk over all nodes. It yields the pages that a version refers to (D4), and the version's
+//! figures. It reads no page groups.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use terrapin_structure::StructureStats;
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
 
-/// Calls back for every node, parents first. A node has one parent, so one that is met twice is
-/// damage; that also keeps a walk over hostile pages from taking longer than there are pages. What
-/// cannot be read is passed over, and the first error told at the end.
+/// Calls `visit` for every node, parents first. A node has one parent, so a node that is met twice
+/// is damage. This also bounds a walk over hostile pages by their number. A node that cannot be
+/// read is skipped, and the first such error is returned at the end.
 fn nodes(
     store: &PageStore,
     root: &Root,
-    held: Option<&Arc<LoadedNode>>,
+    root_node: Option<&Arc<LoadedNode>>,
     visit: &mut dyn FnMut(&PageRef, &LoadedNode) -> Result<()>,
 ) -> Result<()> {
     let Root::Node(page, height) = root else {
@@ -26,7 +26,7 @@ fn nodes(
     };
     let mut seen = HashSet::new();
     let mut unread = Ok(());
-    let first = match held {
+    let first = match root_node {
         Some(node) => node.clone(),
         None => load_node(store, page, *height)?,
     };
@@ -34,7 +34,7 @@ fn nodes(
     while let Some((page, node, next)) = path.last_mut() {
         if *next == 0 {
             if !seen.insert(page.id) {
-                return Err(Error::corrupt("node with two parents").with("page", page.id));
+                return Err(Error::corrupt("the node has two parents").with("page", page.id));
             }
             visit(page, node)?;
         }
@@ -58,7 +58,7 @@ fn nodes(
     unread
 }
 
-/// Every page that a tree refers to, once per reference.
+/// Calls `visit` for every page that a tree refers to, once for each reference.
 pub(crate) fn pages(
     store: &PageStore,
     root: &Root,
@@ -81,12 +81,12 @@ pub(crate) fn pages(
     })
 }
 
-/// Nodes may say what they like, and figures that make no sense are no reason to stop.
+/// Saturating: a damaged node may claim any number, and nonsensical figures are no reason to stop.
 fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// A page group as the walk met it: what of it is alive grows with each segment that names it.
+/// A page group that the walk met. Its live bytes grow with each segment that refers to it.
 struct Met {
     group: GroupRef,
     live_bytes: u64,
@@ -122,8 +122,8 @@ fn occupied(page: PageUse) -> u64 {
     page.extent().map_or(page.bytes, |extent| extent.bytes)
 }
 
-/// Buffered bytes above leaves, how many of them replace an equally long record there on average,
-/// and what messages of all buffers hide besides.
+/// Buffered bytes above leaves, and how many of them replace an equally long record on average.
+/// Also the further bytes that messages of all buffers hide.
 #[derive(Default)]
 struct Superseded {
     above_leaves: u64,
@@ -143,7 +143,8 @@ impl Superseded {
         }
     }
 
-    /// Of that many buffered bytes: nodes further up keep no average, theirs is taken for the same.
+    /// The superseded bytes among `buffered` bytes. Higher nodes keep no average: they use that of
+    /// the nodes above leaves.
     fn of(&self, buffered: u64) -> u64 {
         let share = u128::from(buffered) * u128::from(self.replaced);
         let share = u64::try_from(share / u128::from(self.above_leaves.max(1)));
@@ -155,7 +156,7 @@ impl Superseded {
 pub(crate) fn stats(
     store: &PageStore,
     root: &Root,
-    held: Option<&Arc<LoadedNode>>,
+    root_node: Option<&Arc<LoadedNode>>,
 ) -> Result<StructureStats> {
     let mut stats = StructureStats::default();
     let leaf = |group: GroupRef| Met {
@@ -174,7 +175,7 @@ pub(crate) fn stats(
     let mut segments: HashMap<PageId, Met> = HashMap::new();
     let mut leaves = HashSet::new();
     let mut superseded = Superseded::default();
-    nodes(store, root, held, &mut |page, node| {
+    nodes(store, root, root_node, &mut |page, node| {
         stats.nodes += 1;
         add(&mut stats.page_bytes, u64::from(page.bytes));
         let bytes = u64::from(page.bytes);

@@ -1,5 +1,5 @@
-//! What a long scan reads ahead: blocks of the leaf that it stands in, and of those behind it, are
-//! under way while it goes over those before them, so that the device and the reader work at once.
+//! Blocks that a long scan reads ahead. They are being read while the scan uses earlier blocks, so
+//! that the device and the reader work at the same time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,26 +9,27 @@ use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, PageStore, Reading};
 
-/// Most cached blocks among those that are to come.
+/// Most cached blocks among those to come.
 const CACHED_AHEAD_MAX: usize = 128;
 
-/// Blocks in the order in which a scan comes to them. It holds none of the cache's, which may go
-/// meanwhile: only those of the oldest read, once that is over.
+/// Blocks in the order in which a scan reaches them. A stream does not hold cached blocks, which
+/// may be evicted meanwhile. It holds only the blocks of its oldest read, once that read is
+/// complete.
 pub(crate) struct Stream {
     reading: Reading,
     fill: Fill,
-    /// Of those that nobody took, whether each is read here; else it was cached when it was added.
+    /// For each block that was not taken yet: whether this stream reads it. If not, it was cached
+    /// when it was added.
     coming: VecDeque<bool>,
-    /// How many of these were cached.
+    /// How many of these blocks were cached.
     cached: usize,
-    /// The first of those that are read, as far as they came; what is wrong with one is told to who
-    /// comes to it.
+    /// The first blocks that were read. An error is returned when the scan reaches its block.
     read: VecDeque<Result<Arc<Block>>>,
 }
 
 impl Stream {
-    /// An empty one, of which so many bytes are under way at most, for a scan that passed so many;
-    /// none when memory is short.
+    /// An empty stream with at most `bytes` bytes in flight, for a scan that passed `passed` bytes;
+    /// `None` if memory is short.
     pub(crate) fn new(store: &PageStore, fill: Fill, bytes: usize, passed: u64) -> Option<Self> {
         Some(Stream {
             reading: store.stream(fill, bytes, passed)?,
@@ -39,23 +40,23 @@ impl Stream {
         })
     }
 
-    /// Whether it is worth while to add blocks.
+    /// Whether adding blocks is worthwhile.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.reading.has_room() && self.cached < CACHED_AHEAD_MAX
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.reading.is_empty()
     }
 
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     pub(crate) fn bytes_ahead(&self) -> u64 {
         self.reading.bytes_allowed() as u64
     }
 
-    /// Adds a block; `false` when there is no room.
+    /// Adds a block; returns `false` if there is no room.
     pub(crate) fn add(
         &mut self,
         store: &PageStore,
@@ -81,23 +82,24 @@ impl Stream {
         Ok(added)
     }
 
-    /// Has the index of a group cached when the blocks that were added are; `false` when there is
-    /// no room.
+    /// Adds the index of a group, which is cached when the blocks before it have arrived. Returns
+    /// `false` if there is no room.
     pub(crate) fn add_index(&mut self, store: &PageStore, group: &GroupRef) -> Result<bool> {
         store.want_index(&mut self.reading, group)
     }
 
-    /// Has the device begin what was added.
+    /// Starts the reads that were added.
     pub(crate) fn start(&mut self, store: &PageStore) -> Result<()> {
         store.start(&mut self.reading)
     }
 
-    /// Where no block is under way: takes the indexes of one read.
+    /// Takes the indexes of one read. Called if no block is in flight.
     pub(crate) fn take_indexes(&mut self, store: &PageStore) -> Result<()> {
         store.take_oldest(&mut self.reading, &mut self.read)
     }
 
-    /// The next block, which was added as that one, if it is at hand and sound.
+    /// Takes the next block, which was added with this group and number, if it has arrived and is
+    /// sound.
     pub(crate) fn take_ready(
         &mut self,
         store: &PageStore,
@@ -115,10 +117,10 @@ impl Stream {
         Some(block)
     }
 
-    /// Waits until the next block is at hand, if it is read here. An error is what is wrong with
-    /// it.
+    /// Waits until the next block has arrived, if this stream reads it. Returns the block's error,
+    /// if any.
     pub(crate) fn wait(&mut self, store: &PageStore) -> Result<()> {
-        // Some reads are of indexes only.
+        // Some reads have only indexes.
         while self.read.is_empty() && !self.reading.is_empty() {
             store.take_oldest(&mut self.reading, &mut self.read)?;
         }
@@ -128,8 +130,8 @@ impl Stream {
         }
     }
 
-    /// Leaves blocks that were cached when they were added to the caller: how many are next, up to
-    /// so many.
+    /// Removes the next blocks that were cached when they were added, up to `most`, and returns how
+    /// many. The caller reads them.
     pub(crate) fn leave_cached(&mut self, most: usize) -> usize {
         let next = self.coming.iter().take(most);
         let count = next.take_while(|is_read| !**is_read).count();
@@ -138,7 +140,7 @@ impl Stream {
         count
     }
 
-    /// The last so many of these are to come as before.
+    /// Puts the last `count` of these blocks back.
     pub(crate) fn take_back(&mut self, count: usize) {
         (0..count).for_each(|_| self.coming.push_front(false));
         self.cached += count;

@@ -1,4 +1,4 @@
-//! The structure itself: what the engine makes versions and merges with.
+//! The tree as a structure: the engine makes versions and merges with it.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::node::Root;
 use crate::plan::Policy;
 use crate::version::TreeVersion;
 
-/// What shapes a tree, besides [`MergeOptions`].
+/// Parameters of a tree, besides [`MergeOptions`].
 #[derive(Clone, Debug)]
 pub struct BeTreeParams {
-    /// ρ: most pivots of a node, from 4 to 1024. It does not matter much (DESIGN §6); tests make it
-    /// small so that trees are high. May differ from one opening to the next.
+    /// ρ: most pivots of a node, from 4 to 1024. Its effect on speed is small. Tests use a small
+    /// fan-out to make high trees. It may differ from one opening to the next.
     pub fanout: usize,
-    /// What the memory of merges is charged to.
+    /// The budget that the memory of merges is charged to.
     pub budget: Arc<Budget>,
 }
 
 impl BeTreeParams {
-    /// The default fan-out of 64, and a budget.
+    /// Parameters with the default fan-out of 64.
     #[must_use]
     pub fn new(budget: Arc<Budget>) -> Self {
         BeTreeParams { fanout: 64, budget }
@@ -39,7 +39,7 @@ pub struct BeTree {
 }
 
 impl BeTree {
-    /// The structure, over a store. Panics when the fan-out is out of bounds.
+    /// Makes the structure over a store. Panics if the fan-out is out of bounds.
     #[must_use]
     pub fn new(store: Arc<PageStore>, params: BeTreeParams) -> Arc<Self> {
         assert!(
@@ -50,7 +50,7 @@ impl BeTree {
         Arc::new(BeTree { store, params })
     }
 
-    /// What all tasks of a merge into a version work with.
+    /// The context that all tasks of a merge into a version share.
     fn context(
         &self,
         base: &TreeVersion,
@@ -59,14 +59,14 @@ impl BeTree {
         stretch: Option<KeyRange>,
     ) -> Result<Context> {
         if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
-            return Err(Error::invalid("group bytes out of bounds")
+            return Err(Error::invalid("group_bytes is out of bounds")
                 .with("bytes", options.group_bytes)
                 .with("limit", GROUP_TARGET_BYTES_MAX));
         }
         if !(self.store.unit() as usize..=TARGET_BYTES_MAX)
             .contains(&(options.block_bytes as usize))
         {
-            return Err(Error::invalid("block bytes out of bounds")
+            return Err(Error::invalid("block_bytes is out of bounds")
                 .with("bytes", options.block_bytes)
                 .with("limit", TARGET_BYTES_MAX));
         }
@@ -140,5 +140,5 @@ impl Structure for BeTree {
 
 fn own(version: &Arc<dyn Version>) -> Result<&TreeVersion> {
     let own = version.as_any().downcast_ref::<TreeVersion>();
-    own.ok_or_else(|| Error::invalid("a version of another structure"))
+    own.ok_or_else(|| Error::invalid("the version belongs to another structure"))
 }

@@ -1,6 +1,6 @@
-//! The full check of a version: every byte of every page that it refers to, and what must hold
-//! between them (see the rules in [`crate::node`]). Pages are read from the device, not from the
-//! cache. What cannot be read is reported and left out; the rest is checked all the same.
+//! The full check of a version: every byte of every page that it refers to, and the rules between
+//! pages (see [`crate::node`]). Pages are read from the device, not from the cache. What cannot be
+//! read is reported and skipped; everything else is still checked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -21,7 +21,7 @@ use crate::walk::ReadAhead;
 ///
 /// # Errors
 ///
-/// Those that say nothing about the data, such as
+/// Errors that are not about the data, such as
 /// [`ErrorKind::Closed`](terrapin_base::ErrorKind::Closed). Damage and device errors are findings.
 pub(crate) fn verify(
     store: &Arc<PageStore>,
@@ -42,7 +42,10 @@ pub(crate) fn verify(
                 .node(page, *height, Bound::Unbounded, Bound::Unbounded)?
                 .is_some_and(|sums| sums.records == 0)
             {
-                check.report("root", "no record below a root that is a node");
+                check.report(
+                    "root",
+                    "the root is a node, but there is no record below it",
+                );
             }
         }
     }
@@ -53,9 +56,9 @@ pub(crate) fn verify(
 struct Check<'a> {
     store: &'a Arc<PageStore>,
     found: &'a mut dyn FnMut(Finding),
-    /// Groups met so far, each with whether its own bytes are sound.
+    /// Groups met so far, and whether the bytes of each are sound.
     groups: HashMap<PageId, (GroupRef, bool)>,
-    /// Pages of all kinds.
+    /// Pages of all kinds met so far.
     pages: HashMap<PageId, PageUse>,
 }
 
@@ -64,7 +67,7 @@ impl Check<'_> {
         (self.found)(Finding::new(place, message));
     }
 
-    /// Makes a finding of an error that is about the data.
+    /// Turns an error about the data into a finding.
     fn survive<T>(
         &mut self,
         place: impl FnOnce() -> String,
@@ -80,8 +83,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a node and what is below it. Goes as deep as the height says, which is bounded when a
-    /// root is decoded.
+    /// Checks a node and all below it. The recursion is as deep as the height, which is bounded
+    /// when a root is decoded.
     fn node(
         &mut self,
         page: &PageRef,
@@ -91,7 +94,7 @@ impl Check<'_> {
     ) -> Result<Option<Sums>> {
         let place = || node_place(page);
         if self.pages.insert(page.id, PageUse::from(page)).is_some() {
-            self.report(place(), "referred to twice");
+            self.report(place(), "the node is referred to twice");
             return Ok(None);
         }
         let read = self.store.read_page(page, PageKind::Node);
@@ -111,7 +114,7 @@ impl Check<'_> {
                 self.report(
                     place(),
                     format!(
-                        "pivot outside of the node's key range: {}",
+                        "a pivot is outside of the node's key range: {}",
                         shown(&pivot.lower)
                     ),
                 );
@@ -128,8 +131,8 @@ impl Check<'_> {
                 )?;
             }
         }
-        // What the node says of its children is checked against what they say, down to the leaves:
-        // so its own sums are right if they are.
+        // A node's sums are computed from its children's, down to the leaves. So they are correct
+        // if each child's are.
         let mut all_known = true;
         for (number, pivot) in node.pivots.iter().enumerate() {
             let lower = if number == 0 {
@@ -147,7 +150,7 @@ impl Check<'_> {
                     let found = self.node(page, height - 1, lower, upper)?;
                     all_known &= found.is_some();
                     if let Some(found) = found.filter(|found| found != said) {
-                        let message = format!("child holds {found:?}, not {said:?}");
+                        let message = format!("the child's sums are {found:?}, not {said:?}");
                         self.report(format!("{}, pivot {number}", place()), message);
                     }
                 }
@@ -159,7 +162,7 @@ impl Check<'_> {
     /// Checks a leaf against its key range.
     fn leaf(&mut self, group: &GroupRef, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         if self.groups.contains_key(&group.id) {
-            self.report(group_place(group), "leaf that is referred to twice");
+            self.report(group_place(group), "the leaf is referred to twice");
         }
         if !self.group(group)? {
             return Ok(());
@@ -167,7 +170,7 @@ impl Check<'_> {
         if group.tombstones > 0 {
             self.report(
                 group_place(group),
-                format!("{} deletes in a leaf", group.tombstones),
+                format!("the leaf has {} deletes", group.tombstones),
             );
         }
         let index = self.store.index(group);
@@ -176,7 +179,7 @@ impl Check<'_> {
                 if !lets_in_above(lower, key) || !lets_in_below(upper, key) {
                     self.report(
                         group_place(group),
-                        format!("key outside of the leaf's range: {}", shown(key)),
+                        format!("a key is outside of the leaf's key range: {}", shown(key)),
                     );
                 }
             }
@@ -184,8 +187,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks a segment: its group, and that its live parts say what the group holds for their
-    /// pivots.
+    /// Checks a segment: its group, and the counts of its live parts against the group's content.
     fn segment(
         &mut self,
         node: &LoadedNode,
@@ -199,7 +201,7 @@ impl Check<'_> {
             self.report(
                 place,
                 format!(
-                    "segment outside of the node's range: {} to {}",
+                    "a segment is outside of the node's key range: {} to {}",
                     shown(min),
                     shown(max)
                 ),
@@ -208,8 +210,8 @@ impl Check<'_> {
         if !self.group(&segment.group)? {
             return Ok(());
         }
-        let held = self.held(node, segment);
-        let Some(held) = self.survive(|| place.to_owned(), held)? else {
+        let content = self.content(node, segment);
+        let Some(content) = self.survive(|| place.to_owned(), content)? else {
             return Ok(());
         };
         let index = self.store.index(&segment.group);
@@ -217,7 +219,7 @@ impl Check<'_> {
             return Ok(());
         };
         for part in &segment.live {
-            let (records, bytes) = held
+            let (records, bytes) = content
                 .get(&usize::from(part.pivot))
                 .copied()
                 .unwrap_or_default();
@@ -243,8 +245,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// How many messages and bytes a segment has for each pivot, dead ones included.
-    fn held(&self, node: &LoadedNode, segment: &Segment) -> Result<BTreeMap<usize, (u64, u64)>> {
+    /// Messages and bytes of a segment for each pivot, including flushed ones.
+    fn content(&self, node: &LoadedNode, segment: &Segment) -> Result<BTreeMap<usize, (u64, u64)>> {
         let bounds = (
             Bound::Included(&segment.min[..]),
             Bound::Included(&segment.max[..]),
@@ -257,22 +259,25 @@ impl Check<'_> {
             ReadAhead::MERGE,
         )?;
         cursor.start()?;
-        let mut held = BTreeMap::new();
+        let mut content = BTreeMap::new();
         while let Some(key) = cursor.current_key() {
-            let (records, bytes) = held.entry(node.pivot_of(key)).or_insert((0, 0));
+            let (records, bytes) = content.entry(node.pivot_of(key)).or_insert((0, 0));
             *records += 1;
             *bytes += (key.len() + cursor.current_message().value_bytes()) as u64;
             cursor.step()?;
         }
-        Ok(held)
+        Ok(content)
     }
 
-    /// Checks a group's own bytes, once; whether they are sound.
+    /// Checks a group's own bytes once. Returns whether they are sound.
     fn group(&mut self, group: &GroupRef) -> Result<bool> {
         if let Some((before, sound)) = self.groups.get(&group.id) {
             let sound = *sound;
             if before != group {
-                self.report(group_place(group), "described in two ways");
+                self.report(
+                    group_place(group),
+                    "two references describe the group differently",
+                );
                 return Ok(false);
             }
             return Ok(sound);
@@ -282,12 +287,12 @@ impl Check<'_> {
         let sound = self.survive(|| group_place(group), report)?.is_some();
         self.groups.insert(group.id, (*group, sound));
         if self.pages.insert(group.id, PageUse::from(group)).is_some() {
-            self.report(group_place(group), "has the id of a node");
+            self.report(group_place(group), "the group has the id of another page");
         }
         Ok(sound)
     }
 
-    /// Reports pages that lie on one another.
+    /// Reports pages that overlap.
     fn overlaps(&mut self) {
         let mut pages: Vec<PageUse> = self.pages.values().copied().collect();
         pages.sort_unstable_by_key(|page| (page.offset, page.id));
@@ -296,14 +301,14 @@ impl Check<'_> {
             let Some(extent) = page.extent() else {
                 self.report(
                     format!("page {}", page.id),
-                    format!("impossible place: offset {}", page.offset),
+                    format!("impossible offset {}", page.offset),
                 );
                 continue;
             };
             if let Some((_, other)) = reached.filter(|(end, _)| *end > extent.offset) {
                 self.report(
                     format!("page {}", page.id),
-                    format!("lies on page {other}, at offset {}", page.offset),
+                    format!("overlaps page {other}, at offset {}", page.offset),
                 );
             }
             if reached.is_none_or(|(end, _)| end < extent.end()) {
@@ -313,8 +318,8 @@ impl Check<'_> {
     }
 }
 
-/// Least and most that a segment can hide for a pivot: of a block that has messages for others,
-/// too, nobody knows which of them hide how much.
+/// Least and most bytes that a segment can hide for a pivot. If a block also has messages for other
+/// pivots, the share of each is not known.
 fn hidden_bounds(
     index: &GroupIndex,
     segment: &Segment,
@@ -340,7 +345,7 @@ fn group_place(group: &GroupRef) -> String {
     format!("group {} at offset {}", group.id, group.offset)
 }
 
-/// A key as text: printable bytes as they are, at most 64.
+/// A key as text: at most 64 bytes, with unprintable bytes escaped.
 fn shown(key: &[u8]) -> String {
     let cut = &key[..key.len().min(64)];
     format!(

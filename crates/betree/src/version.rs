@@ -1,5 +1,5 @@
-//! A version of the tree: a root, and all that can be asked of it. Immutable; the pages below it
-//! are kept by whoever holds the version (a pin of its generation, or the guard of a private root).
+//! A version of the tree: a root, and all operations on it. It is immutable. The owner of a version
+//! keeps its pages, by a pin of its generation or by the guard of a private root.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -22,29 +22,30 @@ use crate::{estimate, stats, verify};
 pub(crate) struct TreeVersion {
     store: Arc<PageStore>,
     root: Root,
-    /// The root node, if there is one: held here, it costs lookups no visit to the cache.
+    /// The root node, if the root is a node. Lookups then need no visit to the cache for it.
     node: Option<Arc<LoadedNode>>,
-    /// The same, where it could not be read at first.
+    /// The root node, if it could not be read at first.
     late: OnceLock<Arc<LoadedNode>>,
-    /// The two again, for scans.
+    /// Stripes of references to the store and to the root node, for scans.
     stores: Shares<PageStore>,
     nodes: Shares<LoadedNode>,
-    /// The direct way to the leaf, if that is the whole tree.
+    /// The handle of the leaf, if that is the whole tree.
     leaf: GroupHandle,
     leaf_filters: Arc<LeafFilters>,
-    /// What a compaction of all of it has to do, once somebody asked: a version never changes.
+    /// The work of a compaction of the whole tree, once computed: a version never changes.
     to_compact: OnceLock<ToCompact>,
 }
 
 impl TreeVersion {
-    /// The version below a root, of a tree of which nothing was learnt yet; reads the root node.
+    /// Opens the version of a root, for a tree without experience of its leaf filters. Reads the
+    /// root node.
     #[cfg(test)]
     pub(crate) fn open(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
         Self::next(store, root, &Arc::default())
     }
 
-    /// The version below a root that follows others of the same tree, of which that was learnt;
-    /// reads the root node.
+    /// Opens the version of a root that follows other versions of the same tree. `leaf_filters` is
+    /// the experience of those. Reads the root node.
     pub(crate) fn next(
         store: &Arc<PageStore>,
         root: Root,
@@ -57,7 +58,7 @@ impl TreeVersion {
         Ok(Self::new(store, root, node, leaf_filters.clone()))
     }
 
-    /// As [`TreeVersion::next`], where the root node is in memory: `node`, if the root is one.
+    /// Like [`TreeVersion::next`], if the root node is in memory: `node`, if the root is a node.
     pub(crate) fn made(
         store: &Arc<PageStore>,
         root: Root,
@@ -67,14 +68,14 @@ impl TreeVersion {
         Self::new(store, root, node, leaf_filters.clone())
     }
 
-    /// The root node, if there is one and it could be read at first.
+    /// The root node, if the root is a node that could be read at first.
     pub(crate) fn root_node(&self) -> Option<&Arc<LoadedNode>> {
         self.node.as_ref()
     }
 
-    /// As [`TreeVersion::next`], of a tree of which nothing was learnt yet and whose root is on the
-    /// device since an earlier life. A node that is damaged, or that the device does not give, is
-    /// an error of whoever asks for records of this tree: others may be sound.
+    /// Like [`TreeVersion::next`], for a tree whose root is on the device since an earlier life. If
+    /// the root node is damaged or cannot be read, only reads of this tree fail: other trees may be
+    /// sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
         let leaf_filters = Arc::default();
         match Self::next(store, root, &leaf_filters) {
@@ -112,7 +113,7 @@ impl TreeVersion {
         &self.root
     }
 
-    /// What this and other versions of the tree learnt of leaves' filters.
+    /// What versions of this tree have learned about leaf filters.
     pub(crate) fn leaf_filters(&self) -> &Arc<LeafFilters> {
         &self.leaf_filters
     }
@@ -127,13 +128,14 @@ impl TreeVersion {
         }
     }
 
-    /// What lookups go by.
+    /// Where lookups start, and what they learn about leaf filters.
     #[inline]
     fn way(&self) -> Result<(Top<'_>, &LeafFilters)> {
         Ok((self.top()?, &self.leaf_filters))
     }
 
-    /// The same without a root node: there is none, or it could not be read, which is tried again.
+    /// Where lookups start if there is no root node, or if it could not be read. Tries the read
+    /// again.
     #[cold]
     fn late_top(&self) -> Result<Top<'_>> {
         let node = self.late_node()?;
@@ -169,9 +171,11 @@ impl Version for TreeVersion {
 
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()> {
         if keys.len() != out.len() {
-            return Err(Error::invalid("as many places as keys are needed")
-                .with("keys", keys.len())
-                .with("places", out.len()));
+            return Err(Error::invalid(
+                "the number of result places differs from the number of keys",
+            )
+            .with("keys", keys.len())
+            .with("places", out.len()));
         }
         find_many(&self.store, self.way()?, keys, out)
     }

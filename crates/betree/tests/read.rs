@@ -1,6 +1,6 @@
-//! Reading trees that merges made, against a map: lookups, scans both ways, estimates, figures and
-//! `verify` after every merge. Leaves, blocks and fan-out are tiny, so that a few thousand keys
-//! make a tree of several levels.
+//! Reads of trees that merges made, compared with a map: lookups, scans in both directions,
+//! estimates, figures and `verify` after every merge. Leaves, blocks and fan-out are tiny, so a few
+//! thousand keys make a tree of several levels.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Purpose, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Purpose, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, File, FileThrough, FilesThrough, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, MergeInput, MergeOptions, MergeStep, Message, MessageCursor, Structure,
-    Version,
+    Direction, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
 };
 
 struct Memtable(Vec<(Vec<u8>, Option<Vec<u8>>)>);
@@ -86,7 +85,7 @@ impl Random {
     }
 }
 
-/// A tree, the store that it lies in, and what it should hold.
+/// A tree, its store, and its expected content.
 struct Bed {
     store: Arc<PageStore>,
     budget: Arc<Budget>,
@@ -160,7 +159,7 @@ impl Bed {
         self.version = merged.version;
     }
 
-    /// Empties the cache, so that reads go to the pages.
+    /// Empties the cache, so that reads go to the device.
     fn forget_cache(&self) {
         let limit = self.budget.limit();
         self.budget.set_limit(0);
@@ -168,7 +167,7 @@ impl Bed {
         self.budget.set_limit(limit);
     }
 
-    /// Compares everything that can be read with the model.
+    /// Compares all reads with the model.
     fn check(&self, random: &mut Random) {
         let mut findings = Vec::new();
         self.version
@@ -278,7 +277,7 @@ fn key(random: &mut Random, below: u64) -> Vec<u8> {
 }
 
 #[test]
-fn trees_that_grow_and_shrink_read_as_the_model() {
+fn trees_that_grow_and_shrink_match_the_model() {
     for (seed, fanout, group_bytes) in [(1, 4, 2048), (2, 8, 4096), (3, 5, 8192)] {
         let mut random = Random(seed);
         let mut bed = Bed::new(group_bytes, fanout);
@@ -339,7 +338,7 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
 /// How often a reader waited.
 #[derive(Default)]
 struct Waits {
-    /// Whether the reader has asked for something since it last waited.
+    /// Whether the reader has started a read since it last waited.
     asked: AtomicBool,
     count: AtomicU64,
 }
@@ -363,8 +362,8 @@ impl FileThrough for CountingFile {
         self.file.read_at(buffer, offset)
     }
 
-    /// The store looks here when it finds out what a read covers. It does so for all reads of a
-    /// batch before the first is done.
+    /// The store calls this when it computes what a read covers. It does so for all reads of a
+    /// batch before the first read is complete.
     fn alignment(&self) -> u32 {
         self.waits.asked.store(true, Ordering::Relaxed);
         self.file.alignment()
@@ -384,7 +383,7 @@ fn many_large_values_are_waited_for_together() {
     let key = |i: usize| format!("key/{i:06}").into_bytes();
     let value = |i: usize| vec![i as u8; 32 << 10];
     bed.merge((0..24).map(|i| (key(i), Some(value(i)))).collect());
-    // None beside another.
+    // No two of these keys are neighbours.
     let keys: Vec<_> = (0..24).step_by(3).map(key).collect();
     let asked: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
     let mut out = vec![None; asked.len()];
@@ -393,7 +392,7 @@ fn many_large_values_are_waited_for_together() {
     bed.version.multi_get(&asked, &mut out).unwrap();
     let waited = waits.count.load(Ordering::Relaxed) - before;
     assert_eq!(bed.store.metrics().read.get_reads - reads, 8);
-    // One may be for the filter.
+    // One wait may be for the filter.
     assert!((1..=2).contains(&waited), "{waited} waits");
     for (number, found) in out.iter().enumerate() {
         assert_eq!(found.as_deref(), Some(&value(3 * number)[..]));
@@ -402,9 +401,9 @@ fn many_large_values_are_waited_for_together() {
 }
 
 #[test]
-fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
+fn blocks_that_replace_cached_ones_are_cached_too() {
     let mut bed = Bed::new(32 << 10, 16);
-    // Everything goes to the leaves.
+    // All messages go to the leaves.
     bed.options.space_is_short = true;
     let key = |i: u64| format!("key/{i:06}").into_bytes();
     let put = |i: u64, byte: u8| (key(i), Some(vec![byte; 100]));
@@ -423,8 +422,8 @@ fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
     let blocks = reads(&bed, &mut (0..2000).map(|i| i * 10));
     assert!(blocks > 400, "{blocks}");
 
-    // Of a value in ten, with new keys between them and some that go; and three times, so that
-    // heirs have heirs.
+    // Overwrites one value in ten, inserts keys between them, and deletes some. Three rounds, so
+    // that successors have successors.
     for round in 2..5u8 {
         let first = u64::from(round);
         let overwritten = (first..4000).step_by(10).map(|i| put(i * 10, round));
@@ -435,16 +434,16 @@ fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
         bed.merge(overwritten.chain(new).chain(gone).collect());
         while bed.store.reclaim_step().unwrap() {}
         let again = reads(&bed, &mut (0..19_500));
-        // But for some of new keys alone, at the edges of leaves.
+        // Blocks with new keys only, at the edges of leaves, may be read.
         assert!(again <= 2, "{again} in round {round}");
     }
-    // Behind them nothing was cached, nor is it now.
+    // Nothing behind them was cached before, so nothing is now.
     let behind = reads(&bed, &mut (2100..4000).map(|i| i * 10));
     assert!(behind > 350, "{behind}");
 }
 
 #[test]
-fn a_buffered_tree_that_is_cached_stays_so_as_it_is_merged_into() {
+fn a_cached_buffered_tree_stays_cached_through_merges() {
     let mut random = Random(12);
     let mut bed = Bed::new(64 << 10, 16);
     let all = (Bound::Unbounded, Bound::Unbounded);
@@ -469,7 +468,7 @@ fn a_buffered_tree_that_is_cached_stays_so_as_it_is_merged_into() {
     }
     println!("{read} bytes read of {written} written");
     assert!(bed.version.stats().unwrap().buffered_records > 1000);
-    // What lies alone in a level that was empty is read, and nothing else.
+    // Only messages that were alone in an empty level are read.
     assert!(read * 4 < written, "{read} of {written}");
 }
 

@@ -1,16 +1,16 @@
-//! How fast a memtable is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert,
-//! get, and drain in order.
+//! Measures a memtable: `insert_speed [records] [value bytes]`. It prints nanoseconds a record to
+//! insert, to get, and to drain in order.
 //!
-//! Figures of two threads are wall time over all records; one and two alternate, so that a drift of
-//! the machine shows. The drain copies every key and value out, as a merge does.
+//! Figures for two threads are wall time over all records. Runs with one and two threads alternate,
+//! so that a drift of the machine shows. The drain copies every key and value out, as a merge does.
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Memtable, Op, Pool};
+use terrapin_base::{Budget, Lsn, Message};
+use terrapin_memtable::{Memtable, Pool};
 
 fn mix(n: u64) -> u64 {
     let z = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,7 +41,7 @@ fn fill(
     let mut key = Vec::new();
     for n in numbers {
         make(n, &mut key);
-        memtable.insert(&key, Lsn(n + 1), Op::Put(value));
+        memtable.insert(&key, Lsn(n + 1), Message::Put(value));
     }
 }
 
@@ -68,7 +68,7 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
         });
         let insert = ns(start, records);
 
-        // Both on every memtable: how it was filled and how it is read are two things.
+        // Each memtable is read by one thread and by two, however it was filled.
         let get = |readers: u64| {
             let start = Instant::now();
             std::thread::scope(|scope| {
@@ -76,8 +76,8 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
                     let memtable = &memtable;
                     scope.spawn(move || {
                         let mut key = Vec::new();
-                        // Sequences of their own, or each would find what the other has just
-                        // brought into the cache.
+                        // Each reader has its own sequence. Otherwise one would find in the cache
+                        // what the other has just read.
                         for n in 0..records / readers {
                             make(mix((t + 1) << 40 | n) % records, &mut key);
                             assert!(black_box(memtable.get(&key, Lsn(u64::MAX))).is_some());
@@ -101,7 +101,7 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
             }
             let mut count = 0;
             while let Some(key) = cursor.key() {
-                let value = cursor.op().value().unwrap_or_default();
+                let value = cursor.message().value().unwrap_or_default();
                 if at + key.len() + value.len() > out.len() {
                     black_box(&out);
                     at = 0;

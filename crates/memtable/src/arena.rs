@@ -1,15 +1,17 @@
-//! The memtable's memory: taken chunk by chunk, given out piece by piece, given back all at once
-//! when the memtable goes.
+//! The memory of a memtable. It takes chunks, hands out pieces, and gives everything back when the
+//! memtable is dropped.
 //!
-//! Every thread that writes owns a slot (`slots`): two bump pointers, for records and for nodes,
-//! each over a *sub-chunk* cut from the newest chunk, and its share of the memtable's counts.
-//! Allocating and counting thus take no lock and write no shared cache line; a lock is taken once
-//! per sub-chunk, or for a large record. Threads without a slot share one, under a lock.
+//! Each writing thread owns a slot (`thread_number`). A slot has two bump pointers, for records and
+//! for nodes, each over a *sub-chunk* of the newest chunk. It also has the thread's share of the
+//! memtable's counts. So allocating and counting take no lock and write no shared cache line. A
+//! thread takes a lock once per sub-chunk, and for a large record. Threads without a slot of their
+//! own share a few slots, each under a lock.
 //!
-//! Chunks grow with the memtable, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with
-//! what their slot has taken, and slots come with the first insert: a database may have thousands
-//! of keyspaces that hold next to nothing, and dozens of threads that write a little to each. What
-//! is charged for a memtable is what a merge of it frees, so an empty one is charged nothing.
+//! Chunks grow with the memtable, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`]. Sub-chunks grow
+//! with the bytes that their slot has taken, and slots are made at the first insert. A database may
+//! have thousands of nearly empty keyspaces, and dozens of threads that write a little to each. The
+//! budget is charged with what a merge of the memtable frees, so an empty memtable is charged
+//! nothing.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -20,22 +22,23 @@ use terrapin_base::sync::{
 use terrapin_base::{Budget, Purpose};
 
 use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
-use crate::slots::{self, Number};
+use crate::thread_number::{self, Number};
 
-/// Size of a memtable's first chunk.
+/// Bytes of a memtable's first chunk.
 pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
-/// A slot's first sub-chunks, for records and for nodes.
+/// Bytes of a slot's first sub-chunks, for records and for nodes.
 const FIRST_SUB_CHUNK_BYTES: usize = 256;
-/// The largest.
+/// Bytes of the largest sub-chunk.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
-/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a memtable
-/// that is small when it is sealed, as where many keyspaces share the memory, about a tenth is
-/// unused.
+/// The next chunk or sub-chunk is this part (1/n) of all bytes taken so far. So a memtable that is
+/// sealed while small has about a tenth of its memory unused. This happens if many keyspaces share
+/// the memory.
 const GROWTH_PART: usize = 4;
-/// From this size on a memtable's memory doubles with each chunk, and soon takes whole huge pages.
+/// From this size on, the memory of a memtable doubles with each chunk, and soon consists of whole
+/// huge pages.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Counts that a slot keeps and a memtable sums up.
+/// Counts that each slot keeps. A memtable adds them up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
     /// Key and value bytes of newest versions.
@@ -50,13 +53,13 @@ pub(crate) enum Count {
 
 const COUNTS: usize = 4;
 
-/// Slots that come together, with the first insert of a thread that owns one of them.
+/// Slots that are made together, when a thread that owns one of them inserts first.
 const GROUP_SLOTS: usize = 4;
-const GROUPS: usize = (slots::OWNED + slots::SHARED).div_ceil(GROUP_SLOTS);
+const GROUPS: usize = (thread_number::OWNED + thread_number::SHARED).div_ceil(GROUP_SLOTS);
 
-type Group = Box<[Slot; GROUP_SLOTS]>;
+type Group = Box<[ThreadSlot; GROUP_SLOTS]>;
 
-/// A range of memory that is given out from its start.
+/// A range of memory that is handed out from its start.
 struct Bump {
     next: Cell<*mut u8>,
     left: Cell<usize>,
@@ -83,26 +86,26 @@ impl Bump {
     }
 }
 
-/// What one thread owns of a memtable; two cache lines, so that neighbours never share one.
+/// A thread's part of a memtable. It fills two cache lines, so that neighbours never share one.
 #[repr(align(128))]
-struct Slot {
+struct ThreadSlot {
     records: Bump,
     nodes: Bump,
-    /// Written by the owner only, read by all.
+    /// Only the owner writes them; all threads read them.
     counts: [AtomicI64; COUNTS],
 }
 
-/// What was cut from a chunk.
-struct Cut {
+/// A piece of a chunk.
+struct SubChunk {
     at: NonNull<u8>,
     bytes: usize,
-    /// It begins where the asker's last sub-chunk ends, in the same chunk.
-    goes_on: bool,
+    /// The piece begins where the last sub-chunk of the same slot ends, in the same chunk.
+    is_contiguous: bool,
 }
 
 struct Shared {
     chunks: Vec<Chunk>,
-    /// The newest ordinary chunk's rest.
+    /// The unused rest of the newest ordinary chunk.
     next: *mut u8,
     left: usize,
 }
@@ -114,25 +117,26 @@ unsafe impl Send for Shared {}
 pub(crate) struct Arena {
     budget: Arc<Budget>,
     pool: Option<Arc<Pool>>,
-    /// Every allocation is a chunk of its own, so that a memory checker sees its bounds. For tests.
+    /// Each allocation is a chunk of its own, so that a memory checker sees its bounds. Only tests
+    /// set this.
     exact: bool,
     bytes: AtomicU64,
-    /// Slots that may have counts: those below this number.
+    /// Only slots below this number can have counts.
     slots_used: AtomicUsize,
-    /// One slot for each number, in groups; none of a group before a thread enters that has one of
-    /// its numbers.
+    /// One slot for each thread number, in groups. A group is made when a thread with one of its
+    /// numbers first inserts.
     slots: [OnceLock<Group>; GROUPS],
-    /// For each number that threads share: held by the one that is in its slot.
-    sharing: [Mutex<()>; slots::SHARED],
+    /// One lock for each shared thread number. The thread that uses the number's slot holds it.
+    sharing: [Mutex<()>; thread_number::SHARED],
     shared: Mutex<Shared>,
 }
 
-// SAFETY: the cells of slot i are touched only by the thread whose own number is i, those of a
-// number that is shared only under its lock of `sharing` (see `enter`); `slots` hands numbers over
-// with a happens-before edge. Everything else is atomic or locked.
+// SAFETY: only the thread whose own number is i touches the cells of slot i. The cells of a shared
+// number are touched only under its lock in `sharing` (see `enter`). `thread_number` passes numbers
+// on with a happens-before edge. Everything else is atomic or locked.
 unsafe impl Sync for Arena {}
-// SAFETY: nothing in it is bound to a thread: whoever owns the arena reaches the cells only through
-// `enter`.
+// SAFETY: nothing in an arena belongs to one thread. The owner of the arena reaches the cells only
+// through `enter`.
 unsafe impl Send for Arena {}
 
 impl Arena {
@@ -153,13 +157,13 @@ impl Arena {
         }
     }
 
-    /// The current thread's slot.
+    /// Enters the slot of the current thread.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
-        let (number, guard) = match slots::current() {
+        let (number, guard) = match thread_number::current() {
             Number::Own(number) => (number, None),
             Number::Shared(number) => {
-                let sharing = &self.sharing[number - slots::OWNED];
+                let sharing = &self.sharing[number - thread_number::OWNED];
                 (number, Some(sharing.lock()))
             }
         };
@@ -177,7 +181,7 @@ impl Arena {
 
     #[cold]
     fn make_group(&self, group: usize) -> &Group {
-        let fresh = Box::new(std::array::from_fn(|_| Slot {
+        let fresh = Box::new(std::array::from_fn(|_| ThreadSlot {
             records: Bump::new(),
             nodes: Bump::new(),
             counts: Default::default(),
@@ -203,8 +207,7 @@ impl Arena {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A count over all threads: exact when nobody writes. Takes as long as there were writing
-    /// threads.
+    /// A count over all threads. It is exact while no thread writes. O(threads that wrote).
     pub(crate) fn count(&self, count: Count) -> u64 {
         let used = self.slots_used.load(Ordering::Acquire);
         let groups = &self.slots[..used.div_ceil(GROUP_SLOTS)];
@@ -214,7 +217,7 @@ impl Arena {
             .flat_map(|group| group.iter())
             .map(|s| s.counts[count as usize].load(Ordering::Relaxed))
             .sum();
-        // Another thread's part of a sum may be seen before ours.
+        // One slot's decrement may be seen before another slot's increment.
         u64::try_from(sum).unwrap_or(0)
     }
 
@@ -226,27 +229,33 @@ impl Arena {
         }
     }
 
-    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few. `behind` is the
-    /// end of the asker's last sub-chunk.
-    fn cut(&self, bytes: usize, sub_chunk_bytes: usize, behind: *mut u8, number: usize) -> Cut {
+    /// Takes `bytes` from the newest chunk, or a whole sub-chunk if `bytes` is small. `behind` is
+    /// the end of the slot's last sub-chunk.
+    fn sub_chunk(
+        &self,
+        bytes: usize,
+        sub_chunk_bytes: usize,
+        behind: *mut u8,
+        number: usize,
+    ) -> SubChunk {
         self.slots_used.fetch_max(number + 1, Ordering::Release);
         let mut shared = self.shared.lock();
         if self.exact || bytes > CHUNK_BYTES / 4 {
             let chunk = self.new_chunk(bytes);
             let at = chunk.at();
             shared.chunks.push(chunk);
-            return Cut {
+            return SubChunk {
                 at,
                 bytes,
-                goes_on: false,
+                is_contiguous: false,
             };
         }
-        // Between two calls `next` is never at the start of its chunk. So if `behind` is there,
-        // both are of one chunk.
-        let mut goes_on = shared.next == behind;
+        // Between two calls `next` is never at the start of its chunk. So if `next` equals
+        // `behind`, both are in one chunk.
+        let mut is_contiguous = shared.next == behind;
         loop {
-            // What is cut starts and ends at a cache line. The rest of a chunk is not lost to who
-            // asks for more.
+            // Pieces start and end at a cache line. A slot that needs little takes a chunk's rest
+            // as a shorter sub-chunk.
             let wanted = if bytes > sub_chunk_bytes / 4 {
                 bytes.next_multiple_of(CHUNK_ALIGNMENT)
             } else if bytes <= shared.left / 4 {
@@ -259,13 +268,13 @@ impl Arena {
             {
                 shared.next = at.as_ptr().wrapping_add(wanted);
                 shared.left = left;
-                return Cut {
+                return SubChunk {
                     at,
                     bytes: wanted,
-                    goes_on,
+                    is_contiguous,
                 };
             }
-            // As much as is cut from a fresh chunk, so that the loop ends.
+            // The new chunk has room for the piece, so the loop ends.
             let room = match bytes > sub_chunk_bytes / 4 {
                 true => bytes.next_multiple_of(CHUNK_ALIGNMENT),
                 false => sub_chunk_bytes,
@@ -278,7 +287,7 @@ impl Arena {
             };
             let next = next.max(room).clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
             let chunk = self.new_chunk(next);
-            goes_on = false;
+            is_contiguous = false;
             shared.next = chunk.at().as_ptr();
             shared.left = chunk.bytes();
             shared.chunks.push(chunk);
@@ -296,23 +305,24 @@ impl Drop for Arena {
     }
 }
 
-/// A thread in its slot of an arena. Bound to the thread.
+/// A thread in its slot of an arena. It stays on that thread.
 pub(crate) struct Entered<'a> {
     arena: &'a Arena,
     number: usize,
-    slot: &'a Slot,
+    slot: &'a ThreadSlot,
     _guard: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> Entered<'a> {
-    /// Room for a leaf or version: `bytes` (a multiple of 8), aligned to 8, not initialised.
+    /// Allocates `bytes` (a multiple of 8) for a leaf or a version, aligned to 8 and not
+    /// initialised.
     #[inline]
     pub(crate) fn record(&self, bytes: usize) -> NonNull<u8> {
         debug_assert!(bytes.is_multiple_of(crate::leaf::ALIGNMENT));
         self.take(&self.slot.records, bytes)
     }
 
-    /// Room for a node: `bytes` (a multiple of a cache line), aligned to a cache line, not
+    /// Allocates `bytes` (a multiple of a cache line) for a node, aligned to a cache line and not
     /// initialised.
     #[inline]
     pub(crate) fn node(&self, bytes: usize) -> NonNull<u8> {
@@ -320,7 +330,8 @@ impl<'a> Entered<'a> {
         self.take(&self.slot.nodes, bytes)
     }
 
-    /// Gives a node back that nobody has seen; it is garbage if anything was taken since.
+    /// Gives back a node that no thread has seen. It becomes garbage if the slot has taken another
+    /// node since.
     pub(crate) fn node_unused(&self, at: NonNull<u8>, bytes: usize) {
         let bump = &self.slot.nodes;
         if bump.next.get() == at.as_ptr().wrapping_add(bytes) {
@@ -345,19 +356,21 @@ impl<'a> Entered<'a> {
             .next_multiple_of(CHUNK_ALIGNMENT)
             .clamp(FIRST_SUB_CHUNK_BYTES, SUB_CHUNK_BYTES_MAX);
         let behind = bump.next.get().wrapping_add(bump.left.get());
-        let cut = self.arena.cut(bytes, sub_chunk_bytes, behind, self.number);
-        bump.taken.set(bump.taken.get() + cut.bytes);
-        if cut.goes_on {
-            bump.left.set(bump.left.get() + cut.bytes);
+        let piece = self
+            .arena
+            .sub_chunk(bytes, sub_chunk_bytes, behind, self.number);
+        bump.taken.set(bump.taken.get() + piece.bytes);
+        if piece.is_contiguous {
+            bump.left.set(bump.left.get() + piece.bytes);
             if let Some(at) = bump.take(bytes) {
                 return at;
             }
         }
-        let (at, cut) = (cut.at, cut.bytes);
-        // A large piece does not cost the rest of the sub-chunk at hand.
-        if bytes <= sub_chunk_bytes || cut - bytes > bump.left.get() {
+        let at = piece.at;
+        // A large piece does not discard a larger rest of the current sub-chunk.
+        if bytes <= sub_chunk_bytes || piece.bytes - bytes > bump.left.get() {
             bump.next.set(at.as_ptr().wrapping_add(bytes));
-            bump.left.set(cut - bytes);
+            bump.left.set(piece.bytes - bytes);
         }
         at
     }
@@ -366,7 +379,7 @@ impl<'a> Entered<'a> {
     #[inline]
     pub(crate) fn add(&self, count: Count, change: i64) {
         let here = &self.slot.counts[count as usize];
-        // Only this thread writes here.
+        // Only this thread writes to this count.
         here.store(
             here.load(Ordering::Relaxed).wrapping_add(change),
             Ordering::Relaxed,
@@ -460,7 +473,7 @@ mod tests {
         );
     }
 
-    /// Thirty threads that wrote a record each took 4 MiB.
+    /// Regression: thirty threads that wrote one record each took 4 MiB.
     #[test]
     fn many_threads_that_write_a_little_take_little() {
         let budget = Budget::new(1 << 30);
@@ -472,7 +485,7 @@ mod tests {
                     let entered = arena.enter();
                     entered.record(64);
                     entered.node(64);
-                    // Nobody leaves a number to another before all have one.
+                    // All threads must have a number before one gives its number back.
                     drop(entered);
                     together.wait();
                 });
@@ -482,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_arena_leaves_its_pool_everything_until_that_is_trimmed() {
+    fn a_dropped_arena_gives_its_pool_everything_until_it_is_trimmed() {
         let budget = Budget::new(1 << 30);
         let pool = Pool::new(&budget, 4 << 20);
         let fill = || {

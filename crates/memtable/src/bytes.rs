@@ -1,7 +1,7 @@
-//! Sets of key bytes, as nodes hold them: sixteen in order in one `u128`, the first in the lowest
-//! bits, or a bitmap of 256.
+//! Sets of key bytes, as nodes store them. A set is either sixteen sorted bytes in one `u128`, the
+//! first in the lowest bits, or a bitmap of 256 bits.
 
-/// How many bytes two strings have in common at their start.
+/// Length of the common prefix of two strings.
 #[inline]
 pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
     let mut at = 0;
@@ -22,26 +22,26 @@ pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
         .count()
 }
 
-/// Sorted keys with `byte` put at `index`.
+/// Inserts `byte` into sorted keys at `index`.
 #[inline]
 pub(crate) fn insert_key(keys: u128, index: usize, byte: u8) -> u128 {
     let below = (1 << (8 * index)) - 1;
     keys & below | u128::from(byte) << (8 * index) | (keys & !below) << 8
 }
 
-/// Whether `byte` is present.
+/// Whether the set has `byte`.
 #[inline]
 pub(crate) fn is_present(words: &[u64; 4], byte: u8) -> bool {
     words[usize::from(byte >> 6)] >> (byte & 63) & 1 != 0
 }
 
-/// How many bytes are present.
+/// Number of bytes in the set.
 #[inline]
 pub(crate) fn popcount(words: &[u64; 4]) -> usize {
     words.iter().map(|w| w.count_ones() as usize).sum()
 }
 
-/// How many bytes below `byte` are present.
+/// Number of bytes in the set that are below `byte`.
 #[inline]
 pub(crate) fn rank(words: &[u64; 4], byte: u8) -> usize {
     let word = usize::from(byte >> 6);
@@ -53,7 +53,7 @@ pub(crate) fn rank(words: &[u64; 4], byte: u8) -> usize {
     (below + (words[word] & ((1 << (byte & 63)) - 1)).count_ones()) as usize
 }
 
-/// The first byte that is present, from `byte` on.
+/// The first byte of the set at or above `byte`.
 #[inline]
 pub(crate) fn next_present(words: &[u64; 4], byte: u8) -> Option<u8> {
     let mut word = usize::from(byte >> 6);
@@ -65,7 +65,7 @@ pub(crate) fn next_present(words: &[u64; 4], byte: u8) -> Option<u8> {
     Some((word as u8) << 6 | bits.trailing_zeros() as u8)
 }
 
-/// The last byte that is present, up to `byte`.
+/// The last byte of the set at or below `byte`.
 #[inline]
 pub(crate) fn previous_present(words: &[u64; 4], byte: u8) -> Option<u8> {
     let mut word = usize::from(byte >> 6);
@@ -77,7 +77,7 @@ pub(crate) fn previous_present(words: &[u64; 4], byte: u8) -> Option<u8> {
     Some((word as u8) << 6 | (63 - bits.leading_zeros()) as u8)
 }
 
-/// Sixteen sorted key bytes at a time.
+/// Operations on sixteen sorted key bytes at once.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod simd {
     use std::arch::x86_64::{
@@ -90,7 +90,7 @@ pub(crate) mod simd {
         unsafe { _mm_set_epi64x((keys >> 64) as i64, keys as i64) }
     }
 
-    /// The first place of `byte`; 32 if it is nowhere.
+    /// The first index of `byte`; 32 if the keys do not have it.
     #[inline]
     pub(crate) fn find(keys: u128, byte: u8) -> u32 {
         // SAFETY: SSE2 is part of the architecture.
@@ -114,10 +114,11 @@ pub(crate) mod simd {
     }
 }
 
-/// Sixteen sorted key bytes, one by one; the compiler makes of it what the architecture has.
+/// Operations on sixteen sorted key bytes, one by one. The compiler uses the vector instructions of
+/// the architecture.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) mod simd {
-    /// The first place of `byte`; 32 if it is nowhere.
+    /// The first index of `byte`; 32 if the keys do not have it.
     #[inline]
     pub(crate) fn find(keys: u128, byte: u8) -> u32 {
         keys.to_le_bytes()
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn common_starts_of_any_length_are_found() {
+    fn common_prefixes_of_any_length_are_found() {
         for length in 0..40usize {
             let whole = vec![b'k'; length];
             assert_eq!(common(&whole, &[&whole[..], b"x"].concat()), length);

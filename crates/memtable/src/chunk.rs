@@ -1,13 +1,16 @@
-//! Where arena memory comes from: chunks, and a pool of used ones.
+//! Chunks of memory for arenas, and a pool of used chunks.
 //!
-//! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and
-//! faulted in at once: first touch page by page costs two to four times as much (DESIGN §4). But at
-//! once takes 5 ms, and 30 at worst, where a hypervisor backs the memory on first use, and a writer
-//! that takes a chunk has an LSN, for which all others wait. So a job has chunks ready
-//! ([`Pool::stock`]), and a writer that finds none pays page by page ([`Chunk::in_small_pages`]);
-//! once its memtable is gone the job has a huge page in its place ([`Pool::enlarge_one`]). Smaller
-//! chunks, for memtables that stay small, come from the global allocator. A chunk's bytes are
-//! arbitrary: whoever takes some writes them first.
+//! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page.
+//! Faulting it in at once is two to four times cheaper than touching it page by page. But it takes
+//! 5 ms, and 30 ms at worst, where a hypervisor backs memory on first use. A writer that takes a
+//! chunk already has an LSN, and all later writers wait for it.
+//!
+//! So a job keeps chunks ready ([`Pool::stock`]). A writer that finds none takes a chunk of small
+//! pages ([`Chunk::in_small_pages`]). When its memtable is dropped, the job replaces that chunk by
+//! a huge page ([`Pool::enlarge_one`]).
+//!
+//! Smaller chunks, for memtables that stay small, come from the global allocator. The bytes of a
+//! chunk are arbitrary: the owner of a piece must write before reading.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -21,23 +24,23 @@ pub(crate) const CHUNK_BYTES: usize = 2 << 20;
 /// Alignment of every chunk: a cache line.
 pub(crate) const CHUNK_ALIGNMENT: usize = 64;
 
-/// Every so many chunks taken are told of, whether or not any are left.
+/// The pool notifies its listener once for this many chunks taken, even if chunks are left.
 const NOTED: u64 = 2;
 
-/// How a chunk's memory comes.
+/// How the system provides the pages of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pages {
-    /// As one huge page and at once, if the kernel can.
+    /// As one huge page, faulted in at once, if the kernel can.
     AtOnce,
-    /// Each small page when it is touched.
+    /// Small pages, each faulted in when it is touched.
     Small,
 }
 
-/// A piece of memory, owned.
+/// A piece of memory that its owner frees on drop.
 pub(crate) struct Chunk {
     at: NonNull<u8>,
     bytes: usize,
-    /// None where the global allocator gave it.
+    /// `None` if the global allocator provided the chunk.
     mapped: Option<Pages>,
 }
 
@@ -45,13 +48,12 @@ pub(crate) struct Chunk {
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// Takes memory from the system; aborts the process, as any allocation does, when there is
-    /// none.
+    /// Takes memory from the system. Like any allocation, it aborts the process if there is none.
     pub(crate) fn new(bytes: usize) -> Self {
         Self::with_pages(bytes, Pages::AtOnce)
     }
 
-    /// Of [`CHUNK_BYTES`], faulted in by and by.
+    /// A chunk of [`CHUNK_BYTES`] whose pages are faulted in one by one.
     pub(crate) fn in_small_pages() -> Self {
         Self::with_pages(CHUNK_BYTES, Pages::Small)
     }
@@ -113,7 +115,7 @@ mod system {
     use std::ffi::c_void;
     use std::ptr::{NonNull, null_mut};
 
-    /// No page is smaller.
+    /// The smallest page of any system.
     const PAGE_BYTES_MIN: usize = 4096;
 
     fn reserve(bytes: usize) -> Option<*mut c_void> {
@@ -129,10 +131,10 @@ mod system {
         .ok()
     }
 
-    /// Gives back part of a mapping. A refusal leaks address space, nothing worse.
+    /// Gives back part of a mapping. If the kernel refuses, only address space leaks.
     ///
     /// # Safety
-    /// The range is whole pages of a mapping of ours that nothing uses.
+    /// The range is whole pages of a mapping of this module that nothing uses.
     unsafe fn release(at: *mut c_void, bytes: usize) {
         if bytes > 0 {
             // SAFETY: by contract.
@@ -144,7 +146,7 @@ mod system {
     pub(super) fn map(pages: Pages) -> Option<NonNull<u8>> {
         let mut at = reserve(CHUNK_BYTES)?;
         if at.addr() % CHUNK_BYTES != 0 {
-            // Older kernels do not align such mappings: take twice as much and trim it.
+            // Older kernels do not align such mappings: map twice as much, and unmap the rest.
             // SAFETY: mapped just now.
             unsafe { release(at, CHUNK_BYTES) };
             let wide = reserve(2 * CHUNK_BYTES)?;
@@ -161,16 +163,16 @@ mod system {
             Pages::AtOnce => Advice::LinuxHugepage,
             Pages::Small => Advice::LinuxNoHugepage,
         };
-        // A hint: a kernel that refuses it has pages of the size that it likes.
-        // SAFETY: the whole chunk is our mapping, and the advice does not change what it holds.
+        // A kernel that refuses this hint uses pages of its own choice.
+        // SAFETY: the whole chunk is our mapping, and the advice does not change its content.
         let _ = unsafe { madvise(at.as_ptr().cast(), CHUNK_BYTES, advice) };
         if pages == Pages::Small {
             return Some(at);
         }
-        // By touching it: being asked to populate it, the kernel would keep all others from mapping
-        // anything until it had.
+        // Touch each page. If the kernel populated the mapping itself, no other thread could map
+        // memory meanwhile.
         for page in (0..CHUNK_BYTES).step_by(PAGE_BYTES_MIN) {
-            // SAFETY: within the chunk, which nobody else knows yet.
+            // SAFETY: within the chunk, which no other thread knows yet.
             unsafe { at.add(page).write_volatile(0) };
         }
         Some(at)
@@ -191,42 +193,42 @@ mod system {
     use super::Pages;
     use std::ptr::NonNull;
 
-    /// Huge pages are asked for on Linux only; elsewhere the global allocator gives every chunk.
+    /// Only Linux provides huge pages here. Elsewhere the global allocator provides every chunk.
     pub(super) fn map(_: Pages) -> Option<NonNull<u8>> {
         None
     }
 
-    /// Never called, for nothing was mapped.
+    /// Never called: `map` maps nothing.
     pub(super) unsafe fn unmap(_: NonNull<u8>) {}
 }
 
-/// Chunks of dropped memtables, kept for the next ones: recycled memory is faulted in already.
-/// Bounded, and what it keeps is charged to its budget as [`Purpose::Memtable`]. One pool serves
-/// all memtables of a database.
+/// Chunks of dropped memtables, kept for later memtables: recycled memory is already faulted in.
+/// One pool serves all memtables of a database. The pool is bounded, and its chunks are charged to
+/// its budget as [`Purpose::Memtable`].
 ///
-/// The last to let go of a memtable may be a writer or a reader, and to give its memory back takes
-/// the system milliseconds. So all of it comes here, beyond the bound too, and a job gives back
-/// what is too much ([`Pool::trim`]).
+/// A reader or a writer may be the last owner of a memtable, and the system takes milliseconds to
+/// take memory back. So the pool accepts all chunks, even beyond its bound, and a job releases the
+/// surplus ([`Pool::trim`]).
 ///
-/// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a
-/// millisecond to give one, and 5 ms where a hypervisor has to back it first.
+/// [`Pool::stock`] prepares new chunks before a writer needs them. The system takes a tenth of a
+/// millisecond for one, and 5 ms where a hypervisor has to back it first.
 pub struct Pool {
     budget: Arc<Budget>,
     bytes_max: AtomicU64,
     chunks: Mutex<Vec<Chunk>>,
     taken: AtomicU64,
-    /// There may be more chunks than the bound allows.
+    /// The pool may have more chunks than its bound allows.
     surplus: AtomicBool,
     change: Arc<Signal>,
-    /// What [`Pool::stock`] was asked for last.
+    /// The count of the last call of [`Pool::stock`].
     stocked: AtomicUsize,
 }
 
 impl Pool {
-    /// What it hands out at a time.
+    /// Bytes of one chunk.
     pub const CHUNK_BYTES: u64 = CHUNK_BYTES as u64;
 
-    /// A pool that keeps at most `bytes_max` bytes, charged to `budget`.
+    /// Makes a pool that keeps at most `bytes_max` bytes, charged to `budget`.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Arc<Self> {
         Arc::new(Pool {
@@ -240,9 +242,9 @@ impl Pool {
         })
     }
 
-    /// Moves the bound, and gives memory beyond it back to the system. A bound of 0 closes the pool
-    /// for good: who raised it again, memory being set beside a close, would have it keep what
-    /// nobody takes.
+    /// Sets the bound, and gives memory beyond it back to the system. A bound of 0 closes the pool:
+    /// later calls do not raise it. Otherwise a change of memory during a close would make the pool
+    /// keep chunks that no memtable takes.
     pub fn set_bytes_max(&self, bytes: u64) {
         let moved = |bound: u64| (bound > 0).then_some(bytes);
         let relaxed = Ordering::Relaxed;
@@ -251,8 +253,8 @@ impl Pool {
         }
     }
 
-    /// Lowers the bound, if it is higher, and closes nothing. What is beyond it is for
-    /// [`Pool::trim`].
+    /// Lowers the bound to `bytes` if it is higher; never closes the pool. [`Pool::trim`] releases
+    /// the surplus later.
     pub fn lower_bytes_max(&self, bytes: u64) {
         self.bytes_max.fetch_min(bytes.max(1), Ordering::Relaxed);
         if self.bytes() > bytes {
@@ -261,41 +263,42 @@ impl Pool {
         }
     }
 
-    /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system
-    /// takes.
+    /// Gives memory beyond the bound back to the system. Only jobs call this, because the system
+    /// may take long.
     pub fn trim(&self) {
         if self.surplus.swap(false, Ordering::AcqRel) {
             self.keep_only(self.bytes_max.load(Ordering::Relaxed));
         }
     }
 
-    /// Whether [`Pool::trim`] has something to do.
+    /// Whether [`Pool::trim`] has anything to release.
     #[must_use]
     pub fn has_surplus(&self) -> bool {
         self.surplus.load(Ordering::Acquire)
     }
 
-    /// Gives what waits here, but for so many bytes, back to the system; the bound stays.
+    /// Gives all but `bytes` bytes of the pool's chunks back to the system. The bound stays.
     pub fn keep_only(&self, bytes: u64) {
         let count = usize::try_from(bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX);
         let surplus = {
             let mut chunks = self.chunks.lock();
             let surplus = chunks.len().saturating_sub(count);
-            // Those in small pages lie in front: see `enlarge_one`.
+            // Chunks of small pages are in front: see `enlarge_one`.
             chunks.drain(..surplus).collect::<Vec<_>>()
         };
         self.budget
             .give(Purpose::Memtable, (surplus.len() * CHUNK_BYTES) as u64);
     }
 
-    /// Bytes kept at the moment.
+    /// Bytes in the pool now.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.chunks.lock().len() * CHUNK_BYTES) as u64
     }
 
-    /// A chunk of [`CHUNK_BYTES`], no longer charged. One that must come from the system comes in
-    /// small pages: others wait for who takes it.
+    /// Takes a chunk of [`CHUNK_BYTES`] out of the pool, and out of the pool's charge. If the pool
+    /// is empty, the chunk comes from the system in small pages, because other writers wait
+    /// meanwhile.
     pub(crate) fn take(&self) -> Chunk {
         let (chunk, left) = {
             let mut chunks = self.chunks.lock();
@@ -303,8 +306,7 @@ impl Pool {
         };
         let taken = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
         let stocked = self.stocked.load(Ordering::Relaxed);
-        // Who listens is woken when there is something to do, and now and then to see how fast it
-        // goes.
+        // The listener wakes up if it has something to do, and regularly to measure the rate.
         if left < stocked || taken.is_multiple_of(NOTED) {
             self.change.notify();
         }
@@ -317,21 +319,21 @@ impl Pool {
         }
     }
 
-    /// How often a chunk was wanted so far, whether there was one or not.
+    /// Number of chunks that memtables wanted so far, whether or not the pool had one.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Told when that has changed so often that it matters, and of a surplus.
+    /// Notified after every few chunks taken, and when there is a surplus.
     #[must_use]
     pub fn change_signal(&self) -> &Arc<Signal> {
         &self.change
     }
 
-    /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than
-    /// half of what may be, so that chunks of dropped memtables find room. Whether it did. For a
-    /// job: it takes as long as the system takes.
+    /// Takes a faulted-in chunk from the system if the pool has fewer than `count`, and fewer than
+    /// half of its bound. The other half is for chunks of dropped memtables. Returns whether it
+    /// took one. Only jobs call this, because the system may take long.
     pub fn stock(&self, count: usize) -> bool {
         let half = self.bytes_max.load(Ordering::Relaxed) / CHUNK_BYTES as u64 / 2;
         let count = usize::try_from(half).unwrap_or(count).min(count);
@@ -343,10 +345,11 @@ impl Pool {
         wanted
     }
 
-    /// Gives a chunk back that came in small pages, if there is one, and takes one from the system
-    /// that is a huge page, if the kernel can; whether there was one. A key's way through a large
-    /// memtable meets other pages all along, and where a small one lies takes the processor long to
-    /// look up. For a job: it takes as long as the system takes.
+    /// Replaces one chunk of small pages by a huge page, if the kernel can. Returns whether there
+    /// was a chunk of small pages.
+    ///
+    /// A lookup in a large memtable touches many different pages, and address translation of small
+    /// pages is slow. Only jobs call this, because the system may take long.
     pub fn enlarge_one(&self) -> bool {
         let small = {
             let mut chunks = self.chunks.lock();
@@ -361,16 +364,16 @@ impl Pool {
         true
     }
 
-    /// Keeps what a memtable leaves: those of its chunks that are whole, the few others go.
+    /// Takes over the ordinary chunks of a dropped memtable, and frees the others.
     pub(crate) fn keep(&self, mut left: Vec<Chunk>) {
         left.retain(|chunk| chunk.bytes == CHUNK_BYTES);
         let (bytes, bytes_max) = {
             let mut chunks = self.chunks.lock();
-            // Under the lock: a close that is not seen here has yet to come for what is kept, and
-            // takes the lock to do so.
+            // Read under the lock: a close that happens after this read takes the lock, and then
+            // releases these chunks.
             let bytes_max = self.bytes_max.load(Ordering::Relaxed);
             if bytes_max == 0 {
-                return; // closed: no job would ever trim it
+                return; // The pool is closed: no job would trim it.
             }
             self.budget
                 .take(Purpose::Memtable, (left.len() * CHUNK_BYTES) as u64);
@@ -443,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_small_pages_is_given_back_for_huge_ones_one_at_a_time() {
+    fn chunks_of_small_pages_are_replaced_by_huge_pages_one_by_one() {
         let budget = Budget::new(1 << 30);
         let chunk = CHUNK_BYTES as u64;
         let pool = Pool::new(&budget, 4 * chunk);

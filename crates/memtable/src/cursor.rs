@@ -1,34 +1,34 @@
-//! Reading a memtable in key order, either way, beside its writers.
+//! Cursors: reading a memtable in key order, in both directions, while writers go on.
 //!
-//! A cursor keeps the way from the root to where it is: nodes, and in each the position of the
-//! entry it took. Going on means to take the next entry by *position*, that is by key byte,
-//! whatever became of the node meanwhile. As a node's path never changes and positions only
-//! advance, no key comes twice or out of order; as a replaced node keeps all it had (see
-//! `memtable`), no key is missed that was there when the cursor was placed. Keys that are inserted
-//! while it stands may or may not be seen, until the next seek.
+//! A cursor keeps the way from the root to its position: the nodes, and for each the position of
+//! the entry it took. It goes on by taking the next entry by *position*, that is by key byte,
+//! however the node has changed meanwhile. The path of a node never changes and positions only
+//! advance, so no key comes twice or out of order. A replaced node keeps all its entries (see
+//! `memtable`), so the cursor misses no key that was there when it was placed. A key inserted later
+//! may or may not be seen until the next seek.
 //!
-//! Leaves are gathered ahead of what is shown, and prefetched: reading a large memtable in order
-//! would otherwise wait for memory at every record (DESIGN §4: 43 against 246 ns a record). How far
-//! ahead grows with the steps taken since the last seek, so that a point lookup or a short scan
-//! fetches nothing in vain.
+//! The cursor gathers leaves ahead of its position and prefetches them. Without this, each record
+//! of a large memtable waits for memory: 246 ns a record instead of 43. The number of leaves ahead
+//! grows with the steps since the last seek. So point lookups and short scans prefetch nothing
+//! needlessly.
 
 use std::fmt;
-use terrapin_base::Lsn;
 use terrapin_base::sync::Arc;
+use terrapin_base::{Lsn, Message};
 
+use crate::Memtable;
 use crate::leaf::{LeafRef, VersionRef, Versions};
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, Stop};
-use crate::{Memtable, Op};
 
-/// Leaves gathered ahead at most.
+/// Most leaves gathered ahead.
 const AHEAD: usize = 16;
-/// How far ahead a version that does not lie with its leaf is fetched; its leaf has arrived by
-/// then.
+/// The distance at which a version that is not next to its leaf is prefetched. By then the leaf
+/// itself is in the cache.
 const NEWEST_AHEAD: usize = 4;
 
 struct Frame<'a> {
     node: NodeRef<'a>,
-    /// Of the entry taken last.
+    /// The position of the entry taken last.
     position: u16,
 }
 
@@ -38,7 +38,7 @@ enum Direction {
     Backward,
 }
 
-/// A place in a memtable, or nowhere. What it shows borrows from the memtable, not from the cursor.
+/// A position in a memtable, or nowhere. Results borrow from the memtable, not from the cursor.
 pub struct Cursor<'a> {
     memtable: &'a Memtable,
     after: Lsn,
@@ -47,19 +47,19 @@ pub struct Cursor<'a> {
     /// The way to the last leaf gathered.
     way: Vec<Frame<'a>>,
     direction: Direction,
-    /// Leaves beyond the current one in that direction, from `ahead_next` to `ahead_end`.
+    /// Leaves beyond the current one in the cursor's direction, from `ahead_next` to `ahead_end`.
     ahead: [Option<LeafRef<'a>>; AHEAD],
     ahead_next: usize,
     ahead_end: usize,
-    /// How many leaves to gather next time.
+    /// Number of leaves to gather next time.
     eagerness: usize,
 }
 
-/// What a seek found out about a subtree.
+/// Where a subtree is, relative to the key of a seek.
 enum Side<'a> {
-    /// All of it lies before the key.
+    /// The whole subtree is before the key.
     Before(Child<'a>),
-    /// All of it lies at or behind the key.
+    /// The whole subtree is at or behind the key.
     Behind(Child<'a>),
     /// The way ends inside a node, between two of its entries.
     Between,
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the first key at or behind `key`. O(key length).
+    /// Goes to the first key at or above `key`. O(key length).
     pub fn seek(&mut self, key: &[u8]) {
         self.direction = Direction::Forward;
         match self.descend(key) {
@@ -91,7 +91,7 @@ impl<'a> Cursor<'a> {
         self.advance();
     }
 
-    /// Goes to the last key before `key`. O(key length).
+    /// Goes to the last key below `key`. O(key length).
     pub fn seek_before(&mut self, key: &[u8]) {
         self.direction = Direction::Backward;
         match self.descend(key) {
@@ -117,12 +117,14 @@ impl<'a> Cursor<'a> {
         self.advance();
     }
 
-    /// Goes to the next key; nowhere behind the last. From nowhere it stays there.
+    /// Goes to the next key, or to nowhere behind the last key. A cursor that is nowhere stays
+    /// there.
     pub fn next(&mut self) {
         self.go(Direction::Forward);
     }
 
-    /// Goes to the previous key; nowhere before the first. From nowhere it stays there.
+    /// Goes to the previous key, or to nowhere before the first key. A cursor that is nowhere stays
+    /// there.
     pub fn prev(&mut self) {
         self.go(Direction::Backward);
     }
@@ -137,7 +139,7 @@ impl<'a> Cursor<'a> {
             return;
         }
         match direction {
-            // The first key behind the current one: seek to it and step over it.
+            // Seek to the current key and step over it.
             Direction::Forward => {
                 self.seek(leaf.key());
                 if self.key() == Some(leaf.key()) {
@@ -148,55 +150,55 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Whether it stands on a key.
+    /// Whether the cursor is at a key.
     #[inline]
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.current.is_some()
     }
 
-    /// The key it stands on.
+    /// The current key; `None` if the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn key(&self) -> Option<&'a [u8]> {
         self.current.map(|(leaf, _)| leaf.key())
     }
 
-    /// What the version shown says.
+    /// The message of the current version.
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[inline]
     #[must_use]
-    pub fn op(&self) -> Op<'a> {
-        self.version().op()
+    pub fn message(&self) -> Message<'a> {
+        self.version().message()
     }
 
-    /// Whether somebody read the version shown, or one before it, with [`Memtable::read`].
+    /// Whether the current version, or an older one of the key, was read with [`Memtable::read`].
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn was_read(&self) -> bool {
         self.version().was_read()
     }
 
-    /// The LSN of the version shown.
+    /// The LSN of the current version.
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.version().lsn()
     }
 
-    /// The version shown and all older ones of its key, newest first. They may reach below the
+    /// The current version and all older ones of its key, newest first. They may be below the
     /// cursor's lower LSN bound.
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[must_use]
     pub fn versions(&self) -> Versions<'a> {
         Versions::from(self.version())
@@ -206,7 +208,7 @@ impl<'a> Cursor<'a> {
     fn version(&self) -> VersionRef<'a> {
         match self.current {
             Some((_, version)) => version,
-            None => panic!("the cursor stands nowhere"),
+            None => panic!("the cursor is nowhere"),
         }
     }
 
@@ -218,7 +220,7 @@ impl<'a> Cursor<'a> {
         self.eagerness = 1;
     }
 
-    /// Puts the start (or end) of a subtree on the way; a leaf goes to those ahead.
+    /// Puts the start (or end) of a subtree on the way. A leaf becomes the first leaf ahead.
     fn enter(&mut self, child: Child<'a>, position: u16) {
         match child {
             Child::None => {}
@@ -230,7 +232,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes down towards `key` until a subtree lies on one side of it, and notes the way.
+    /// Goes down towards `key` until a whole subtree is on one side of it, and records the way.
     fn descend(&mut self, key: &[u8]) -> Side<'a> {
         self.reset();
         let mut child = self.memtable.root();
@@ -245,7 +247,7 @@ impl<'a> Cursor<'a> {
             let depth = node.depth();
             let common = node.common(key, at);
             match key.get(common) {
-                // The key ends on the node's path, or where it branches.
+                // The key ends on the node's path, or where the node branches.
                 None => return Side::Behind(child),
                 Some(&byte) if common < depth => {
                     let behind = node.path_byte(common) > byte;
@@ -267,7 +269,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the next key in the cursor's direction that has a version to show.
+    /// Goes to the next key in the cursor's direction that has a visible version.
     #[inline]
     fn advance(&mut self) {
         loop {
@@ -349,18 +351,18 @@ impl fmt::Debug for Cursor<'_> {
     }
 }
 
-/// A [`Cursor`] that keeps its memtable alive. What it shows borrows from the cursor.
+/// A [`Cursor`] that keeps its memtable alive. Results borrow from the cursor.
 pub struct OwnedCursor {
-    /// Borrows from `memtable`, whose `Arc` keeps it in place; declared, hence dropped, before it.
+    /// Borrows from `memtable`, whose `Arc` keeps it at its address. Declared before it, hence
+    /// dropped before it.
     cursor: Cursor<'static>,
     memtable: Arc<Memtable>,
 }
 
 impl OwnedCursor {
     pub(crate) fn new(memtable: &Arc<Memtable>, after: Lsn, before: Lsn) -> Self {
-        // SAFETY: the memtable lives at this address as long as the `Arc` beside the cursor does,
-        // and nothing that the cursor shows leaves this struct with a longer life than a borrow of
-        // it.
+        // SAFETY: the `Arc` next to the cursor keeps the memtable at this address. No result of the
+        // cursor leaves this struct with a lifetime longer than a borrow of the struct.
         let forever: &'static Memtable = unsafe { &*Arc::as_ptr(memtable) };
         OwnedCursor {
             cursor: Cursor::new(forever, after, before),
@@ -368,92 +370,53 @@ impl OwnedCursor {
         }
     }
 
-    /// The memtable it reads.
-    #[must_use]
-    pub fn memtable(&self) -> &Arc<Memtable> {
-        &self.memtable
-    }
-
-    /// See [`Cursor::seek`].
+    /// Goes to the first key at or above `key`. O(key length).
     pub fn seek(&mut self, key: &[u8]) {
         self.cursor.seek(key);
     }
 
-    /// See [`Cursor::seek_before`].
-    pub fn seek_before(&mut self, key: &[u8]) {
-        self.cursor.seek_before(key);
-    }
-
-    /// See [`Cursor::seek_first`].
+    /// Goes to the first key.
     pub fn seek_first(&mut self) {
         self.cursor.seek_first();
     }
 
-    /// See [`Cursor::seek_last`].
-    pub fn seek_last(&mut self) {
-        self.cursor.seek_last();
-    }
-
-    /// See [`Cursor::next`].
+    /// Goes to the next key, or to nowhere behind the last key.
     #[inline]
     pub fn next(&mut self) {
         self.cursor.next();
     }
 
-    /// See [`Cursor::prev`].
-    #[inline]
-    pub fn prev(&mut self) {
-        self.cursor.prev();
-    }
-
-    /// See [`Cursor::is_valid`].
-    #[inline]
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.cursor.is_valid()
-    }
-
-    /// See [`Cursor::key`].
+    /// The current key; `None` if the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.cursor.key()
     }
 
-    /// See [`Cursor::op`].
+    /// The message of the current version.
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[inline]
     #[must_use]
-    pub fn op(&self) -> Op<'_> {
-        self.cursor.op()
+    pub fn message(&self) -> Message<'_> {
+        self.cursor.message()
     }
 
-    /// See [`Cursor::was_read`].
+    /// Whether the current version, or an older one of the key, was read with [`Memtable::read`].
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn was_read(&self) -> bool {
         self.cursor.was_read()
     }
 
-    /// See [`Cursor::lsn`].
+    /// The current version and all older ones of its key, newest first.
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
-    #[inline]
-    #[must_use]
-    pub fn lsn(&self) -> Lsn {
-        self.cursor.lsn()
-    }
-
-    /// See [`Cursor::versions`].
-    ///
-    /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[must_use]
     pub fn versions(&self) -> Versions<'_> {
         self.cursor.versions()
@@ -461,10 +424,11 @@ impl OwnedCursor {
 }
 
 impl OwnedCursor {
-    /// As [`Cursor::versions`], for those who cannot borrow.
+    /// The current version and all older ones of its key, newest first, in a value that keeps the
+    /// memtable alive.
     ///
     /// # Panics
-    /// If the cursor stands nowhere.
+    /// If the cursor is nowhere.
     #[must_use]
     pub fn versions_owned(&self) -> OwnedVersions {
         OwnedVersions {
@@ -474,20 +438,20 @@ impl OwnedCursor {
     }
 }
 
-/// The versions of one key, newest first, and the memtable that they lie in. What it shows borrows
-/// from it.
+/// The versions of one key, newest first, and the memtable that holds them. Results borrow from
+/// this value.
 #[derive(Debug)]
 pub struct OwnedVersions {
-    /// Borrows from `memtable`, as in [`OwnedCursor`]; declared, hence dropped, before it.
+    /// Borrows from `memtable`, as in [`OwnedCursor`]. Declared before it, hence dropped before it.
     versions: Versions<'static>,
     #[allow(dead_code)] // keeps the versions in place
     memtable: Arc<Memtable>,
 }
 
 impl OwnedVersions {
-    /// The newest version below a bound that was not shown yet. Bounds only descend. O(versions
-    /// passed).
-    pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Op<'_>)> {
+    /// Returns the newest version below a bound that was not returned before. Bounds must not grow
+    /// from call to call. O(versions passed).
+    pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Message<'_>)> {
         self.versions.find(|(lsn, _)| *lsn < before)
     }
 }

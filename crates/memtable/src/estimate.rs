@@ -1,28 +1,28 @@
-//! How much a range of keys holds, roughly, without a walk over all of it.
+//! Estimates the content of a key range without visiting all of it.
 //!
-//! The tree is gone through level by level, as far as the range goes. Where a level has more
-//! entries than [`LOOKED_AT`], one of so many stands for all of them, with what lies below it. So a
-//! range of some hundred keys is counted, and of a larger one the less is seen the more there is:
-//! that comes near where the parts of a level are alike, and less so where few of them hold most of
-//! it.
+//! The estimate visits the part of the tree inside the range, level by level. If a level has more
+//! than about [`LOOKED_AT`] entries, it looks at one of every n. That one represents all n,
+//! together with the subtree below it. So a range of a few hundred keys is counted exactly. A
+//! larger range is estimated from a smaller share of its keys. The estimate is good if the parts of
+//! a level are alike, and worse if a few of them hold most of the records.
 
 use std::ops::{Bound, RangeBounds};
 
-use terrapin_base::Lsn;
+use terrapin_base::{Lsn, Message};
 
+use crate::Memtable;
 use crate::leaf::LeafRef;
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, TERMINAL};
-use crate::{Memtable, Op};
 
-/// Entries of a level that are looked at, about.
+/// Approximate number of entries of a level that an estimate looks at.
 const LOOKED_AT: usize = 1024;
 
-/// About how much a range of a memtable holds.
+/// Approximate content of a range of a memtable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Keys with a value.
+    /// Keys whose visible version is a put.
     pub records: u64,
-    /// Keys that say that there is none.
+    /// Keys whose visible version is a delete.
     pub tombstones: u64,
     /// Bytes of these keys and values.
     pub bytes: u64,
@@ -31,25 +31,25 @@ pub struct Estimate {
 /// A range of keys.
 type KeyBounds<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
 
-/// Which ends of the range may lie inside a subtree.
+/// Which bounds of the range may be inside a subtree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Cut {
+struct OpenEnds {
     lower: bool,
     upper: bool,
 }
 
-/// The entries of a node that the range has.
+/// The entries of a node that are in the range.
 struct Span {
     from: u16,
     to: u16,
-    /// The entry that the range's start may cut,
+    /// The entry in which the range may start.
     lower_at: Option<u16>,
-    /// and that which its end may.
+    /// The entry in which the range may end.
     upper_at: Option<u16>,
 }
 
-/// Takes one of so many, at a place of its own among each so many: what repeats itself is not met
-/// at the same place again and again.
+/// Takes one of every n entries, at a random index within each n. So it does not pick the same
+/// phase of a repeating pattern each time.
 struct Pick {
     every: usize,
     at: usize,
@@ -58,9 +58,9 @@ struct Pick {
 }
 
 impl Memtable {
-    /// About how much lies between two bounds, of versions below `before`: exact for up to some
-    /// hundred keys when nobody writes. Where all is asked for, it is what the counts say. Looks at
-    /// about a thousand places on each level, and makes no writer wait.
+    /// Estimates the content of a key range, of versions below `before`. It is exact for up to a
+    /// few hundred keys while no thread writes. For the whole memtable it returns the counts. It
+    /// looks at about a thousand entries of each level and makes no writer wait.
     #[must_use]
     pub fn estimate(&self, bounds: KeyBounds<'_>, before: Lsn) -> Estimate {
         if bounds == (Bound::Unbounded, Bound::Unbounded) {
@@ -71,34 +71,34 @@ impl Memtable {
             };
         }
         let mut sum = Estimate::default();
-        let mut level: Vec<(NodeRef<'_>, Cut)> = Vec::new();
-        let cut = Cut {
+        let mut level: Vec<(NodeRef<'_>, OpenEnds)> = Vec::new();
+        let ends = OpenEnds {
             lower: bounds.0 != Bound::Unbounded,
             upper: bounds.1 != Bound::Unbounded,
         };
-        sum.look(self.root(), cut, bounds, before, 1, &mut level);
+        sum.look(self.root(), ends, bounds, before, 1, &mut level);
         let (mut weight, mut random) = (1, 0);
         while !level.is_empty() {
             let entries: usize = level.iter().map(|(node, _)| node.entries()).sum();
             let mut pick = Pick::new(entries.div_ceil(LOOKED_AT), random);
             weight = u64::saturating_mul(weight, pick.every as u64);
-            for (node, cut) in std::mem::take(&mut level) {
-                let Some(span) = Span::of(node, cut, bounds) else {
+            for (node, ends) in std::mem::take(&mut level) {
+                let Some(span) = Span::of(node, ends, bounds) else {
                     continue;
                 };
                 node.visit(span.from, span.to, |position, child| {
                     if pick.takes() {
-                        let cut = Cut {
+                        let ends = OpenEnds {
                             lower: span.lower_at == Some(position),
                             upper: span.upper_at == Some(position),
                         };
-                        sum.look(child, cut, bounds, before, weight, &mut level);
+                        sum.look(child, ends, bounds, before, weight, &mut level);
                     }
                 });
             }
             random = pick.random;
         }
-        // There is no more than all.
+        // An estimate cannot exceed the memtable's counts.
         let keys = self.records() + self.tombstones();
         sum.records = sum.records.min(keys);
         sum.tombstones = sum.tombstones.min(keys);
@@ -107,22 +107,22 @@ impl Memtable {
 }
 
 impl Estimate {
-    /// Adds a leaf that stands for so many; a node goes to those of the next level.
+    /// Adds a leaf with a weight. A node is put on the list of the next level.
     fn look<'a>(
         &mut self,
         child: Child<'a>,
-        cut: Cut,
+        ends: OpenEnds,
         bounds: KeyBounds<'_>,
         before: Lsn,
         weight: u64,
-        level: &mut Vec<(NodeRef<'a>, Cut)>,
+        level: &mut Vec<(NodeRef<'a>, OpenEnds)>,
     ) {
         match child {
             Child::None => {}
-            Child::Node(node) => level.push((node, cut)),
+            Child::Node(node) => level.push((node, ends)),
             Child::Leaf(leaf) => {
-                let is_inside =
-                    !(cut.lower || cut.upper) || RangeBounds::<[u8]>::contains(&bounds, leaf.key());
+                let is_inside = !(ends.lower || ends.upper)
+                    || RangeBounds::<[u8]>::contains(&bounds, leaf.key());
                 if is_inside {
                     self.add(leaf, before, weight);
                 }
@@ -134,62 +134,66 @@ impl Estimate {
         let Some(version) = leaf.newest(before) else {
             return;
         };
-        let op = version.op();
-        let counted = match op {
-            Op::Put(_) => &mut self.records,
-            Op::Delete => &mut self.tombstones,
+        let message = version.message();
+        let counted = match message {
+            Message::Put(_) => &mut self.records,
+            Message::Delete => &mut self.tombstones,
         };
         *counted = counted.saturating_add(weight);
-        let bytes = (leaf.key().len() + op.value_bytes()) as u64;
+        let bytes = (leaf.key().len() + message.value_bytes()) as u64;
         self.bytes = self.bytes.saturating_add(bytes.saturating_mul(weight));
     }
 }
 
 impl Span {
-    /// None where the range has nothing of the node.
-    fn of(node: NodeRef<'_>, cut: Cut, bounds: KeyBounds<'_>) -> Option<Span> {
+    /// The range's entries of a node; `None` if there are none.
+    fn of(node: NodeRef<'_>, ends: OpenEnds, bounds: KeyBounds<'_>) -> Option<Span> {
         let mut span = Span {
             from: BEFORE_ALL,
             to: BEHIND_ALL,
             lower_at: None,
             upper_at: None,
         };
-        if let (true, Bound::Included(key) | Bound::Excluded(key)) = (cut.lower, bounds.0) {
-            match Place::of(key, node) {
-                Place::BeforeAll => {}
-                Place::BehindAll => return None,
-                Place::At(position) => (span.from, span.lower_at) = (position, Some(position)),
+        if let (true, Bound::Included(key) | Bound::Excluded(key)) = (ends.lower, bounds.0) {
+            match EntryPosition::of(key, node) {
+                EntryPosition::BeforeAll => {}
+                EntryPosition::BehindAll => return None,
+                EntryPosition::At(position) => {
+                    (span.from, span.lower_at) = (position, Some(position))
+                }
             }
         }
-        if let (true, Bound::Included(key) | Bound::Excluded(key)) = (cut.upper, bounds.1) {
-            match Place::of(key, node) {
-                Place::BeforeAll => return None,
-                Place::BehindAll => {}
-                Place::At(position) => (span.to, span.upper_at) = (position, Some(position)),
+        if let (true, Bound::Included(key) | Bound::Excluded(key)) = (ends.upper, bounds.1) {
+            match EntryPosition::of(key, node) {
+                EntryPosition::BeforeAll => return None,
+                EntryPosition::BehindAll => {}
+                EntryPosition::At(position) => {
+                    (span.to, span.upper_at) = (position, Some(position))
+                }
             }
         }
         Some(span)
     }
 }
 
-/// Where a key lies among the entries of a node.
-enum Place {
+/// The position of a key among the entries of a node.
+enum EntryPosition {
     BeforeAll,
     BehindAll,
-    /// In this entry, or where it would be.
+    /// In this entry, or where its entry would be.
     At(u16),
 }
 
-impl Place {
-    fn of(key: &[u8], node: NodeRef<'_>) -> Place {
+impl EntryPosition {
+    fn of(key: &[u8], node: NodeRef<'_>) -> EntryPosition {
         let common = node.common(key, 0);
         match key.get(common) {
-            // The key is the terminal's, or ends before.
-            None if common == node.depth() => Place::At(TERMINAL),
-            None => Place::BeforeAll,
-            Some(&byte) if common == node.depth() => Place::At(node::position(byte)),
-            Some(&byte) if node.path_byte(common) > byte => Place::BeforeAll,
-            Some(_) => Place::BehindAll,
+            // The key is the terminal's key, or ends before it.
+            None if common == node.depth() => EntryPosition::At(TERMINAL),
+            None => EntryPosition::BeforeAll,
+            Some(&byte) if common == node.depth() => EntryPosition::At(node::position(byte)),
+            Some(&byte) if node.path_byte(common) > byte => EntryPosition::BeforeAll,
+            Some(_) => EntryPosition::BehindAll,
         }
     }
 }
@@ -207,7 +211,7 @@ impl Pick {
     }
 
     fn choose(&mut self) {
-        // A linear congruential generator (Knuth's MMIX), by its upper half.
+        // A linear congruential generator (Knuth's MMIX); its upper half is used.
         self.random = self
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -217,7 +221,7 @@ impl Pick {
         self.at = 0;
     }
 
-    /// Whether the next one is taken.
+    /// Whether to take the next entry.
     #[inline]
     fn takes(&mut self) -> bool {
         let takes = self.at == self.taken;
@@ -234,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_so_many_is_taken_at_places_of_their_own() {
+    fn one_of_each_n_is_taken_at_varying_indexes() {
         for every in [1, 2, 7, 1000] {
             let mut pick = Pick::new(every, 0);
             let mut places = Vec::new();

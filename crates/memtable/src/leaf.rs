@@ -1,16 +1,16 @@
-//! A key and its versions, as they lie in the arena. Both are immutable once reachable, but for the
-//! links of the chain and a mark that a version was read.
+//! The layout of a key and its versions in the arena. Both are immutable once a reader can reach
+//! them. Only the links of the chain and the mark *was read* change.
 //!
 //! ```text
 //! leaf     head: link to the newest version │ key length u16 │ key bytes …
 //! version  lsn u64 │ next: link to an older version │ (value length << 2 | was read << 1 | is a delete) u32 │ value bytes …
 //! ```
 //!
-//! A leaf is allocated together with its first version behind it, so that a record lies in
-//! consecutive cache lines. A chain is ordered by LSN, newest first. It is a lock-free list into
-//! which versions are only ever inserted, so that one compare-and-swap on the link before suffices.
-//! A version of an LSN that is there already (a later operation of the same batch) goes before the
-//! other, which every read then passes over: in effect it replaces it.
+//! A leaf and its first version are allocated together, so that a record occupies consecutive cache
+//! lines. A chain is ordered by LSN, newest first. It is a lock-free list that only grows, so a
+//! compare-and-swap on the link in front of a new version suffices. A later operation of a batch
+//! has the same LSN as an earlier one. Its version goes in front, and every read then ignores the
+//! other: in effect it replaces it.
 
 use std::marker::PhantomData;
 use std::mem::size_of;
@@ -18,21 +18,19 @@ use std::ptr::{self, NonNull};
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::sync::atomic::{AtomicPtr, AtomicU32};
-use terrapin_base::{Lsn, mutant};
+use terrapin_base::{Lsn, Message, mutant};
 use terrapin_disk::prefetch;
-
-use crate::Op;
 
 /// Alignment of leaves and versions.
 pub(crate) const ALIGNMENT: usize = 8;
 const LEAF_HEAD: usize = 10;
 const VERSION_HEAD: usize = 20;
-/// In a version's [`VersionHead::what`]: it is a delete.
+/// In [`VersionHead::what`]: the version is a delete.
 const DELETE: u32 = 1;
-/// There: somebody read it.
+/// In [`VersionHead::what`]: the version was read.
 const READ: u32 = 1 << 1;
 const LENGTH_SHIFT: u32 = 2;
-/// Longest value: its length shares 32 bits with two others.
+/// Longest value in bytes: its length shares 32 bits with two flags.
 pub(crate) const VALUE_BYTES_MAX: usize = (u32::MAX >> LENGTH_SHIFT) as usize;
 
 #[repr(C)]
@@ -45,24 +43,24 @@ struct LeafHead {
 struct VersionHead {
     lsn: u64,
     older: AtomicPtr<VersionHead>,
-    /// Value length << 2 | was read << 1 | is a delete. Only the mark changes.
+    /// Value length << 2 | was read << 1 | is a delete. Only the bit *was read* changes.
     what: AtomicU32,
 }
 
 const _: () = assert!(std::mem::offset_of!(LeafHead, key_bytes) + 2 == LEAF_HEAD);
 const _: () = assert!(std::mem::offset_of!(VersionHead, what) + 4 == VERSION_HEAD);
-// Heads may be referred to as whole structs, padding included, even when no bytes follow.
+// A reference to a head covers its padding, which must exist even if no key or value bytes follow.
 const _: () = assert!(size_of::<LeafHead>() <= LEAF_HEAD.next_multiple_of(ALIGNMENT));
 const _: () = assert!(size_of::<VersionHead>() <= VERSION_HEAD.next_multiple_of(ALIGNMENT));
 
-/// Arena bytes of a leaf without versions.
+/// Arena bytes of a leaf without its versions.
 pub(crate) fn leaf_bytes(key: &[u8]) -> usize {
     (LEAF_HEAD + key.len()).next_multiple_of(ALIGNMENT)
 }
 
 /// Arena bytes of a version.
-pub(crate) fn version_bytes(op: Op<'_>) -> usize {
-    (VERSION_HEAD + op.value_bytes()).next_multiple_of(ALIGNMENT)
+pub(crate) fn version_bytes(message: Message<'_>) -> usize {
+    (VERSION_HEAD + message.value_bytes()).next_multiple_of(ALIGNMENT)
 }
 
 /// A version in the arena of a memtable that lives for `'a`.
@@ -71,22 +69,25 @@ pub(crate) struct VersionRef<'a>(NonNull<VersionHead>, PhantomData<&'a ()>);
 
 // SAFETY: a version is immutable but for its atomics, and lives for 'a.
 unsafe impl Send for VersionRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a version is immutable but for its atomics, and lives for 'a.
 unsafe impl Sync for VersionRef<'_> {}
 
 impl<'a> VersionRef<'a> {
-    /// Writes a version that nobody can reach yet.
+    /// Writes a version that no reader can reach yet.
     ///
     /// # Safety
-    /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nobody else uses, and
+    /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nothing else uses, and
     /// stays allocated for `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
-    pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, op: Op<'_>) -> Self {
-        let value = op.value().unwrap_or_default();
-        let delete = if op == Op::Delete { DELETE } else { 0 };
+    pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, message: Message<'_>) -> Self {
+        let value = message.value().unwrap_or_default();
+        let delete = match message {
+            Message::Put(_) => 0,
+            Message::Delete => DELETE,
+        };
         let what = AtomicU32::new((value.len() as u32) << LENGTH_SHIFT | delete);
         let head = at.cast::<VersionHead>();
-        // SAFETY: aligned and roomy by contract; the value's bytes are written after the head,
-        // whose padding they share.
+        // SAFETY: the contract gives alignment and room. The value is written after the head, whose
+        // padding it shares.
         unsafe {
             head.write(VersionHead {
                 lsn: lsn.0,
@@ -103,21 +104,21 @@ impl<'a> VersionRef<'a> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Its LSN.
+    /// The version's LSN.
     #[inline]
     pub(crate) fn lsn(self) -> Lsn {
         Lsn(self.head().lsn)
     }
 
-    /// What it says.
+    /// The version's message.
     #[inline]
-    pub(crate) fn op(self) -> Op<'a> {
+    pub(crate) fn message(self) -> Message<'a> {
         let what = self.head().what.load(Ordering::Relaxed);
         if what & DELETE != 0 {
-            return Op::Delete;
+            return Message::Delete;
         }
         // SAFETY: that many bytes were written behind the head and never change.
-        Op::Put(unsafe {
+        Message::Put(unsafe {
             std::slice::from_raw_parts(
                 self.0.as_ptr().cast::<u8>().add(VERSION_HEAD),
                 (what >> LENGTH_SHIFT) as usize,
@@ -125,7 +126,8 @@ impl<'a> VersionRef<'a> {
         })
     }
 
-    /// Marks it as read. Writes only if it was not: lines that many read stay shared.
+    /// Marks the version as read. It writes only if the mark is missing, so that the cache line
+    /// stays shared among readers.
     #[inline]
     pub(crate) fn mark_read(self) {
         if !self.was_read() {
@@ -133,7 +135,7 @@ impl<'a> VersionRef<'a> {
         }
     }
 
-    /// Whether it was marked as read.
+    /// Whether the version was marked as read.
     #[inline]
     pub(crate) fn was_read(self) -> bool {
         self.head().what.load(Ordering::Relaxed) & READ != 0
@@ -147,7 +149,7 @@ impl<'a> VersionRef<'a> {
 }
 
 /// The versions of one key from one version on, newest first, each with its LSN. Operations of one
-/// batch share an LSN: of several on one key the last operation comes first.
+/// batch share an LSN. Of several on one key, the last operation comes first.
 #[derive(Clone)]
 pub struct Versions<'a>(Option<VersionRef<'a>>);
 
@@ -158,12 +160,12 @@ impl<'a> Versions<'a> {
 }
 
 impl<'a> Iterator for Versions<'a> {
-    type Item = (Lsn, Op<'a>);
+    type Item = (Lsn, Message<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let version = self.0?;
         self.0 = version.older();
-        Some((version.lsn(), version.op()))
+        Some((version.lsn(), version.message()))
     }
 }
 
@@ -173,11 +175,11 @@ impl std::fmt::Debug for Versions<'_> {
     }
 }
 
-/// What adding a version to a chain came to.
+/// The result of adding a version to a chain.
 pub(crate) enum Added<'a> {
-    /// It is the key's newest version now; this one was before.
+    /// The new version is the newest. The version in the variant was the newest before.
     Newest(VersionRef<'a>),
-    /// A newer one was there already.
+    /// A newer version was there already.
     Older,
 }
 
@@ -187,28 +189,27 @@ pub(crate) struct LeafRef<'a>(NonNull<LeafHead>, PhantomData<&'a ()>);
 
 // SAFETY: a leaf is immutable but for an atomic, and lives for 'a.
 unsafe impl Send for LeafRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a leaf is immutable but for an atomic, and lives for 'a.
 unsafe impl Sync for LeafRef<'_> {}
 
 impl<'a> LeafRef<'a> {
-    /// Writes a leaf with its first version, which nobody can reach yet.
+    /// Writes a leaf with its first version. No reader can reach them yet.
     ///
     /// # Safety
-    /// `at` is aligned to [`ALIGNMENT`], has [`leaf_bytes`] + [`version_bytes`] of room that nobody
-    /// else uses, and stays allocated for `'a`. The key is at most 65,535 bytes long, the value at
-    /// most [`VALUE_BYTES_MAX`].
+    /// `at` is aligned to [`ALIGNMENT`], has [`leaf_bytes`] + [`version_bytes`] of room that
+    /// nothing else uses, and stays allocated for `'a`. The key is at most 65,535 bytes long, the
+    /// value at most [`VALUE_BYTES_MAX`].
     pub(crate) unsafe fn write(
         at: NonNull<u8>,
         key: &[u8],
         lsn: Lsn,
-        op: Op<'_>,
+        message: Message<'_>,
     ) -> (Self, VersionRef<'a>) {
         let head = at.cast::<LeafHead>();
-        // SAFETY: aligned and roomy by contract; the version starts where the leaf ends, at a
-        // multiple of the alignment; the key's bytes are written after the head, whose padding they
-        // share.
+        // SAFETY: the contract gives alignment and room. The version starts where the leaf ends, at
+        // a multiple of the alignment. The key is written after the head, whose padding it shares.
         unsafe {
-            let version = VersionRef::write(at.add(leaf_bytes(key)), lsn, op);
+            let version = VersionRef::write(at.add(leaf_bytes(key)), lsn, message);
             head.write(LeafHead {
                 newest: AtomicPtr::new(version.0.as_ptr()),
                 key_bytes: key.len() as u16,
@@ -218,7 +219,7 @@ impl<'a> LeafRef<'a> {
         }
     }
 
-    /// Takes back what [`Self::as_ptr`] gave.
+    /// Makes a leaf from a pointer of [`Self::as_ptr`].
     ///
     /// # Safety
     /// `at` came from [`Self::as_ptr`] of a leaf that lives for `'a`.
@@ -227,7 +228,7 @@ impl<'a> LeafRef<'a> {
         LeafRef(at.cast(), PhantomData)
     }
 
-    /// Its place.
+    /// The leaf's address.
     #[inline]
     pub(crate) fn as_ptr(self) -> NonNull<u8> {
         self.0.cast()
@@ -238,7 +239,7 @@ impl<'a> LeafRef<'a> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Its key.
+    /// The leaf's key.
     #[inline]
     pub(crate) fn key(self) -> &'a [u8] {
         let bytes = usize::from(self.head().key_bytes);
@@ -246,7 +247,7 @@ impl<'a> LeafRef<'a> {
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(LEAF_HEAD), bytes) }
     }
 
-    /// The newest version below `before`. Takes as long as there are newer ones.
+    /// The newest version below `before`. O(newer versions).
     #[inline]
     pub(crate) fn newest(self, before: Lsn) -> Option<VersionRef<'a>> {
         let mut link = &self.head().newest;
@@ -260,7 +261,7 @@ impl<'a> LeafRef<'a> {
         }
     }
 
-    /// Puts a version at its place in the chain. Takes as long as there are newer ones; lock-free.
+    /// Inserts a version at its position in the chain. O(newer versions), lock-free.
     pub(crate) fn add(self, version: VersionRef<'a>) -> Added<'a> {
         let mut link = &self.head().newest;
         let mut first = true;
@@ -276,8 +277,8 @@ impl<'a> LeafRef<'a> {
                 }
             }
             version.head().older.store(next, Ordering::Relaxed);
-            // Release publishes the version's bytes. A lost race only means that this link has to
-            // be looked at again.
+            // Release publishes the bytes of the version. After a lost race, the loop looks at this
+            // link again.
             if link
                 .compare_exchange(
                     next,
@@ -295,7 +296,7 @@ impl<'a> LeafRef<'a> {
         }
     }
 
-    /// Asks the processor to bring the leaf and its first version near.
+    /// Prefetches the leaf and its first version.
     #[inline]
     pub(crate) fn prefetch(self) {
         for line in 0..3 {
@@ -303,8 +304,8 @@ impl<'a> LeafRef<'a> {
         }
     }
 
-    /// Asks the processor to bring the newest version near, if it lies elsewhere; the leaf itself
-    /// should be near.
+    /// Prefetches the newest version if it is not next to the leaf. The leaf itself should be
+    /// cached already.
     #[inline]
     pub(crate) fn prefetch_newest(self) {
         let newest = self.head().newest.load(Ordering::Relaxed).cast::<u8>();

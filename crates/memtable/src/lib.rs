@@ -1,23 +1,28 @@
-//! The memtable (layer 2): everything written to a keyspace since its last checkpoint was cut, in
-//! key order, in memory.
+//! The memtable (layer 2): all writes to a keyspace since its last memtable was sealed, in key
+//! order, in memory.
 //!
-//! A [`Memtable`] is a concurrent adaptive radix tree over byte strings; each key carries a chain
-//! of versions ordered by LSN. Its memory is an arena that only grows: nothing reachable is ever
-//! freed or moved before the memtable is dropped, so whatever a read returns borrows from the
-//! memtable and needs no epoch, no reference count and no copy.
+//! A [`Memtable`] is a concurrent adaptive radix tree over byte strings. Each key has a chain of
+//! versions, ordered by LSN. The memory is an arena that only grows. Nothing that a reader can
+//! reach is freed or moved before the memtable is dropped. So results borrow from the memtable, and
+//! reads need no epoch, no reference count, and no copy.
 //!
-//! To change how bytes are allocated look in `chunk` and `arena`; what a key and its versions look
-//! like, `leaf`; the node sizes, `node`; who may do what beside whom, `lock` and `memtable`;
-//! ordered reading, `cursor`; how much a range holds, `estimate`.
+//! Where to look:
+//!
+//! - `chunk` and `arena` allocate memory.
+//! - `leaf` holds a key and its versions.
+//! - `node` holds the four sizes of inner nodes.
+//! - `lock` and `memtable` define what readers and writers may do concurrently.
+//! - `cursor` reads in key order.
+//! - `estimate` estimates the content of a range.
 //!
 //! ```
-//! use terrapin_base::{Budget, Lsn};
-//! use terrapin_memtable::{Op, Memtable};
+//! use terrapin_base::{Budget, Lsn, Message};
+//! use terrapin_memtable::Memtable;
 //! let memtable = Memtable::new(&Budget::new(1 << 30));
-//! memtable.insert(b"turtle", Lsn(10), Op::Put(b"slow"));
-//! memtable.insert(b"turtle", Lsn(20), Op::Delete);
-//! assert_eq!(memtable.get(b"turtle", Lsn(20)), Some(Op::Put(b"slow")));
-//! assert_eq!(memtable.get(b"turtle", Lsn(21)), Some(Op::Delete));
+//! memtable.insert(b"turtle", Lsn(10), Message::Put(b"slow"));
+//! memtable.insert(b"turtle", Lsn(20), Message::Delete);
+//! assert_eq!(memtable.get(b"turtle", Lsn(20)), Some(Message::Put(b"slow")));
+//! assert_eq!(memtable.get(b"turtle", Lsn(21)), Some(Message::Delete));
 //! ```
 
 mod arena;
@@ -29,36 +34,10 @@ mod leaf;
 mod lock;
 mod memtable;
 mod node;
-mod slots;
+mod thread_number;
 
 pub use chunk::Pool;
 pub use cursor::{Cursor, OwnedCursor, OwnedVersions};
 pub use estimate::Estimate;
 pub use leaf::Versions;
 pub use memtable::Memtable;
-
-/// What a version says about its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op<'a> {
-    /// The key has this value.
-    Put(&'a [u8]),
-    /// The key is gone, whatever older structures say.
-    Delete,
-}
-
-impl<'a> Op<'a> {
-    /// The value of a put.
-    #[must_use]
-    pub fn value(self) -> Option<&'a [u8]> {
-        match self {
-            Op::Put(value) => Some(value),
-            Op::Delete => None,
-        }
-    }
-
-    /// Bytes of the value; none for a delete.
-    #[must_use]
-    pub(crate) fn value_bytes(self) -> usize {
-        self.value().map_or(0, <[u8]>::len)
-    }
-}

@@ -1,18 +1,18 @@
-//! A node's version lock: writers exclude each other and make readers look again; readers write
+//! The version lock of a node. Writers exclude each other and make readers retry. Readers write
 //! nothing.
 //!
 //! It is the seqlock of optimistic lock coupling (Leis et al., "The ART of Practical
 //! Synchronization", 2016, §3): one word of {version, obsolete, locked}. A reader takes the version
-//! while unlocked, reads, and asks whether the version still stands; every field so read is an
-//! atomic, so that a read that loses the race is merely discarded.
+//! while the node is unlocked, reads, and then checks whether the version is unchanged. All fields
+//! that it reads are atomics, so a read that loses the race is discarded without harm.
 //!
-//! Ordering. A writer's lock (`try_lock`: CAS, then a release fence) precedes its relaxed stores to
-//! the node. A reader that saw one of those stores meets that fence with the acquire fence in
-//! `still`, hence sees the lock word changed and discards. A writer's `unlock` is a release store
-//! which the next `read` acquires.
+//! Ordering: `try_lock` is a CAS followed by a release fence, and precedes the writer's relaxed
+//! stores to the node. If a reader saw one of those stores, the acquire fence in `still`
+//! synchronises with that fence. So the reader sees that the lock word has changed, and discards
+//! what it read. A writer unlocks with a release store, which the next `read` acquires.
 //!
-//! An obsolete node has been replaced by a larger copy. It stays as it was when it was replaced,
-//! for ever: readers that are still inside may go on (see `memtable`), writers must start again.
+//! An obsolete node has been replaced by a larger copy. It never changes again. Readers that are
+//! inside may go on (see `memtable`); writers must restart.
 
 use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
@@ -20,12 +20,12 @@ const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
 const STEP: u64 = 4;
 
-/// What a reader saw of a lock, to be validated with [`VersionLock::still`].
+/// The state of a lock that a reader saw. [`VersionLock::still`] validates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Version(u64);
 
 impl Version {
-    /// Whether the node had been replaced.
+    /// Whether the node was replaced before this version was read.
     pub(crate) fn obsolete(self) -> bool {
         self.0 & OBSOLETE != 0
     }
@@ -40,8 +40,8 @@ impl VersionLock {
         VersionLock(AtomicU64::new(0))
     }
 
-    /// The version, once no writer is inside. Waits for a writer, which holds the lock for tens of
-    /// nanoseconds and never waits for anything itself.
+    /// The version, once no writer is inside. It may wait for a writer, which holds the lock for
+    /// tens of nanoseconds and never waits itself.
     #[inline]
     pub(crate) fn read(&self) -> Version {
         let word = self.0.load(Ordering::Acquire);
@@ -64,16 +64,16 @@ impl VersionLock {
         }
     }
 
-    /// Whether everything read since `version` was taken is one consistent state.
+    /// Whether everything that was read since `version` was taken is one consistent state.
     #[inline]
     pub(crate) fn still(&self, version: Version) -> bool {
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == version.0
     }
 
-    /// Locks if nothing changed since `version` was taken and the node is live. Never waits.
+    /// Locks the node if it is live and nothing has changed since `version` was taken. Never waits.
     #[inline]
-    pub(crate) fn try_lock(&self, version: Version) -> Option<Held<'_>> {
+    pub(crate) fn try_lock(&self, version: Version) -> Option<NodeGuard<'_>> {
         if version.obsolete() {
             return None;
         }
@@ -82,32 +82,32 @@ impl VersionLock {
             .compare_exchange(version.0, locked, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         fence(Ordering::Release);
-        Some(Held {
+        Some(NodeGuard {
             lock: self,
             next: version.0 + STEP,
         })
     }
 }
 
-/// A locked node; unlocked on drop under a new version.
-pub(crate) struct Held<'a> {
+/// A locked node. Drop unlocks it under a new version.
+pub(crate) struct NodeGuard<'a> {
     lock: &'a VersionLock,
     next: u64,
 }
 
-impl Held<'_> {
-    /// Unlocks as if nothing had happened, which must be so.
+impl NodeGuard<'_> {
+    /// Unlocks under the old version. The caller must not have changed the node.
     pub(crate) fn cancel(mut self) {
         self.next -= STEP;
     }
 
-    /// Unlocks for good: the node has been replaced.
+    /// Unlocks and marks the node as replaced.
     pub(crate) fn retire(mut self) {
         self.next |= OBSOLETE;
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for NodeGuard<'_> {
     fn drop(&mut self) {
         self.lock.0.store(self.next, Ordering::Release);
     }
@@ -122,10 +122,10 @@ mod tests {
         let lock = VersionLock::new();
         let seen = lock.read();
         assert!(lock.still(seen));
-        let held = lock.try_lock(seen).expect("nobody else");
+        let guard = lock.try_lock(seen).expect("nobody else");
         assert!(!lock.still(seen), "a writer is inside");
         assert!(lock.try_lock(seen).is_none());
-        held.cancel();
+        guard.cancel();
         assert!(lock.still(seen));
         drop(lock.try_lock(seen));
         assert!(!lock.still(seen));

@@ -1,48 +1,48 @@
-//! The memtable: insert and get over the tree of `node`, beside each other without waiting.
+//! The memtable: insert and get on the tree of `node`. Readers and writers run concurrently.
 //!
-//! Optimistic lock coupling after Leis et al., "The ART of Practical Synchronization" (2016, §3),
-//! and simpler than there, because a memtable only grows: no key is ever removed, no memory reused,
-//! and a node's path never changes (`node`).
+//! The protocol is optimistic lock coupling after Leis et al., "The ART of Practical
+//! Synchronization" (2016, §3). It is simpler here because a memtable only grows. No key is
+//! removed, no memory is reused, and the path of a node never changes (`node`).
 //!
-//! *Readers* validate one node at a time (`lock`), never the node above, and never start again. Why
-//! that is right: say a reader comes to node n by a link that was in place at a moment t of the
-//! read. From t on n holds every key on its path that was there at t, until n is replaced by a
-//! larger copy; then it stays as it was, still with all of them. So each node shows the reader a
-//! state not older than t, and a key that was there before the read began is found. What replaced
-//! nodes lack was inserted during the read, which may be ordered first. A loaded link is always
-//! safe to follow.
+//! *Readers* validate one node at a time (`lock`), never the node above, and never restart. This is
+//! correct for the following reason. A reader reaches node n by a link that was in place at some
+//! moment t of the read. After t, n keeps every key on its path that was there at t, until a larger
+//! copy replaces n. Then n stays as it was, with all these keys. So each node shows the reader a
+//! state that is not older than t. The read finds every key that was there before it began. A
+//! replaced node lacks only keys inserted during the read, and those may be ordered after the read.
+//! A loaded link is always safe to follow.
 //!
-//! *Writers* go down like readers. To change a node they lock it in the version under which they
-//! read it; to replace one (for a larger copy, or for a new node above where paths part) they lock
-//! the node above too, whose version then proves that its link still leads to a live node. Locks
-//! are tried, never waited for; when one fails, or a node turns out to be replaced, the writer
-//! starts again from the root. What is allocated (and may fault memory in) is allocated before.
+//! *Writers* go down like readers. To change a node they lock it at the version under which they
+//! read it. To replace a node they lock the node above too. They replace a node by a larger copy,
+//! or put a new node above it where paths part. The version of the node above proves that its link
+//! still leads to a live node. Writers try locks and never wait for them. If a lock fails or a node
+//! was replaced, the writer restarts at the root. Allocations may fault memory in, so they come
+//! before the locks.
 //!
-//! *Versions* of a key that is there already touch only the key's chain (`leaf`).
+//! A new *version* of a key that is there already changes only the key's chain (`leaf`).
 
 use std::fmt;
 
 use terrapin_base::sync::{Arc, Backoff, atomic::AtomicPtr};
-use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn};
+use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn, Message};
 
-use crate::Op;
 use crate::arena::{Arena, Count, Entered};
 use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
 use crate::leaf::{self, Added, LeafRef, VersionRef};
-use crate::lock::{Held, Version, VersionLock};
+use crate::lock::{NodeGuard, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
 
-/// An ordered, versioned, concurrent map in memory. See the crate's page.
+/// An ordered, versioned, concurrent map in memory. The crate's page has an example.
 pub struct Memtable {
-    /// The topmost link and its lock: a node of one child, as it were.
+    /// The topmost link and its lock. They act like a node with one child.
     root: AtomicPtr<u8>,
     root_lock: VersionLock,
     arena: Arena,
 }
 
-/// A link as a writer read it, with the lock and version of the node that holds it.
+/// A link as a writer read it, with the lock and the version of the node that holds it.
 struct Edge<'a> {
     link: &'a AtomicPtr<u8>,
     lock: &'a VersionLock,
@@ -50,41 +50,42 @@ struct Edge<'a> {
 }
 
 impl<'a> Edge<'a> {
-    fn try_lock(&self) -> Option<Held<'a>> {
+    fn try_lock(&self) -> Option<NodeGuard<'a>> {
         self.lock.try_lock(self.version)
     }
 }
 
-/// One insert under way.
+/// An insert in progress.
 struct Insert<'a, 'k> {
     entered: Entered<'a>,
     key: &'k [u8],
     lsn: Lsn,
-    op: Op<'k>,
+    message: Message<'k>,
     /// The new leaf and its version, once an attempt needed them.
     fresh: Option<(LeafRef<'a>, VersionRef<'a>)>,
 }
 
-/// The tree changed under an insert; it has to start again.
+/// The tree changed during an attempt. The insert must restart.
 struct Conflict;
 
 impl Memtable {
-    /// An empty memtable. What it takes is charged to `budget` as
-    /// [`Purpose::Memtable`](terrapin_base::Purpose::Memtable) until it is dropped; it starts with
-    /// nothing, and 1.5 KiB with the first insert.
+    /// Makes an empty memtable. Its memory is charged to `budget` as
+    /// [`Purpose::Memtable`](terrapin_base::Purpose::Memtable) until it is dropped. An empty
+    /// memtable takes none, and the first insert takes 1.5 KiB.
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self::with_arena(Arena::new(budget, None, false))
     }
 
-    /// An empty memtable that takes recycled memory from a pool first, and leaves it its own.
+    /// Makes an empty memtable that takes chunks from a pool first, and gives its own chunks to the
+    /// pool when it is dropped.
     #[must_use]
     pub fn with_pool(budget: &Arc<Budget>, pool: &Arc<Pool>) -> Self {
         Self::with_arena(Arena::new(budget, Some(pool.clone()), false))
     }
 
-    /// A memtable each of whose pieces is an allocation of its own: slow, but a memory checker sees
-    /// every overrun.
+    /// Makes a memtable in which each piece is an allocation of its own. It is slow, but a memory
+    /// checker sees every overrun.
     #[doc(hidden)]
     #[must_use]
     pub fn new_for_memory_checkers(budget: &Arc<Budget>) -> Self {
@@ -99,24 +100,24 @@ impl Memtable {
         }
     }
 
-    /// Adds a version of a key, beside whatever other threads do. A version of the same LSN is
-    /// replaced; otherwise LSNs may come in any order. O(key length + newer versions of the key).
+    /// Adds a version of a key, concurrently with other threads. It replaces a version of the same
+    /// LSN. Otherwise LSNs may come in any order. O(key length + newer versions of the key).
     ///
     /// # Panics
-    /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. Aborts when the
-    /// system has no memory, as any allocation does.
-    pub fn insert(&self, key: &[u8], lsn: Lsn, op: Op<'_>) {
+    /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. The process
+    /// aborts if the system has no memory, as for any allocation.
+    pub fn insert(&self, key: &[u8], lsn: Lsn, message: Message<'_>) {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(
-            op.value_bytes() <= leaf::VALUE_BYTES_MAX,
+            message.value_bytes() <= leaf::VALUE_BYTES_MAX,
             "a value of {} bytes",
-            op.value_bytes()
+            message.value_bytes()
         );
         let mut insert = Insert {
             entered: self.arena.enter(),
             key,
             lsn,
-            op,
+            message,
             fresh: None,
         };
         let mut backoff = Backoff::default();
@@ -125,29 +126,29 @@ impl Memtable {
         }
     }
 
-    /// The newest version of a key whose LSN is below `before`. O(key length + versions from
-    /// `before` on); allocates nothing.
+    /// Returns the newest version of a key below the LSN `before`. O(key length + versions at or
+    /// above `before`); allocates nothing.
     #[must_use]
-    pub fn get(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
-        self.leaf(key)?.newest(before).map(VersionRef::op)
+    pub fn get(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
+        self.leaf(key)?.newest(before).map(VersionRef::message)
     }
 
-    /// Like [`Self::get`], and remembers that the key was read: [`Cursor::was_read`] says so until
-    /// its next version, and beyond.
+    /// Like [`Self::get`], and marks the version as read. [`Cursor::was_read`] reports the mark,
+    /// and later versions of the key inherit it.
     #[must_use]
     #[inline]
-    pub fn read(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
+    pub fn read(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
         let version = self.leaf(key)?.newest(before)?;
         version.mark_read();
-        Some(version.op())
+        Some(version.message())
     }
 
-    /// Like [`Self::get`], with the version's LSN.
+    /// Like [`Self::get`], and returns the version's LSN too.
     #[must_use]
-    pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Op<'_>)> {
+    pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Message<'_>)> {
         self.leaf(key)?
             .newest(before)
-            .map(|version| (version.lsn(), version.op()))
+            .map(|version| (version.lsn(), version.message()))
     }
 
     fn leaf(&self, key: &[u8]) -> Option<LeafRef<'_>> {
@@ -155,7 +156,7 @@ impl Memtable {
         loop {
             match child {
                 Child::None => return None,
-                // The way down skipped all paths: the leaf alone decides.
+                // The way down skipped the paths, so only the leaf's key decides.
                 Child::Leaf(leaf) => return (leaf.key() == key).then_some(leaf),
                 Child::Node(node) => {
                     let Some(&byte) = key.get(node.depth()) else {
@@ -167,58 +168,59 @@ impl Memtable {
         }
     }
 
-    /// What the topmost link leads to.
+    /// The child of the topmost link.
     pub(crate) fn root(&self) -> Child<'_> {
         // SAFETY: the link starts as null, and only `Insert::attempt` changes it, to children in
         // this memtable's arena, which lives as long as the borrow.
         unsafe { Child::load(&self.root) }
     }
 
-    /// A cursor over the keys that have a version with `after <= lsn < before`; it shows the newest
-    /// such version of each. It starts out nowhere: seek first.
+    /// A cursor over the keys that have a version with `after <= lsn < before`. It shows the newest
+    /// such version of each key. The cursor is nowhere until the first seek.
     #[must_use]
     pub fn cursor(&self, after: Lsn, before: Lsn) -> Cursor<'_> {
         Cursor::new(self, after, before)
     }
 
-    /// Like [`Self::cursor`], for those who cannot borrow: it keeps the memtable alive itself.
+    /// Like [`Self::cursor`], for callers that cannot borrow: the cursor keeps the memtable alive.
     #[must_use]
     pub fn cursor_owned(self: &Arc<Self>, after: Lsn, before: Lsn) -> OwnedCursor {
         OwnedCursor::new(self, after, before)
     }
 
-    /// Key and value bytes of the newest version of each key: what a checkpoint would merge. Exact
-    /// when nobody writes. O(threads that wrote), like the other counts.
+    /// Key and value bytes of the newest version of each key, which a checkpoint would merge. Exact
+    /// while no thread writes. O(threads that wrote).
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.arena.count(Count::LiveBytes)
     }
 
-    /// Arena bytes of superseded versions and of replaced nodes. Exact when nobody writes.
+    /// Arena bytes of superseded versions and of replaced nodes. Exact while no thread writes.
+    /// O(threads that wrote).
     #[must_use]
     pub fn garbage_bytes(&self) -> u64 {
         self.arena.count(Count::GarbageBytes)
     }
 
-    /// All memory the memtable has taken, used or not, in bytes. O(1).
+    /// All memory that the memtable has taken, used or not, in bytes. O(1).
     #[must_use]
     pub fn arena_bytes(&self) -> u64 {
         self.arena.bytes()
     }
 
-    /// Keys whose newest version is a put.
+    /// Keys whose newest version is a put. Exact while no thread writes. O(threads that wrote).
     #[must_use]
     pub fn records(&self) -> u64 {
         self.arena.count(Count::Records)
     }
 
-    /// Keys whose newest version is a delete.
+    /// Keys whose newest version is a delete. Exact while no thread writes. O(threads that wrote).
     #[must_use]
     pub fn tombstones(&self) -> u64 {
         self.arena.count(Count::Tombstones)
     }
 
-    /// Whether nothing was ever inserted. O(1), and never wrong.
+    /// Whether nothing was ever inserted. Always exact. O(1).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(self.root(), Child::None)
@@ -245,7 +247,7 @@ impl<'a> Insert<'a, '_> {
             version: memtable.root_lock.read(),
         };
         let mut child = memtable.root();
-        // The key's first `at` bytes led here.
+        // The first `at` bytes of the key led to `child`.
         let mut at = 0;
         loop {
             let node = match child {
@@ -298,9 +300,9 @@ impl<'a> Insert<'a, '_> {
                 _ if full => return self.grow(&edge, node, version, byte),
                 _ => {
                     let leaf = self.fresh_leaf();
-                    let held = node.try_lock(version).ok_or(Conflict)?;
+                    let guard = node.try_lock(version).ok_or(Conflict)?;
                     node.add(byte, Child::Leaf(leaf));
-                    drop(held);
+                    drop(guard);
                     self.count_key();
                     return Ok(());
                 }
@@ -308,18 +310,18 @@ impl<'a> Insert<'a, '_> {
         }
     }
 
-    /// The first key of the memtable.
+    /// Inserts the first key of the memtable.
     fn put_root(&mut self, edge: &Edge<'a>) -> Result<(), Conflict> {
         let leaf = self.fresh_leaf();
-        let held = edge.try_lock().ok_or(Conflict)?;
+        let guard = edge.try_lock().ok_or(Conflict)?;
         Child::Leaf(leaf).store(edge.link);
-        drop(held);
+        drop(guard);
         self.count_key();
         Ok(())
     }
 
-    /// The key parts from a child's path at `depth`, where that has `byte` (or ends): puts a node
-    /// above the child.
+    /// Puts a new node above a child whose path parts from the key at `depth`. There the path has
+    /// `byte`, or ends.
     fn part(
         &mut self,
         edge: &Edge<'a>,
@@ -340,31 +342,31 @@ impl<'a> Insert<'a, '_> {
             Some(&byte) => above.add(byte, Child::Leaf(leaf)),
             None => above.set_terminal(leaf),
         }
-        let Some(held) = edge.try_lock() else {
+        let Some(guard) = edge.try_lock() else {
             self.entered.node_unused(at, node::FIRST_NODE_BYTES);
             return Err(Conflict);
         };
         Child::Node(above).store(edge.link);
-        drop(held);
+        drop(guard);
         self.count_key();
         Ok(())
     }
 
-    /// The key is a node's path.
+    /// The key equals the node's path: it becomes the terminal, or a version of it.
     fn end_at(&mut self, node: NodeRef<'a>, version: Version) -> Result<(), Conflict> {
         if let Some(terminal) = node.terminal() {
             self.add_version(terminal);
             return Ok(());
         }
         let leaf = self.fresh_leaf();
-        let held = node.try_lock(version).ok_or(Conflict)?;
+        let guard = node.try_lock(version).ok_or(Conflict)?;
         node.set_terminal(leaf);
-        drop(held);
+        drop(guard);
         self.count_key();
         Ok(())
     }
 
-    /// The node has no room: replaces it by a larger copy with the key.
+    /// Replaces a full node by a larger copy that has the key.
     fn grow(
         &mut self,
         edge: &Edge<'a>,
@@ -379,90 +381,91 @@ impl<'a> Insert<'a, '_> {
             self.entered.node_unused(at, bytes);
             return Err(Conflict);
         };
-        let Some(held) = node.try_lock(version) else {
+        let Some(guard) = node.try_lock(version) else {
             above.cancel();
             self.entered.node_unused(at, bytes);
             return Err(Conflict);
         };
         // SAFETY: taken just now for this node, from the arena that lives for 'a; the node is
         // locked.
-        let larger = unsafe { node.grow(at, &held) };
+        let larger = unsafe { node.grow(at, &guard) };
         larger.add(byte, Child::Leaf(leaf));
         Child::Node(larger).store(edge.link);
-        held.retire();
+        guard.retire();
         drop(above);
         self.entered.add(Count::GarbageBytes, node.bytes() as i64);
         self.count_key();
         Ok(())
     }
 
-    /// A leaf for the key, which nobody can reach yet; the same for every attempt.
+    /// A leaf for the key that no reader can reach yet. All attempts use the same leaf.
     fn fresh_leaf(&mut self) -> LeafRef<'a> {
         if let Some((leaf, _)) = self.fresh {
             return leaf;
         }
-        let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.op);
+        let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.message);
         let at = self.entered.record(bytes);
         // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert`
         // checked the lengths.
-        let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.op) };
+        let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.message) };
         self.fresh = Some(fresh);
         fresh.0
     }
 
-    /// The key's leaf is in the tree now.
+    /// Counts the key, whose leaf is in the tree now.
     fn count_key(&self) {
         self.entered.add(
             Count::LiveBytes,
-            (self.key.len() + self.op.value_bytes()) as i64,
+            (self.key.len() + self.message.value_bytes()) as i64,
         );
-        self.entered.add(kind(self.op), 1);
+        self.entered.add(kind(self.message), 1);
     }
 
-    /// The key has a leaf already: adds the version to its chain.
+    /// Adds the version to the key's leaf, which is in the tree already.
     fn add_version(&self, leaf: LeafRef<'a>) {
         let version = match self.fresh {
-            // Another thread inserted the key between two attempts: our leaf is garbage, its
-            // version is not.
+            // Another thread inserted the key between two attempts. The new leaf is garbage; its
+            // version is used.
             Some((_, version)) => {
                 self.entered
                     .add(Count::GarbageBytes, leaf::leaf_bytes(self.key) as i64);
                 version
             }
             None => {
-                let at = self.entered.record(leaf::version_bytes(self.op));
+                let at = self.entered.record(leaf::version_bytes(self.message));
                 // SAFETY: taken just now, that long, from the arena that lives for 'a;
                 // `Memtable::insert` checked the length.
-                unsafe { VersionRef::write(at, self.lsn, self.op) }
+                unsafe { VersionRef::write(at, self.lsn, self.message) }
             }
         };
         match leaf.add(version) {
             Added::Newest(old) => {
-                // The key was read, whatever it says now.
+                // The mark belongs to the key, so the new version inherits it.
                 if old.was_read() {
                     version.mark_read();
                 }
-                let old = old.op();
+                let old = old.message();
                 self.entered
                     .add(Count::GarbageBytes, leaf::version_bytes(old) as i64);
                 self.entered.add(
                     Count::LiveBytes,
-                    self.op.value_bytes() as i64 - old.value_bytes() as i64,
+                    self.message.value_bytes() as i64 - old.value_bytes() as i64,
                 );
                 self.entered.add(kind(old), -1);
-                self.entered.add(kind(self.op), 1);
+                self.entered.add(kind(self.message), 1);
             }
-            Added::Older => self
-                .entered
-                .add(Count::GarbageBytes, leaf::version_bytes(self.op) as i64),
+            Added::Older => self.entered.add(
+                Count::GarbageBytes,
+                leaf::version_bytes(self.message) as i64,
+            ),
         }
     }
 }
 
-fn kind(op: Op<'_>) -> Count {
-    match op {
-        Op::Put(_) => Count::Records,
-        Op::Delete => Count::Tombstones,
+fn kind(message: Message<'_>) -> Count {
+    match message {
+        Message::Put(_) => Count::Records,
+        Message::Delete => Count::Tombstones,
     }
 }
 
@@ -478,7 +481,7 @@ mod tests {
         let (mut garbage, mut replaced) = (0, 0);
         for byte in 0..=255u8 {
             let before = memtable.root();
-            memtable.insert(&[byte], Lsn(1), Op::Delete);
+            memtable.insert(&[byte], Lsn(1), Message::Delete);
             let (Child::Node(old), Child::Node(new)) = (before, memtable.root()) else {
                 continue;
             };

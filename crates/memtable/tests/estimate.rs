@@ -1,9 +1,9 @@
-//! How near a memtable's estimates of ranges come, for keys of several shapes.
+//! The accuracy of a memtable's estimates of ranges, for keys of several shapes.
 
 use std::ops::Bound;
 
-use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Memtable, Op};
+use terrapin_base::{Budget, Lsn, Message};
+use terrapin_memtable::Memtable;
 
 const RANGES: u64 = 300;
 
@@ -11,16 +11,16 @@ fn scrambled(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How far estimates are off: the greatest error of ranges that hold at least a tenth of all keys,
-/// and the mean error of all ranges, in shares of what they hold.
+/// Errors of estimates as shares of the true content. The first is the greatest error of ranges
+/// with at least a tenth of all keys. The second is the mean error of all ranges.
 fn errors(mut keys: Vec<Vec<u8>>) -> (f64, f64) {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     for (number, key) in (0..).zip(&keys) {
-        let op = match number % 10 {
-            0 => Op::Delete,
-            _ => Op::Put(&[7; 30]),
+        let message = match number % 10 {
+            0 => Message::Delete,
+            _ => Message::Put(&[7; 30]),
         };
-        memtable.insert(key, Lsn(number), op);
+        memtable.insert(key, Lsn(number), message);
     }
     keys.sort();
     keys.dedup();
@@ -68,14 +68,14 @@ fn large_ranges_are_estimated_within_some_per_cent() {
             (0..KEYS).map(|i| format!("user{i:010}").into()).collect(),
         ),
         (
-            // A few of these hold most.
+            // A few tenants have most of the keys.
             "tenants",
             (0..KEYS)
                 .map(|i| format!("tenant{:04}/{i:08}", 1000 / (1 + scrambled(i) % 1000)).into())
                 .collect(),
         ),
         (
-            // Among the records of a user, one in eight leads on to many more.
+            // One in eight records of a user has many more below it.
             "events of users",
             (0..KEYS)
                 .map(|i| match i % 28 {

@@ -1,19 +1,19 @@
-//! Models of the memtable for the checker of interleavings, in a build with
-//! `--cfg terrapin_shuttle`: nodes that grow and paths that part under writers, gets and scans; and
-//! a memtable that leaves its memory to a pool that is closed.
+//! Models of the memtable for the checker of interleavings, in a build with `--cfg
+//! terrapin_shuttle`. In some, nodes grow and paths part while writers, gets and scans run. In one,
+//! a memtable gives its memory to a pool that is being closed.
 #![cfg(terrapin_shuttle)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::Mutex; // the models' own notes are no points
+use std::sync::Mutex; // notes of the models are no scheduling points
 
 use terrapin_base::sync::explore::{explore, spawn};
-use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Memtable, Op, Pool};
+use terrapin_base::{Budget, Lsn, Message, Purpose};
+use terrapin_memtable::{Memtable, Pool};
 
 const ALL: Lsn = Lsn(u64::MAX);
 
-/// Inserts that have returned: each key's versions.
+/// Inserts that have returned: the versions of each key.
 type Notes = Arc<Mutex<BTreeMap<Vec<u8>, Vec<u64>>>>;
 
 fn value(key: &[u8], lsn: u64) -> Vec<u8> {
@@ -21,19 +21,19 @@ fn value(key: &[u8], lsn: u64) -> Vec<u8> {
 }
 
 fn insert(memtable: &Memtable, notes: &Notes, key: &[u8], lsn: u64) {
-    memtable.insert(key, Lsn(lsn), Op::Put(&value(key, lsn)));
+    memtable.insert(key, Lsn(lsn), Message::Put(&value(key, lsn)));
     let mut notes = notes.lock().unwrap();
     notes.entry(key.to_vec()).or_default().push(lsn);
 }
 
-/// One get: at least what had been inserted when it began.
+/// One get. It must find at least what was inserted before it began.
 fn get(memtable: &Memtable, notes: &Notes, key: &[u8], before: u64) {
     let known = notes.lock().unwrap().get(key).cloned().unwrap_or_default();
     let newest = known.into_iter().filter(|&lsn| lsn < before).max();
     match memtable.get_versioned(key, Lsn(before)) {
         None => assert_eq!(newest, None, "{key:?} is missing"),
-        Some((lsn, op)) => {
-            assert_eq!(op, Op::Put(&value(key, lsn.0)), "torn");
+        Some((lsn, message)) => {
+            assert_eq!(message, Message::Put(&value(key, lsn.0)), "torn");
             assert!(
                 newest.is_none_or(|newest| lsn.0 >= newest),
                 "{key:?} is old"
@@ -43,7 +43,8 @@ fn get(memtable: &Memtable, notes: &Notes, key: &[u8], before: u64) {
     }
 }
 
-/// One scan: in order, nothing twice, at least what had been inserted when it began.
+/// One scan. It must be in order, return nothing twice, and return at least what was inserted
+/// before it began.
 fn scan(memtable: &Memtable, notes: &Notes, forward: bool) {
     let known = notes.lock().unwrap().clone();
     let mut found = Vec::new();
@@ -53,7 +54,11 @@ fn scan(memtable: &Memtable, notes: &Notes, forward: bool) {
         false => cursor.seek_last(),
     }
     while let Some(key) = cursor.key() {
-        assert_eq!(cursor.op(), Op::Put(&value(key, cursor.lsn().0)), "torn");
+        assert_eq!(
+            cursor.message(),
+            Message::Put(&value(key, cursor.lsn().0)),
+            "torn"
+        );
         found.push((key.to_vec(), cursor.lsn().0));
         match forward {
             true => cursor.next(),
@@ -74,8 +79,8 @@ fn scan(memtable: &Memtable, notes: &Notes, forward: bool) {
     }
 }
 
-/// Two writers add keys to a node with room for one more, so that it grows under them, to its path
-/// and below it; a reader and a scanner look.
+/// Two writers add keys to a node with room for one more. So the node grows under them, on its path
+/// and below it. A reader and a scanner run meanwhile.
 fn growth(before: u8) {
     let notes = Notes::default();
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
@@ -89,12 +94,13 @@ fn growth(before: u8) {
             for i in 0..2 {
                 insert(&memtable, &notes, &key(before + 2 * i + writer), 2);
             }
-            // What changes the node's links and path while it is replaced.
+            // These inserts change the node's links and path while it is replaced.
             match writer {
                 0 => insert(&memtable, &notes, b"kk", 2),
                 _ => insert(&memtable, &notes, &[&key(0)[..], b"!"].concat(), 2),
             }
-            // The other's last as well: an insert or an overwrite, and of two LSNs in any order.
+            // Also the other writer's last key: an insert or an overwrite, in any order of the two
+            // LSNs.
             insert(
                 &memtable,
                 &notes,
@@ -132,13 +138,13 @@ fn growth(before: u8) {
     assert_eq!(memtable.live_bytes(), live_bytes);
 }
 
-/// From 4 links to 16. Seen red when `NodeRef::child` does not validate.
+/// From 4 links to 16. Fails if `NodeRef::child` does not validate.
 #[test]
 fn a_node_of_4_grows_under_readers_and_writers() {
     explore("memtable-growth-4", || growth(3));
 }
 
-/// From 16 links to 48. Seen red when `Insert::attempt` does not validate.
+/// From 16 links to 48. Fails if `Insert::attempt` does not validate.
 #[test]
 fn a_node_of_16_grows_under_readers_and_writers() {
     explore("memtable-growth-16", || growth(15));
@@ -150,8 +156,8 @@ fn a_node_of_48_grows_under_readers_and_writers() {
     explore("memtable-growth-48", || growth(47));
 }
 
-/// A node and the one above it are both full, and grow at once. Seen red when `Insert::grow` does
-/// not lock the node above, or does not retire the one that it replaces.
+/// A node and the node above it are both full, and grow at the same time. Fails if `Insert::grow`
+/// does not lock the node above, or does not retire the node that it replaces.
 #[test]
 fn a_node_grows_while_the_one_above_it_does() {
     explore("memtable-growth-nested", || {
@@ -185,10 +191,10 @@ fn a_node_grows_while_the_one_above_it_does() {
     });
 }
 
-/// Keys that are prefixes of one another, so that paths part and nodes get terminals under each
-/// other's feet; and a key whose versions come in any order. Seen red when `Insert::part` stores
-/// its node without the lock of the one above, when `LeafRef::add` stores a link instead of
-/// exchanging it, and when `NodeRef::child` does not validate.
+/// Keys that are prefixes of one another, so that paths part and nodes get terminals concurrently.
+/// One key gets its versions in any order. Fails if `Insert::part` stores its node without the lock
+/// of the node above. Fails if `LeafRef::add` stores a link instead of exchanging it, or if
+/// `NodeRef::child` does not validate.
 #[test]
 fn paths_part_and_versions_line_up_under_readers_and_writers() {
     explore("memtable-paths", || {
@@ -228,28 +234,27 @@ fn paths_part_and_versions_line_up_under_readers_and_writers() {
         for (key, versions) in &all {
             for &lsn in versions {
                 let found = memtable.get_versioned(key, Lsn(lsn + 1));
-                assert_eq!(found, Some((Lsn(lsn), Op::Put(&value(key, lsn)))));
+                assert_eq!(found, Some((Lsn(lsn), Message::Put(&value(key, lsn)))));
             }
         }
         assert_eq!(memtable.records(), all.len() as u64);
     });
 }
 
-/// The last reader lets a memtable go while its database is closed, and while memory is set. Red
-/// when `Pool::keep` looks at the bound before it has the lock, or when a bound of 0 is raised
-/// again.
+/// The last reader drops a memtable while its database is closed and while memory is set. Fails if
+/// `Pool::keep` reads the bound before it has the lock, or if a bound of 0 is raised again.
 #[test]
-fn a_pool_that_is_closed_keeps_nothing_of_a_memtable_that_goes_meanwhile() {
+fn a_closed_pool_keeps_nothing_of_a_memtable_dropped_meanwhile() {
     explore("memtable-pool-close", || {
         let budget = Budget::new(1 << 30);
         let pool = Pool::new(&budget, 16 << 20);
         let memtable = Memtable::with_pool(&budget, &pool);
-        // Chunks grow with the memtable, up to whole ones, which the pool takes back.
+        // Large values make chunks grow to whole ones, which the pool takes back.
         let value = vec![7u8; 400 << 10];
         let mut lsn = 0;
         while memtable.arena_bytes() <= 2 * Pool::CHUNK_BYTES {
             lsn += 1;
-            memtable.insert(&[lsn as u8], Lsn(lsn), Op::Put(&value));
+            memtable.insert(&[lsn as u8], Lsn(lsn), Message::Put(&value));
         }
         let reader = spawn(move || drop(memtable));
         let closing = {

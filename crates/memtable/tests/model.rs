@@ -1,35 +1,39 @@
-//! The memtable against a `BTreeMap` of version chains: every read, both directions, version
-//! bounds, counts.
+//! The memtable compared with a `BTreeMap` of version chains: every read, both directions, version
+//! bounds, and counts.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Cursor, Estimate, Memtable, Op};
+use terrapin_base::{Budget, Lsn, Message, Purpose};
+use terrapin_memtable::{Cursor, Estimate, Memtable};
 
 type Chain = BTreeMap<u64, Option<Vec<u8>>>;
 type Model = BTreeMap<Vec<u8>, Chain>;
 
-fn op(value: &Option<Vec<u8>>) -> Op<'_> {
-    value.as_deref().map_or(Op::Delete, Op::Put)
+fn message(value: &Option<Vec<u8>>) -> Message<'_> {
+    value.as_deref().map_or(Message::Delete, Message::Put)
 }
 
-fn newest(chain: &Chain, after: u64, before: u64) -> Option<(u64, Op<'_>)> {
+fn newest(chain: &Chain, after: u64, before: u64) -> Option<(u64, Message<'_>)> {
     let (lsn, value) = chain.range(..before).next_back()?;
-    (*lsn >= after).then_some((*lsn, op(value)))
+    (*lsn >= after).then_some((*lsn, message(value)))
 }
 
-fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Op<'a>)> {
-    cursor.key().map(|key| (key, cursor.lsn().0, cursor.op()))
+fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Message<'a>)> {
+    cursor
+        .key()
+        .map(|key| (key, cursor.lsn().0, cursor.message()))
 }
 
-/// What a memtable with these bounds shows.
-fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Op<'_>)> {
+/// What a memtable shows within these bounds.
+fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Message<'_>)> {
     model
         .iter()
-        .filter_map(|(k, chain)| newest(chain, after, before).map(|(lsn, op)| (&k[..], lsn, op)))
+        .filter_map(|(k, chain)| {
+            newest(chain, after, before).map(|(lsn, message)| (&k[..], lsn, message))
+        })
         .collect()
 }
 
@@ -45,7 +49,7 @@ fn check_reads(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], bounds: &
             assert_eq!(
                 memtable
                     .get_versioned(key, Lsn(before))
-                    .map(|(lsn, op)| (lsn.0, op)),
+                    .map(|(lsn, message)| (lsn.0, message)),
                 expected
             );
         }
@@ -56,13 +60,13 @@ fn check_reads(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], bounds: &
         cursor.seek_first();
         while let Some(here) = at(&cursor) {
             let mut versions: Vec<_> = cursor.versions().collect();
-            // Of one LSN the first counts.
+            // Of versions with one LSN the first counts.
             versions.dedup_by_key(|(lsn, _)| *lsn);
             let chain = model[here.0].range(..before).rev();
             assert!(
                 versions
                     .into_iter()
-                    .eq(chain.map(|(lsn, value)| (Lsn(*lsn), op(value))))
+                    .eq(chain.map(|(lsn, value)| (Lsn(*lsn), message(value))))
             );
             forward.push(here);
             cursor.next();
@@ -121,7 +125,7 @@ fn check_counts(memtable: &Memtable, model: &Model) {
     assert!(memtable.live_bytes() + memtable.garbage_bytes() <= memtable.arena_bytes());
 }
 
-/// Ranges of so few keys are counted.
+/// Ranges of so few keys are counted exactly.
 fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befores: &[(u64, u64)]) {
     for (pair, &(_, before)) in probes.windows(2).zip(befores.iter().cycle()) {
         let (a, b) = (&pair[0][..], &pair[1][..]);
@@ -136,11 +140,11 @@ fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befor
         ];
         for range in ranges {
             let mut expected = Estimate::default();
-            for (key, _, op) in visible(model, 0, before) {
+            for (key, _, message) in visible(model, 0, before) {
                 if RangeBounds::<[u8]>::contains(&range, key) {
-                    expected.records += u64::from(op != Op::Delete);
-                    expected.tombstones += u64::from(op == Op::Delete);
-                    expected.bytes += (key.len() + op.value().map_or(0, <[u8]>::len)) as u64;
+                    expected.records += u64::from(message != Message::Delete);
+                    expected.tombstones += u64::from(message == Message::Delete);
+                    expected.bytes += (key.len() + message.value_bytes()) as u64;
                 }
             }
             assert_eq!(memtable.estimate(range, Lsn(before)), expected, "{range:?}");
@@ -149,12 +153,12 @@ fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befor
 }
 
 fn insert(memtable: &Memtable, model: &mut Model, key: &[u8], lsn: u64, value: Option<Vec<u8>>) {
-    memtable.insert(key, Lsn(lsn), op(&value));
+    memtable.insert(key, Lsn(lsn), message(&value));
     model.entry(key.to_vec()).or_default().insert(lsn, value);
 }
 
-/// Keys over few letters, so that prefixes, splits and equal keys abound; and some with long equal
-/// stretches.
+/// Keys over few letters, so that prefixes, splits and equal keys are frequent. Some have long
+/// equal stretches.
 fn any_key() -> impl Strategy<Value = Vec<u8>> {
     let letters = prop::sample::select(vec![0u8, 1, b'a', b'b', 254, 255]);
     prop_oneof![
@@ -201,7 +205,7 @@ proptest! {
         old in any::<u64>(),
         walk in prop::collection::vec((0u8..6, any_key()), 1..120),
     ) {
-        // A third of the keys is out of the cursor's bounds.
+        // A third of the keys is outside the cursor's bounds.
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();
         for (i, key) in keys.iter().enumerate() {
@@ -239,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_memtable_shows_nothing() {
+fn an_empty_memtable_has_no_keys() {
     let memtable = Memtable::new(&Budget::new(1 << 20));
     check_reads(
         &memtable,
@@ -260,7 +264,7 @@ fn an_empty_memtable_shows_nothing() {
 }
 
 #[test]
-fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
+fn the_longest_keys_and_all_prefixes_of_one_are_found() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     let mut model = Model::new();
     let longest: Vec<u8> = (0..65_535u32).map(|i| (i / 7) as u8).collect();
@@ -276,7 +280,7 @@ fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
             Some(vec![1; cut % 5]),
         );
         if cut > 0 {
-            // The same key but for its last byte, which is where it branches off.
+            // The longest key with a different last byte, where the paths part.
             let mut other = longest[..cut].to_vec();
             other[cut - 1] ^= 0x80;
             probes.push(other.clone());
@@ -297,7 +301,7 @@ fn a_tower_of_prefixes_is_walked_without_recursion() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     let key = vec![b'x'; 5_000];
     for cut in 0..=key.len() {
-        memtable.insert(&key[..cut], Lsn(1), Op::Put(b""));
+        memtable.insert(&key[..cut], Lsn(1), Message::Put(b""));
     }
     let mut cursor = memtable.cursor(Lsn(0), Lsn(2));
     cursor.seek_first();
@@ -316,8 +320,8 @@ fn a_tower_of_prefixes_is_walked_without_recursion() {
 
 #[test]
 fn nodes_of_every_size_keep_their_order_as_they_grow() {
-    // 131 is prime to 256: bytes come in scattered order, and every count of children is met, with
-    // and without terminal.
+    // 131 is prime to 256, so bytes come in scattered order. Every count of children occurs, with
+    // and without a terminal.
     for terminal in [false, true] {
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();
@@ -343,7 +347,7 @@ fn nodes_of_every_size_keep_their_order_as_they_grow() {
 }
 
 #[test]
-fn a_key_that_was_read_is_known_as_such_whatever_is_written_to_it_afterwards() {
+fn later_versions_inherit_the_mark_of_a_read_key() {
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
     let was_read = |key: &[u8]| {
         let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(u64::MAX));
@@ -352,17 +356,17 @@ fn a_key_that_was_read_is_known_as_such_whatever_is_written_to_it_afterwards() {
         cursor.was_read()
     };
     for key in [b"asked", b"other"] {
-        memtable.insert(key, Lsn(10), Op::Put(b"old"));
+        memtable.insert(key, Lsn(10), Message::Put(b"old"));
     }
-    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Message::Put(b"old")));
     assert!(!was_read(b"asked"), "only looked at");
     assert_eq!(memtable.read(b"asked", Lsn(10)), None);
     assert!(!was_read(b"asked"), "there was nothing yet");
-    assert_eq!(memtable.read(b"asked", Lsn(11)), Some(Op::Put(b"old")));
-    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.read(b"asked", Lsn(11)), Some(Message::Put(b"old")));
+    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Message::Put(b"old")));
     assert!(was_read(b"asked") && !was_read(b"other"));
-    memtable.insert(b"asked", Lsn(20), Op::Delete);
-    assert_eq!(memtable.read(b"asked", Lsn(21)), Some(Op::Delete));
+    memtable.insert(b"asked", Lsn(20), Message::Delete);
+    assert_eq!(memtable.read(b"asked", Lsn(21)), Some(Message::Delete));
     assert!(was_read(b"asked") && !was_read(b"other"));
 }
 
@@ -379,15 +383,15 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         (50, "E"),
         (10, "A"),
     ] {
-        memtable.insert(b"key", Lsn(lsn), Op::Put(value.as_bytes()));
+        memtable.insert(b"key", Lsn(lsn), Message::Put(value.as_bytes()));
     }
-    let shown = |before| memtable.get(b"key", Lsn(before)).and_then(Op::value);
+    let shown = |before| memtable.get(b"key", Lsn(before)).and_then(Message::value);
     assert_eq!(shown(10), None);
     assert_eq!(
         [11, 21, 31, 41, 51].map(shown),
         ["A", "b", "C", "d", "E"].map(|v| Some(v.as_bytes()))
     );
-    // Each version takes 24 bytes; all but the newest are superseded.
+    // Each version takes 24 bytes. All but the newest are superseded.
     assert_eq!(
         (
             memtable.live_bytes(),
@@ -396,7 +400,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         ),
         (4, 1, 7 * 24)
     );
-    memtable.insert(b"key", Lsn(60), Op::Delete);
+    memtable.insert(b"key", Lsn(60), Message::Delete);
     assert_eq!(
         (
             memtable.live_bytes(),
@@ -406,7 +410,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         (3, 0, 1)
     );
     assert_eq!(memtable.garbage_bytes(), 8 * 24);
-    memtable.insert(b"key", Lsn(55), Op::Put(&[0; 100]));
+    memtable.insert(b"key", Lsn(55), Message::Put(&[0; 100]));
     assert_eq!(
         (
             memtable.live_bytes(),
@@ -418,10 +422,10 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
 }
 
 #[test]
-fn a_hot_key_fills_the_memtable_with_garbage_that_is_counted() {
+fn garbage_of_an_overwritten_key_is_counted() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     for lsn in 0..20_000 {
-        memtable.insert(b"hot", Lsn(lsn), Op::Put(&[0; 100]));
+        memtable.insert(b"hot", Lsn(lsn), Message::Put(&[0; 100]));
     }
     assert_eq!((memtable.live_bytes(), memtable.records()), (103, 1));
     assert_eq!(memtable.garbage_bytes(), 19_999 * 120);
@@ -429,7 +433,7 @@ fn a_hot_key_fills_the_memtable_with_garbage_that_is_counted() {
 }
 
 #[test]
-fn large_values_lie_beside_small_ones() {
+fn large_and_small_values_are_stored_together() {
     let budget = Budget::new(1 << 30);
     let memtable = Memtable::new(&budget);
     let mut model = Model::new();
@@ -453,26 +457,26 @@ fn large_values_lie_beside_small_ones() {
 fn an_owned_cursor_outlives_its_memtable_handle() {
     let memtable = std::sync::Arc::new(Memtable::new(&Budget::new(1 << 30)));
     for byte in 0..100u8 {
-        memtable.insert(&[byte], Lsn(1), Op::Put(&[byte; 3]));
+        memtable.insert(&[byte], Lsn(1), Message::Put(&[byte; 3]));
     }
     let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(2));
     drop(memtable);
     cursor.seek(&[40]);
     for byte in 40..100u8 {
         assert_eq!(
-            (cursor.key(), cursor.op(), cursor.lsn()),
-            (Some(&[byte][..]), Op::Put(&[byte; 3]), Lsn(1))
+            (cursor.key(), cursor.message()),
+            (Some(&[byte][..]), Message::Put(&[byte; 3]))
         );
         cursor.next();
     }
-    assert!(!cursor.is_valid());
+    assert!(cursor.key().is_none());
 }
 
 #[test]
-fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
+fn owned_versions_descend_and_outlive_the_cursor() {
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 20)));
     for lsn in [10, 20, 20, 30, 40] {
-        memtable.insert(b"a", Lsn(lsn), Op::Put(&lsn.to_be_bytes()));
+        memtable.insert(b"a", Lsn(lsn), Message::Put(&lsn.to_be_bytes()));
     }
     let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(40));
     cursor.seek_first();
@@ -482,13 +486,13 @@ fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
     for (before, shown) in [(35, 30), (30, 20), (20, 10)] {
         let found = versions.below(Lsn(before));
         let value = u64::to_be_bytes(shown);
-        assert_eq!(found, Some((Lsn(shown), Op::Put(&value))));
+        assert_eq!(found, Some((Lsn(shown), Message::Put(&value))));
     }
     assert_eq!(versions.below(Lsn(10)), None);
 }
 
 #[test]
 #[should_panic(expected = "a key of 65536 bytes")]
-fn a_key_too_long_is_a_bug_of_the_caller() {
-    Memtable::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Op::Delete);
+fn a_key_that_is_too_long_panics() {
+    Memtable::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Message::Delete);
 }

@@ -1,11 +1,11 @@
-//! Writers, readers and scanners side by side: whatever they see must be something that was
-//! written, in order, and nothing that was there before they looked may be missing.
+//! Writers, readers and scanners run concurrently. Readers must see only what was written, in
+//! order. They must find all that was there before they looked.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Memtable, Op};
+use terrapin_base::{Budget, Lsn, Message, Purpose};
+use terrapin_memtable::Memtable;
 
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -15,14 +15,14 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The `number`-th key of a kind. Kinds make nodes of all sizes, long paths that part, and prefixes
-/// of one another.
+/// The key of a kind and a number. The kinds make nodes of all sizes, long paths that part, and
+/// prefixes of one another.
 fn key(kind: u64, number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
     match kind {
         0 => mixed.to_be_bytes().to_vec(),
         1 => format!("user:{:012}:{}", mixed % 100_000, number).into_bytes(),
-        // Every number's digits in base 3, so that keys are prefixes of keys.
+        // The number's digits in base 3, so that keys are prefixes of keys.
         2 => {
             let mut key = vec![b'p'];
             let mut rest = number + 1;
@@ -40,22 +40,22 @@ fn key(kind: u64, number: u64) -> Vec<u8> {
     }
 }
 
-/// A value that tells its key and LSN.
+/// A value that names its key and LSN.
 fn value(key: &[u8], lsn: u64) -> Vec<u8> {
     let mut value = lsn.to_be_bytes().to_vec();
     value.extend_from_slice(key);
     value
 }
 
-fn check(key: &[u8], op: Op<'_>) -> u64 {
-    let bytes = op.value().expect("only puts were written");
+fn check(key: &[u8], message: Message<'_>) -> u64 {
+    let bytes = message.value().expect("only puts were written");
     let (lsn, of) = bytes.split_at(8);
     assert_eq!(of, key, "a value of another key");
     u64::from_be_bytes(lsn.try_into().expect("eight bytes"))
 }
 
 #[test]
-fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
+fn concurrent_reads_lose_nothing_and_see_whole_values_in_order() {
     const WRITERS: u64 = 2;
     const KEYS: u64 = 6_000;
     for round in 0..8 {
@@ -77,13 +77,13 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                         barrier.wait();
                         for i in 0..KEYS {
                             let key = key(kind, i * WRITERS + w);
-                            memtable.insert(&key, Lsn(i + 1), Op::Put(&value(&key, i + 1)));
+                            memtable.insert(&key, Lsn(i + 1), Message::Put(&value(&key, i + 1)));
                             written[w as usize].store(i + 1, Ordering::Release);
                         }
                     })
                 })
                 .collect();
-            // Gets: what was reported as written is found.
+            // Gets find what a writer has reported as written.
             scope.spawn(|| {
                 barrier.wait();
                 let mut rng = round;
@@ -93,19 +93,20 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     if known > 0 {
                         let i = random(&mut rng) % known;
                         let key = key(kind, i * WRITERS + w);
-                        let op = memtable
+                        let message = memtable
                             .get(&key, Lsn(u64::MAX))
                             .expect("written before the get began");
-                        assert_eq!(check(&key, op), i + 1);
+                        assert_eq!(check(&key, message), i + 1);
                     }
                     let i = random(&mut rng) % KEYS;
                     let key = key(kind, i * WRITERS + w);
-                    if let Some(op) = memtable.get(&key, Lsn(u64::MAX)) {
-                        assert_eq!(check(&key, op), i + 1);
+                    if let Some(message) = memtable.get(&key, Lsn(u64::MAX)) {
+                        assert_eq!(check(&key, message), i + 1);
                     }
                 }
             });
-            // Scans: strictly ordered, and at least what was written before they began, both ways.
+            // Scans in both directions are strictly ordered. They return at least what was written
+            // before they began.
             scope.spawn(|| {
                 barrier.wait();
                 let mut forward = true;
@@ -123,7 +124,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     }
                     seen.clear();
                     while let Some(key) = cursor.key() {
-                        let lsn = check(key, cursor.op());
+                        let lsn = check(key, cursor.message());
                         assert!(lsn < below && lsn == cursor.lsn().0);
                         if let Some(last) = seen.last() {
                             assert!(
@@ -147,7 +148,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                 }
             });
             for writer in writers {
-                // A failed assertion in a writer must not leave the readers running.
+                // Readers must end even if an assertion in a writer fails.
                 let result = writer.join();
                 if result.is_err() {
                     over.store(true, Ordering::Release);
@@ -185,7 +186,7 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
         let inserts = 12_000;
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let barrier = Barrier::new(WRITERS as usize);
-        // Each writer takes LSNs of its own, and writes them up to 16 out of order.
+        // Each writer has its own LSNs, and writes them up to 16 out of order.
         let lsn_of = |w: u64, i: u64| ((i ^ 0xf) * WRITERS + w) + 1;
         let number_of = |w: u64, i: u64| random(&mut (w << 32 | i).wrapping_mul(31)) % keys;
         std::thread::scope(|scope| {
@@ -197,12 +198,12 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
                         let key = key(round % 4, number_of(w, i));
                         let lsn = lsn_of(w, i);
                         let value = value(&key, lsn);
-                        let op = if lsn % 5 == 0 {
-                            Op::Delete
+                        let message = if lsn % 5 == 0 {
+                            Message::Delete
                         } else {
-                            Op::Put(&value)
+                            Message::Put(&value)
                         };
-                        memtable.insert(&key, Lsn(lsn), op);
+                        memtable.insert(&key, Lsn(lsn), message);
                     }
                 });
             }
@@ -220,14 +221,14 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
         let (mut live, mut records, mut tombstones) = (0, 0, 0);
         for (key, lsns) in &model {
             for lsn in lsns {
-                let (found, op) = memtable
+                let (found, message) = memtable
                     .get_versioned(key, Lsn(lsn + 1))
                     .expect("every version is there");
                 assert_eq!(found.0, *lsn);
                 assert!(if lsn % 5 == 0 {
-                    op == Op::Delete
+                    message == Message::Delete
                 } else {
-                    check(key, op) == *lsn
+                    check(key, message) == *lsn
                 });
             }
             let deleted = lsns.last().expect("a version") % 5 == 0;
@@ -244,7 +245,7 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
 }
 
 #[test]
-fn more_threads_than_slots_write_and_count_alike() {
+fn more_threads_than_slots_write_and_count_correctly() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     let (threads, each) = (48u64, 200u64);
     let barrier = Barrier::new(threads as usize);
@@ -252,11 +253,15 @@ fn more_threads_than_slots_write_and_count_alike() {
         for t in 0..threads {
             let (memtable, barrier) = (&memtable, &barrier);
             scope.spawn(move || {
-                // All are alive at once, so some have no slot of their own.
-                memtable.insert(b"shared", Lsn(t), Op::Put(&[1; 10]));
+                // All threads live at once, so some have no slot of their own.
+                memtable.insert(b"shared", Lsn(t), Message::Put(&[1; 10]));
                 barrier.wait();
                 for i in 0..each {
-                    memtable.insert(&(i * threads + t).to_be_bytes(), Lsn(1), Op::Put(&[2; 20]));
+                    memtable.insert(
+                        &(i * threads + t).to_be_bytes(),
+                        Lsn(1),
+                        Message::Put(&[2; 20]),
+                    );
                 }
                 barrier.wait();
             });

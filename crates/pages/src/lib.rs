@@ -10,7 +10,6 @@ pub mod block;
 mod cache;
 pub mod group;
 pub mod heads;
-pub mod message;
 mod metrics;
 mod page;
 mod space;

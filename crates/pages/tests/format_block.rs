@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrapin_base::checksum::hash64;
-use terrapin_base::{ErrorKind, KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
+use terrapin_base::{ErrorKind, KEY_BYTES_MAX, Message, PageId, VALUE_BYTES_MAX};
 use terrapin_pages::block::{Block, BlockBuilder, Compression, part_seed, seal_block};
-use terrapin_pages::message::Message;
 
 const ID: PageId = PageId(0x0102_0304);
 

@@ -7,10 +7,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use terrapin_base::PageId;
+use terrapin_base::{Message, PageId};
 use terrapin_pages::block::{Block, BlockBuilder, Compression};
 use terrapin_pages::group::{FOOTER_BYTES, GroupBuilder, GroupOptions, check_group};
-use terrapin_pages::message::Message;
 
 /// Fields of the dump: so many bytes, and what they mean.
 type Fields<'a> = Vec<(usize, &'a str)>;

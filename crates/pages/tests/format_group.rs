@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
-use terrapin_base::{ErrorKind, KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
+use terrapin_base::{ErrorKind, KEY_BYTES_MAX, Message, PageId, VALUE_BYTES_MAX};
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{
     BITS_PER_KEY, CELL_BYTES, FilterBuilder, may_contain, partition_of, seal_partition,
@@ -14,7 +14,6 @@ use terrapin_pages::group::{
     Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, GroupSums, LOGICAL_BYTES_MAX,
     PendingGroup, check_filter_partition, check_group,
 };
-use terrapin_pages::message::Message;
 
 type Records = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 

@@ -10,10 +10,9 @@ use common::{
     write_group,
 };
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Charge, Purpose};
+use terrapin_base::{Budget, Charge, Message, Purpose};
 use terrapin_disk::SimDisk;
 use terrapin_pages::group::{GroupIndex, GroupRef};
-use terrapin_pages::message::Message;
 use terrapin_pages::{Fill, PageStore, SpaceClass};
 
 /// A budget whose slabs hold seven of the tests' blocks.

@@ -11,12 +11,11 @@ use common::{
     write_group, write_node,
 };
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, ErrorKind, Purpose, Result};
+use terrapin_base::{Budget, Error, ErrorKind, Message, Purpose, Result};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
-use terrapin_pages::message::Message;
 use terrapin_pages::{
     DATA_FILE, Fill, GroupHandle, OutlinePlaces, PageKind, PageStore, PageUse, SegmentOutlines,
     SpaceClass,

@@ -1,6 +1,8 @@
-//! Records on their way from a scan to a reader: copied once, back to back, into memory that is
-//! used again; or, for who looks at each in turn, left in their blocks, which the batch holds
-//! meanwhile.
+//! A batch of records on the way from a scan to a reader.
+//!
+//! A record is copied into the batch's own memory, which later batches reuse. Or it stays in its
+//! block, which the batch keeps alive meanwhile. The second suits readers that look at one record
+//! after the other.
 
 use std::sync::Arc;
 
@@ -8,66 +10,67 @@ use terrapin_pages::block::Block;
 
 use crate::Direction;
 
-/// A batch holds so many blocks at most: what a chunk of copies would take, and no more slabs of
-/// the cache than that.
+/// Most blocks that a batch keeps alive. A chunk of copies takes as much memory, and the cache
+/// lends no more slabs than that.
 const LENT_BLOCKS_MAX: usize = 16;
-/// What [`Batch::push_behind`] copies of a short first piece.
+/// Bytes that [`Batch::push_behind`] copies of a short first piece.
 const WORD_BYTES: usize = 8;
 
-/// How much a batch takes, and what it may cost.
+/// How much a batch takes, and what filling it may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// It is full with so many records,
+    /// The batch is full with this many records.
     pub records: usize,
-    /// or so many bytes of copies and of blocks that records stayed in; one record or block may go
-    /// beyond.
+    /// The batch is full with this many bytes of copies and of borrowed blocks. One record or block
+    /// may exceed it.
     pub bytes: usize,
-    /// So many records are likely to be wanted, in this batch or behind it; 0 when nobody knows.
-    /// Where a scan must read, it reads for these.
+    /// The reader probably wants this many records, in this batch and the next ones. 0 means
+    /// unknown. A scan that must read reads enough for them.
     pub likely: usize,
-    /// Once it holds a record, it takes only what needs no further read: the reader may not want
-    /// more.
+    /// A batch that holds a record takes only records that need no further read. The reader may not
+    /// want more.
     pub sparing: bool,
     /// Records come without their values.
     pub keys_only: bool,
-    /// Records may stay in their blocks: see [`Batch::lend`].
+    /// Records may stay in their blocks; [`Batch::lend`] adds these.
     pub lends: bool,
 }
 
-/// Records in the order in which a scan showed them.
+/// Records in the order in which a scan returned them.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where each record's key and value end; it starts where the one before ends.
-    places: Vec<(usize, usize)>,
-    /// What stayed in blocks, in the order of the batch, and these.
-    runs: Vec<Run>,
+    /// For each copy the end of its key and the end of its value in `bytes`. A copy starts at the
+    /// end of the one before.
+    copy_ends: Vec<(usize, usize)>,
+    /// Records that stayed in blocks, in the batch's order.
+    lent_spans: Vec<LentSpan>,
     blocks: Vec<Arc<Block>>,
     lent: usize,
-    /// Of records and of bytes, what records that stayed in blocks leave.
+    /// The limits, less what the lent records and their blocks take.
     limits: BatchLimits,
 }
 
-/// Records that follow one another in a block.
+/// Consecutive records of one block.
 #[derive(Debug)]
-struct Run {
-    /// Which of the batch's blocks.
+struct LentSpan {
+    /// Index of the block in the batch's `blocks`.
     block: usize,
-    /// The first of them in the block, and how many there are behind it, or before it in a backward
+    /// The first record's number in the block. The others follow it, or precede it in a backward
     /// scan.
     first: usize,
     count: usize,
     backward: bool,
-    /// The first of them in the batch, and how many of those before it are copies.
+    /// The first record's number in the batch, and the number of copies before it.
     begin: usize,
     copied: usize,
 }
 
-/// Where a record of a batch is.
+/// Where the batch keeps a record.
 pub enum Located<'a> {
-    /// It is this one of the copies: see [`Batch::place`].
+    /// It is the copy of this number; [`Batch::copy_span`] gives its bytes.
     Copied(usize),
-    /// In a block, and which of its records.
+    /// It is in this block, under this number.
     Lent(&'a Block, usize),
 }
 
@@ -85,42 +88,42 @@ impl Default for BatchLimits {
 }
 
 impl Batch {
-    /// Drops all records, keeps the memory, sets new limits, and makes sure that so many records
-    /// and bytes find room.
+    /// Drops all records, keeps the memory, and sets new limits. Afterwards `records` records and
+    /// `bytes` bytes fit without an allocation.
     pub fn restart(&mut self, limits: BatchLimits, records: usize, bytes: usize) {
-        // The last record's word may reach beyond it.
+        // `push_behind` may write a word behind the last record.
         let bytes = bytes + WORD_BYTES;
         self.bytes.clear();
-        self.places.clear();
-        self.runs.clear();
+        self.copy_ends.clear();
+        self.lent_spans.clear();
         self.blocks.clear();
         self.lent = 0;
         self.limits = limits;
-        // Not `reserve`, which may copy what is dead.
+        // `reserve` would copy the dead content.
         if self.bytes.capacity() < bytes {
             self.bytes = Vec::with_capacity(bytes);
         }
-        if self.places.capacity() < records {
-            self.places = Vec::with_capacity(records);
+        if self.copy_ends.capacity() < records {
+            self.copy_ends = Vec::with_capacity(records);
         }
     }
 
-    /// Whether it takes no more.
+    /// Whether the batch takes no more records.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.places.len() >= self.limits.records || self.bytes.len() >= self.limits.bytes
+        self.copy_ends.len() >= self.limits.records || self.bytes.len() >= self.limits.bytes
     }
 
-    /// How many records more it takes, if its bytes and blocks allow.
+    /// How many more records the batch takes, if its limits of bytes and blocks allow.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.limits.records.saturating_sub(self.places.len())
+        self.limits.records.saturating_sub(self.copy_ends.len())
     }
 
-    /// How many records more are likely to be wanted: see [`BatchLimits::likely`]. At least one; as
-    /// many as it takes where nobody knows.
+    /// How many more records the reader probably wants, at least one, by [`BatchLimits::likely`].
+    /// If that is unknown, as many as the batch takes.
     #[inline]
     #[must_use]
     pub fn wanted(&self) -> usize {
@@ -130,46 +133,49 @@ impl Batch {
         }
     }
 
-    /// Whether a scan should rather stop than read: see [`BatchLimits::sparing`].
+    /// Whether a scan should stop rather than read: [`BatchLimits::sparing`] is set and the batch
+    /// holds a record.
     #[inline]
     #[must_use]
     pub fn spares_reads(&self) -> bool {
         self.limits.sparing && !self.is_empty()
     }
 
-    /// Whether records are to be appended without their values: see [`BatchLimits::keys_only`].
+    /// Whether a scan appends records without their values ([`BatchLimits::keys_only`]).
     #[inline]
     #[must_use]
     pub fn keys_only(&self) -> bool {
         self.limits.keys_only
     }
 
-    /// Whether records may stay in their blocks: see [`BatchLimits::lends`].
+    /// Whether records may stay in their blocks ([`BatchLimits::lends`]).
     #[inline]
     #[must_use]
     pub fn lends(&self) -> bool {
         self.limits.lends
     }
 
-    /// Appends records of a block, which stay in it: from `first` on so many in a direction, at
-    /// least one and no more than there is room for. None of them is a delete. For large records: a
-    /// copy of a small one costs no more than to decode it twice.
+    /// Appends `count` records of a block, from number `first` on in the given direction. The
+    /// records stay in the block.
+    ///
+    /// `count` is at least one and at most [`Batch::room`]; none of the records is a delete. This
+    /// pays for large records: copying a small one costs no more than decoding it twice.
     pub fn lend(&mut self, block: &Arc<Block>, first: usize, count: usize, direction: Direction) {
-        let (begin, copied) = (self.len(), self.places.len());
+        let (begin, copied) = (self.len(), self.copy_ends.len());
         self.lent += count;
         self.limits.records = self.limits.records.saturating_sub(count);
         let known = self.blocks.iter().rposition(|b| Arc::ptr_eq(b, block));
         let number = known.unwrap_or_else(|| {
-            // All of it is kept, however few of its records are shown.
+            // The whole block counts, even if the batch shows few of its records.
             self.limits.bytes = self.limits.bytes.saturating_sub(block.bytes().len());
             self.blocks.push(block.clone());
             self.blocks.len() - 1
         });
         if self.blocks.len() >= LENT_BLOCKS_MAX {
-            // It is full.
+            // The batch is full.
             self.limits.records = 0;
         }
-        self.runs.push(Run {
+        self.lent_spans.push(LentSpan {
             block: number,
             first,
             count,
@@ -179,24 +185,24 @@ impl Batch {
         });
     }
 
-    /// Where a record is that is below [`Batch::len`]. `run` is where the last one was found, which
-    /// is looked at first: at the beginning 0.
+    /// Finds a record, whose number is below [`Batch::len`]. `span` caches where the last call
+    /// found its record; it starts at 0.
     #[inline]
     #[must_use]
-    pub fn locate(&self, record: usize, run: &mut usize) -> Located<'_> {
+    pub fn locate(&self, record: usize, span: &mut usize) -> Located<'_> {
         if !self.has_lent() {
             return Located::Copied(record);
         }
-        let is_of = |run: &Run| (run.begin..run.begin + run.count).contains(&record);
-        let found = match self.runs.get(*run) {
+        let is_of = |span: &LentSpan| (span.begin..span.begin + span.count).contains(&record);
+        let found = match self.lent_spans.get(*span) {
             Some(last) if is_of(last) => last,
             _ => {
-                let behind = self.runs.partition_point(|run| run.begin <= record);
+                let behind = self.lent_spans.partition_point(|span| span.begin <= record);
                 let Some(last) = behind.checked_sub(1) else {
                     return Located::Copied(record);
                 };
-                *run = last;
-                let last = &self.runs[last];
+                *span = last;
+                let last = &self.lent_spans[last];
                 if !is_of(last) {
                     return Located::Copied(record - last.begin - last.count + last.copied);
                 }
@@ -211,21 +217,21 @@ impl Batch {
         Located::Lent(&self.blocks[found.block], number)
     }
 
-    /// Appends a record, key and value back to back in two pieces: the key ends `key_bytes` behind
-    /// the start of the second.
+    /// Appends a copy of a record. Key and value follow each other in two pieces: the key ends
+    /// `key_bytes` after the start of `second`.
     #[inline]
     pub fn push(&mut self, first: &[u8], second: &[u8], key_bytes: usize) {
         self.bytes.reserve(first.len() + second.len());
         self.bytes.extend_from_slice(first);
         let second_start = self.bytes.len();
         self.bytes.extend_from_slice(second);
-        self.places
+        self.copy_ends
             .push((second_start + key_bytes, self.bytes.len()));
     }
 
-    /// As [`Batch::push`]; `word` is what the first piece begins with, filled up, which costs less
-    /// to copy than a short piece of unknown length.
-    // Always: a call is 6 % of a scan's step, and two loops copy records.
+    /// Appends a copy of a record like [`Batch::push`]. `word` holds the start of `first`, padded
+    /// to a word. Copying a whole word is cheaper than copying a short piece of unknown length.
+    // Always inlined: a call costs 6 % of a scan's step, and only two loops copy records.
     #[inline(always)]
     pub fn push_behind(
         &mut self,
@@ -241,39 +247,39 @@ impl Batch {
         self.bytes.extend_from_slice(&word);
         self.bytes.truncate(second_start);
         self.bytes.extend_from_slice(second);
-        self.places
+        self.copy_ends
             .push((second_start + key_bytes, self.bytes.len()));
     }
 
-    /// Records in it.
+    /// Number of records.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len() + self.lent
+        self.copy_ends.len() + self.lent
     }
 
-    /// Whether it holds none.
+    /// Whether the batch holds no records.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether any of its records stayed in a block.
+    /// Whether any record stayed in its block.
     #[inline]
     #[must_use]
     pub fn has_lent(&self) -> bool {
         self.lent > 0
     }
 
-    /// Where a copy's key starts, where its value does, and where it ends in [`Batch::bytes`]; none
-    /// behind the last.
+    /// Where a copy's key starts, where its value starts, and where it ends in [`Batch::bytes`].
+    /// `None` if there is no such copy.
     #[inline]
     #[must_use]
-    pub fn place(&self, copy: usize) -> Option<(usize, usize, usize)> {
-        let &(key_end, end) = self.places.get(copy)?;
+    pub fn copy_span(&self, copy: usize) -> Option<(usize, usize, usize)> {
+        let &(key_end, end) = self.copy_ends.get(copy)?;
         let start = match copy.checked_sub(1) {
-            Some(before) => self.places[before].1,
+            Some(before) => self.copy_ends[before].1,
             None => 0,
         };
         Some((start, key_end, end))
@@ -281,8 +287,8 @@ impl Batch {
 
     /// Keys and values of the copies, in order.
     pub fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        (0..self.places.len()).filter_map(|record| {
-            let (start, key_end, end) = self.place(record)?;
+        (0..self.copy_ends.len()).filter_map(|record| {
+            let (start, key_end, end) = self.copy_span(record)?;
             Some((
                 self.bytes.get(start..key_end)?,
                 self.bytes.get(key_end..end)?,
@@ -294,58 +300,58 @@ impl Batch {
     #[must_use]
     pub fn last_key(&self) -> Option<(&[u8], &[u8])> {
         let last = self.len().checked_sub(1)?;
-        match self.locate(last, &mut self.runs.len()) {
+        match self.locate(last, &mut self.lent_spans.len()) {
             Located::Lent(block, number) => Some((block.prefix(), block.key_suffix(number))),
             Located::Copied(copy) => {
-                let (start, key_end, _) = self.place(copy)?;
+                let (start, key_end, _) = self.copy_span(copy)?;
                 Some((self.bytes.get(start..key_end)?, &[]))
             }
         }
     }
 
-    /// All keys and values of the copies.
+    /// Keys and values of all copies, one behind the other.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes of memory that it has.
+    /// Bytes of memory that the batch has allocated.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
-            + self.places.capacity() * size_of::<(usize, usize)>()
-            + self.runs.capacity() * size_of::<Run>()
+            + self.copy_ends.capacity() * size_of::<(usize, usize)>()
+            + self.lent_spans.capacity() * size_of::<LentSpan>()
             + self.blocks.capacity() * size_of::<Arc<Block>>()
     }
 
-    /// Takes the bytes out; places stay as they are.
+    /// Takes the bytes of the copies out. [`Batch::copy_span`] still gives their offsets.
     #[must_use]
     pub fn take_bytes(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 }
 
-/// Why a scan stopped to fill a batch.
+/// Why a scan stopped filling a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// The batch takes no more now; the scan goes on behind its last record.
+    /// The batch takes no more records. The scan goes on after the batch's last record.
     Full,
-    /// The next record is not let in: the scan stands before it.
+    /// The next record is outside the bound. The scan's position is before it.
     Reached,
-    /// There is no other record.
+    /// The range has no more records.
     End,
 }
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Message;
     use terrapin_base::PageId;
     use terrapin_pages::block::{BlockBuilder, Compression};
-    use terrapin_pages::message::Message;
 
     use super::*;
 
-    /// A block of so many records of 1 KiB.
+    /// A block with `records` records of 1 KiB.
     fn block(number: u32, records: u8) -> Arc<Block> {
         let mut builder = BlockBuilder::new(64 << 10, Compression::None);
         for record in 0..records {
@@ -357,7 +363,7 @@ mod tests {
         Arc::new(Block::decode(&bytes, id, number).unwrap())
     }
 
-    /// An empty one that takes so many bytes, also of blocks.
+    /// An empty batch that lends and takes `bytes` bytes, including blocks.
     fn lending(bytes: usize) -> Batch {
         let limits = BatchLimits {
             bytes,
@@ -373,21 +379,21 @@ mod tests {
     #[test]
     fn a_batch_takes_no_more_blocks_than_its_limit() {
         let blocks: Vec<_> = (0..8).map(|number| block(number, 10)).collect();
-        // A block counts whole, and once.
+        // A block counts with all its bytes, but once.
         let (mut batch, mut lent) = (lending(25 << 10), 0);
         while !batch.is_full() {
             batch.lend(&blocks[lent / 2], lent % 2, 1, Direction::Forward);
             lent += 1;
         }
         assert_eq!((batch.len(), lent), (5, 5), "of three blocks");
-        // Beside copies.
+        // Lent blocks and copies count together.
         let mut batch = lending(25 << 10);
         batch.push(b"key", &[0; 12 << 10], 3);
         batch.lend(&blocks[0], 9, 10, Direction::Backward);
         assert!(!batch.is_full());
         batch.lend(&blocks[1], 9, 1, Direction::Backward);
         assert!(batch.is_full());
-        // The first comes however little it takes.
+        // The first block fits, even if the limit is smaller.
         let mut batch = lending(1);
         batch.lend(&blocks[0], 0, 10, Direction::Forward);
         assert!(batch.is_full() && batch.len() == 10);
@@ -420,7 +426,7 @@ mod tests {
                 assert_eq!(found, (&b"key"[..], &[record as u8; 4][..]));
             }
             assert_eq!(batch.records().count(), 3);
-            assert!(batch.place(3).is_none());
+            assert!(batch.copy_span(3).is_none());
             assert_eq!(batch.last_key(), Some((&b"key"[..], &b""[..])));
         }
         assert_eq!(batch.take_bytes().len(), 21);

@@ -1,23 +1,25 @@
-//! Merging sorted runs, newest first: of messages about one key only that of the newest run counts.
+//! A merge of sorted runs, newest first. If several runs have a message for one key, only the
+//! newest run's message counts.
 
-use terrapin_base::{Result, mutant};
-use terrapin_pages::message::Message;
+use terrapin_base::{Message, Result, mutant};
 
 use crate::MessageCursor;
 
-/// Merges cursors into one. The first cursor is the newest: where several stand at one key, its
-/// message is taken, and the others move on.
+/// Merges cursors into one. The first cursor is the newest. If several cursors have the same key,
+/// the newest one's message is taken and the others move on.
 ///
-/// The cursors stand in an array sorted by their next keys; the one that moved sinks to its new
-/// place. Runs of a level-tiered buffer double in size from one to the next, so the next record
-/// mostly comes from one of the largest and the place is found after a comparison or two, which a
-/// tree of losers cannot undercut at these counts (up to about 14). Comparisons are of the first
-/// eight bytes behind what all keys are known to share, kept as numbers beside the order; only
-/// where those are equal are keys themselves compared. Nothing is allocated per record.
+/// The cursors are in an array sorted by their current keys. The cursor that moved sinks to its new
+/// position. Runs of a level-tiered buffer double in size from one to the next. So the next record
+/// mostly comes from one of the largest runs, and sinking takes one or two comparisons. A tree of
+/// losers is no faster for so few cursors (up to about 14).
+///
+/// All keys share a known number of leading bytes. The eight bytes behind these are kept as a
+/// number beside each cursor, and comparisons use the number first. Only if two numbers are equal,
+/// the keys themselves are compared. Nothing is allocated per record.
 ///
 /// ```
-/// use terrapin_structure::{KWayMerge, Message, MessageCursor};
-/// # use terrapin_base::Result;
+/// use terrapin_structure::{KWayMerge, MessageCursor};
+/// # use terrapin_base::{Message, Result};
 /// struct Run(Vec<(&'static str, &'static str)>, usize);
 /// impl MessageCursor for Run {
 ///     fn key(&self) -> Option<&[u8]> {
@@ -43,24 +45,24 @@ use crate::MessageCursor;
 /// ```
 pub struct KWayMerge<C> {
     cursors: Vec<C>,
-    /// Bytes that all keys have in common at their start.
+    /// Number of leading bytes that all keys share.
     shared: usize,
-    /// Cursors that are not at their end, sorted by (key, number).
-    order: Vec<Place>,
+    /// Cursors that are not at their end, sorted by (key, cursor number).
+    order: Vec<Positioned>,
 }
 
-/// Where a cursor stands.
+/// A cursor and the start of its current key.
 #[derive(Clone, Copy)]
-struct Place {
-    /// The first bytes of its key behind the shared ones, as a number that compares as they do.
+struct Positioned {
+    /// Eight bytes of the key behind the shared ones, as a number with the same order.
     head: u64,
     cursor: u32,
 }
 
 impl<C: MessageCursor> KWayMerge<C> {
-    /// Merges cursors that stand at their first records, the newest first. `shared` is a number of
-    /// bytes that all keys are known to have in common at their start; 0 is always right, and more
-    /// makes comparisons of keys with long common prefixes cheap.
+    /// Merges cursors that are at their first records, newest first. All keys share at least
+    /// `shared` leading bytes; 0 is always correct. A larger number makes comparisons of keys with
+    /// long common prefixes cheap.
     #[must_use]
     pub fn new(cursors: Vec<C>, shared: usize) -> Self {
         let mut merge = KWayMerge {
@@ -72,7 +74,7 @@ impl<C: MessageCursor> KWayMerge<C> {
             if let Some(head) = merge.head(cursor) {
                 merge.order.insert(
                     0,
-                    Place {
+                    Positioned {
                         head,
                         cursor: cursor as u32,
                     },
@@ -89,20 +91,22 @@ impl<C: MessageCursor> KWayMerge<C> {
         &self.cursors
     }
 
-    /// The number of the cursor that the current message comes from; none at the end.
+    /// The number of the cursor that has the current message; `None` at the end.
     #[inline]
     #[must_use]
     pub fn current(&self) -> Option<usize> {
-        self.order.first().map(|place| place.cursor as usize)
+        self.order.first().map(|first| first.cursor as usize)
     }
 
-    /// Moves the older cursors on that stand at the current key: `dropped` gets the number of each
-    /// first. The current message stays. [`MessageCursor::advance`] does the same, so that only who
-    /// wants to know what is dropped calls this before.
+    /// Moves all older cursors past the current key; the current message stays. Calls `dropped`
+    /// with the number of each such cursor first.
+    ///
+    /// [`MessageCursor::advance`] does this too. Only callers that need to know which messages are
+    /// dropped call this before.
     ///
     /// # Errors
     ///
-    /// Those of the cursors.
+    /// Errors of the cursors.
     #[inline]
     pub fn drop_older(&mut self, mut dropped: impl FnMut(usize)) -> Result<()> {
         let Some(&first) = self.order.first() else {
@@ -137,7 +141,7 @@ impl<C: MessageCursor> KWayMerge<C> {
 
     /// Whether `a` comes before `b`.
     #[inline]
-    fn comes_before(&self, a: Place, b: Place) -> bool {
+    fn comes_before(&self, a: Positioned, b: Positioned) -> bool {
         if a.head != b.head {
             return a.head < b.head;
         }
@@ -152,22 +156,21 @@ impl<C: MessageCursor> KWayMerge<C> {
         keys.0.cmp(&keys.1).then(by_age).is_lt()
     }
 
-    /// Moves the place at `at`, which may have become too large, to where it belongs among those
-    /// behind it.
+    /// Moves the entry at `at`, whose key has grown, behind all entries that are smaller.
     #[inline]
     fn sink(&mut self, mut at: usize) {
-        let place = self.order[at];
+        let moved = self.order[at];
         while let Some(&next) = self.order.get(at + 1) {
-            if !self.comes_before(next, place) {
+            if !self.comes_before(next, moved) {
                 break;
             }
             self.order[at] = next;
             at += 1;
         }
-        self.order[at] = place;
+        self.order[at] = moved;
     }
 
-    /// Moves the cursor at `at` in the order to its next record.
+    /// Moves the cursor of the entry at `at` to its next record.
     #[inline]
     fn step(&mut self, at: usize) -> Result<()> {
         let cursor = self.order[at].cursor as usize;
@@ -249,8 +252,8 @@ mod tests {
         *state
     }
 
-    /// Keys of few distinct values, so that runs collide; some shorter than a head, some equal in
-    /// it, zeros at the end.
+    /// Keys with few distinct values, so that runs collide. Some are shorter than a head, some have
+    /// equal heads, and some end with zeros.
     fn key(state: &mut u64, prefix: &[u8]) -> Vec<u8> {
         let mut key = prefix.to_vec();
         for _ in 0..random(state) % 11 {
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_is_what_writing_the_runs_oldest_first_into_a_map_gives() {
+    fn a_merge_equals_writing_the_runs_oldest_first_into_a_map() {
         let mut state = 42;
         for round in 0..600 {
             let prefix: &[u8] = if round % 2 == 0 {
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_any_cursor_comes_out() {
+    fn an_error_of_any_cursor_is_returned() {
         let run = |fails_at| Run {
             records: vec![(b"a".to_vec(), None), (b"b".to_vec(), None)],
             at: 0,

@@ -1,53 +1,34 @@
-//! The first task at a node: decides what goes down and which level takes the rest, and turns the
-//! node into a frame that waits for both.
+//! Planning at a node, the first task there. It decides which pivots are flushed and which level
+//! takes the rest. Then it turns the node into a frame that waits for the tasks of both.
 
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
-use terrapin_pages::group::{GroupRef, GroupSums};
-use terrapin_pages::{Changes, PageRef};
+use terrapin_pages::Changes;
+use terrapin_pages::group::GroupSums;
 
-use super::Task;
 use super::first::PARTS_MAX;
-use super::frame::{Frame, SlotChild, Target};
+use super::frame::Frame;
 use super::hidden::Hiding;
 use super::runs::{Context, Key, KeyRange, Run};
+use super::slot::{ChildState, Target};
+use super::task::{Descend, NodeOrigin, Task};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Node, Segment, Sums};
 use crate::plan::{Bounds, Pending, count};
 
-/// A part of a level comes to so many segments of full size at least.
+/// A part of a level has at least this many segments of full size.
 const PART_GROUPS_MIN: u64 = 4;
 
-/// Where a node is that runs are merged into.
-pub(super) enum Origin {
-    /// On a page.
-    Page(PageRef),
-    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for
-    /// it.
-    Leaf(GroupRef),
-}
-
-/// Merges runs into a node.
-pub(super) struct Descend {
-    target: Target,
-    origin: Origin,
-    height: u16,
-    range: KeyRange,
-    /// What comes in, newest first.
-    incoming: Vec<Run>,
-    pub(super) expected_bytes: u64,
-}
-
-/// What there is for a pivot: what comes in, and what its node's buffer has.
+/// The messages for a pivot: incoming ones, and those of its node's buffer.
 #[derive(Clone, Copy, Default)]
 struct Load {
     /// Key and value bytes that come in.
     arriving: u64,
-    /// All key and value bytes; a live part counts even if its bytes are none.
+    /// All key and value bytes. A live part counts at least one byte.
     bytes: u64,
-    /// What all of it hides.
+    /// Bytes that all these messages hide.
     hidden: u64,
 }
 
@@ -70,25 +51,7 @@ fn arriving(loads: &[Load]) -> u64 {
 }
 
 impl Descend {
-    pub(super) fn new(
-        target: Target,
-        origin: Origin,
-        height: u16,
-        range: KeyRange,
-        incoming: Vec<Run>,
-        expected_bytes: u64,
-    ) -> Self {
-        Descend {
-            target,
-            origin,
-            height,
-            range,
-            incoming,
-            expected_bytes,
-        }
-    }
-
-    /// Plans. The tasks are in key order.
+    /// Plans the node. Returns its frame and its tasks in key order.
     pub(super) fn plan(
         self,
         context: &Context,
@@ -96,7 +59,7 @@ impl Descend {
         changes: &mut Changes,
     ) -> Result<(Frame, Vec<Task>)> {
         let loaded = match &self.origin {
-            Origin::Page(page) => {
+            NodeOrigin::Page(page) => {
                 let loaded = match (&self.target, &context.root_node) {
                     (Target::Root, Some(root)) => root.clone(),
                     _ => load_node(&context.store, page, self.height)?,
@@ -104,7 +67,7 @@ impl Descend {
                 changes.released.push(page.id);
                 loaded
             }
-            Origin::Leaf(leaf) => Arc::new(LoadedNode::new(Node::above(*leaf))?),
+            NodeOrigin::Leaf(leaf) => Arc::new(LoadedNode::new(Node::above(*leaf))?),
         };
         let node = Node::clone(&loaded);
         let ranges = ranges(&node, &self.range);
@@ -135,13 +98,13 @@ impl Descend {
                 .collect();
             incoming.retain(|run| !run.is_empty());
             incoming.extend(frame.runs_of(usize::MAX, |other| other == pivot));
-            let target = Target::Slot {
+            let target = Target::Child {
                 frame: id,
                 slot: pivot,
             };
             let slot = &mut frame.slots[pivot];
-            match std::mem::replace(&mut slot.child, SlotChild::Pending) {
-                SlotChild::Child(Child::Leaf(leaf)) => {
+            match std::mem::replace(&mut slot.child, ChildState::Pending) {
+                ChildState::Child(Child::Leaf(leaf)) => {
                     let expected = loads[pivot].bytes + leaf.logical_bytes;
                     let task = WriteLeaves::new(
                         target,
@@ -153,11 +116,11 @@ impl Descend {
                     );
                     tasks.push(Task::Leaves(Box::new(task)));
                 }
-                SlotChild::Child(Child::Node { page, .. }) => {
+                ChildState::Child(Child::Node { page, .. }) => {
                     let height = self.height - 1;
                     let task = Descend::new(
                         target,
-                        Origin::Page(page),
+                        NodeOrigin::Page(page),
                         height,
                         range.clone(),
                         incoming,
@@ -173,7 +136,7 @@ impl Descend {
         Ok((frame, tasks))
     }
 
-    /// What is flushed for the sake of cheap writes and of space: see [`crate::plan`].
+    /// The pivots that an ordinary merge flushes, as [`crate::plan`] decides.
     fn flush_set(
         &self,
         context: &Context,
@@ -194,7 +157,7 @@ impl Descend {
         Ok(context.policy.flush_set(&pivots, arriving(loads), bounds))
     }
 
-    /// What the node may keep in its buffer.
+    /// The bounds of the node's buffer.
     fn bounds(&self, context: &Context, node: &Node, loads: &[Load]) -> Bounds {
         let policy = &context.policy;
         let mut hidden = 0;
@@ -213,11 +176,11 @@ impl Descend {
             _ => None,
         };
         let buffer_bytes = match (&self.origin, node.lone_leaf()) {
-            (Origin::Leaf(_), Some(leaf)) => {
+            (NodeOrigin::Leaf(_), Some(leaf)) => {
                 let least = u64::from(context.options.block_bytes);
                 policy.first_buffer_bytes_max(leaf.logical_bytes, arriving(loads), least)
             }
-            (Origin::Page(_), Some(leaf)) => policy.lone_buffer_bytes_max(leaf.logical_bytes),
+            (NodeOrigin::Page(_), Some(leaf)) => policy.lone_buffer_bytes_max(leaf.logical_bytes),
             (_, None) => policy.buffer_bytes_max(node.pivots.len()),
         };
         Bounds {
@@ -226,17 +189,17 @@ impl Descend {
         }
     }
 
-    /// What is flushed while space is short: where the memtable brings a record, and nothing that
-    /// only a node above had. A slice of a memtable is small, and its estimates say nothing of
-    /// where it lies.
+    /// The pivots that are flushed while disk space is short: those for which the memtable has a
+    /// record. What only came from a node above stays. A slice of a memtable is small, so its
+    /// estimates do not tell where its records are.
     fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
         let brings = |range| self.incoming.iter().any(|run| run.brings(context, range));
         ranges.iter().map(brings).collect()
     }
 
-    /// What a compaction of a stretch flushes: whole pivots, as ever, where any of it lies and
-    /// something comes in, or buffers hold something, here or below. An estimate of what comes in
-    /// may be none where there is a record.
+    /// The pivots that a compaction of a stretch flushes. These are whole pivots that overlap the
+    /// stretch. Something must come in for them, or a buffer here or below must have messages for
+    /// them. It does not use estimates of what comes in, which may be 0 though there is a record.
     fn stretch_set(
         &self,
         context: &Context,
@@ -269,8 +232,8 @@ impl Descend {
         (0..ranges.len()).map(is_flushed).collect()
     }
 
-    /// What there is for each pivot, and how much it hides. Buffers know; the memtable's messages
-    /// are looked at.
+    /// The messages for each pivot, and how much they hide. Buffers store these sums. The
+    /// memtable's messages are estimated or counted.
     fn loads(
         &self,
         context: &Context,
@@ -303,7 +266,7 @@ impl Descend {
                 hidden_bytes: part.hidden_bytes,
             };
             if !hiding.is_counted(pivot) {
-                // Of short puts nobody knows whether each replaces a longer record.
+                // Nothing tells whether each short put replaces a longer record.
                 let shorter = hiding.shorter_than_records(pivot, sums);
                 sums.hidden_bytes = sums.hidden_bytes.max(shorter);
             }
@@ -312,8 +275,8 @@ impl Descend {
         Ok(loads)
     }
 
-    /// The tasks for what came in and is not flushed: one for each part of the level; none if
-    /// nothing can have come in there.
+    /// Plans the tasks that write what came in and is not flushed, one for each part of the level.
+    /// There are none if nothing came in for these pivots.
     fn write_level(
         &self,
         context: &Context,
@@ -367,7 +330,7 @@ impl Descend {
             .map(|slot| slot.lower.clone())
             .collect();
         let is_whole = parts.len() == 1;
-        // Of the levels that were there, those that are not merged into the new one.
+        // The old levels that are not merged into the new one are below it.
         let hiding = Arc::new(hiding.by_levels_from(if is_opened { 0 } else { level + 1 }));
         let mut tasks = Vec::with_capacity(parts.len());
         for (number, &(first, last)) in parts.iter().enumerate() {
@@ -396,8 +359,8 @@ impl Descend {
         tasks
     }
 
-    /// What comes in for pivots that are not left out. While space is short all that the memtable
-    /// brings is flushed.
+    /// What comes in for pivots that are not left out. While disk space is short, all messages of
+    /// the memtable are flushed, so they do not count.
     fn kept(&self, context: &Context, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
         let kept = spans(left_out)
             .map(|(first, last)| frame.range_of(first, last))
@@ -409,8 +372,9 @@ impl Descend {
     }
 }
 
-/// Cuts pivots of these weights into neighbouring parts for workers to write side by side: first
-/// and last of each, no part much lighter than `least` unless it is the only one.
+/// Divides pivots of these weights into neighbouring parts, which workers write in parallel.
+/// Returns the first and last pivot of each part. No part is much lighter than `least`, unless it
+/// is the only one.
 fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
     let total: u64 = weights.iter().sum();
     let count = (total / least.max(1)).clamp(1, PARTS_MAX);
@@ -429,15 +393,15 @@ fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
     parts
 }
 
-/// What a memtable has for a pivot. Where all records there are short this is an estimate, in which
-/// each message hides the mean record. Otherwise each message is counted.
+/// The memtable's messages for a pivot. If all records below are short, this is an estimate in
+/// which each message hides the mean record. Otherwise each message is counted.
 fn sums_of_memtable(
     context: &Context,
     run: &Run,
     range: &KeyRange,
     (hiding, pivot): (&Hiding, usize),
 ) -> Result<GroupSums> {
-    // On a full disk nothing is decided by it.
+    // On a full disk nothing depends on this count.
     if !hiding.is_walked(pivot) || context.policy.flush_what_comes {
         let mut sums = run.estimate(context, range)?;
         sums.hidden_bytes = hiding.shorter_than_records(pivot, sums);
@@ -461,12 +425,12 @@ fn sums_of_memtable(
     Ok(sums)
 }
 
-/// The bytes that segments hold besides what is alive, laid on the pivots that keep them there: a
-/// segment goes with its last live part. Only for nodes above leaves, whose buffers are bounded for
-/// the sake of space.
+/// The dead bytes of segments, divided among the pivots that keep them. A segment is freed with its
+/// last live part. Only nodes above leaves count dead bytes: only their buffers are bounded to save
+/// space.
 fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
     let mut dead = vec![0; node.pivots.len()];
-    // A segment for one pivot goes with that, whatever else it holds.
+    // A segment of a single pivot is freed with that pivot, however much of it is dead.
     let is_lone = node.pivots.len() == 1;
     if node.height > 1 || is_lone || context.policy.share_permille.is_none() {
         return Ok(dead);
@@ -505,7 +469,7 @@ fn ranges(node: &Node, range: &KeyRange) -> Vec<KeyRange> {
     ranges
 }
 
-/// Spans of pivots that are not flushed: first and last.
+/// The first and last pivot of each span that is not flushed.
 fn spans(flush: &[bool]) -> impl Iterator<Item = (usize, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {

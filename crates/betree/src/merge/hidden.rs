@@ -2,73 +2,72 @@
 //! next older record of its key. A put hides as many bytes as that record is longer than itself.
 //!
 //! Buffers are bounded by these counts, and figures of space use them. A count is found once, when
-//! the message enters a buffer, and then stays with the message in the sums of its block and its
+//! the message enters a buffer. Then it stays with the message in the sums of its block and its
 //! segment. A merge that drops an older message of the same key finds the count anew. Only the next
 //! older record counts, because that record carries what it hides itself.
 //!
 //! - Records of about equal length: the mean record of the leaves below is near enough. No reads.
-//! - Records longer than a block's target: each has a block of its own, so the group's index says
-//!   how long it is, and the group's filter says whether it is there.
+//! - Records longer than a block's target: each has a block of its own. So the group's index has
+//!   its length, and the group's filter decides whether it is there.
 //! - Shorter records of unequal length: the merge reads some of the records that the memtable
 //!   deletes and scales the mean by what it finds.
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
 use terrapin_base::checksum::hash64;
+use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::{GroupIndex, GroupSums, RECORD_BYTES_MAX};
-use terrapin_pages::message::Message;
 
 use super::runs::{Context, KeyRange, Run};
 use crate::get::{Top, find};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 
-/// Records count as uneven if the longest is longer than this many times the mean.
+/// The records below a pivot are uneven if the longest is longer than this many times the mean.
 const UNEVEN: u64 = 3;
 
-/// A merge that plans looks at each of the memtable's messages where the mean record below is
-/// longer than this part (1/n) of a block's target.
+/// A planning merge looks at each of the memtable's messages if the mean record below exceeds this
+/// part (1/n) of a block's target.
 const WALKED_PART: u64 = 8;
 
-/// Deleted records that a merge reads at a node, about.
+/// About this many deleted records are read at a node.
 const SAMPLES: usize = 32;
 /// For each sampled record, a merge looks at no more than this many messages.
 const SAMPLED_AMONG: u64 = 8;
 
-/// What may lie below a pivot's messages.
+/// The records and messages below a pivot's messages.
 #[derive(Clone, Copy, Debug)]
 struct Below {
-    /// Of the records in the leaves, in bytes.
+    /// Mean bytes of a record in the leaves.
     mean: u64,
-    /// The longest record there, and in buffers.
+    /// Bytes of the longest record in the leaves or in buffers.
     longest: u64,
 }
 
-/// What lies below some of a node's levels, and how much of it messages hide.
+/// What is below some levels of a node, and how much of it messages hide.
 #[derive(Debug)]
 pub(super) struct Hiding {
     node: Arc<LoadedNode>,
-    /// The newest of its levels that lies below.
+    /// The newest level of the node that counts as below.
     level: usize,
-    /// Of each pivot.
+    /// One entry for each pivot.
     below: Arc<[Below]>,
     /// Longer records have blocks of their own.
     block_bytes: u64,
-    /// How long deleted records are, in thousandths of the mean.
+    /// Mean bytes of deleted records, in thousandths of the mean of all records.
     deleted_permille: u64,
 }
 
-/// A record that may be what a key's message hides.
+/// A record that a key's message may hide.
 struct Hidden {
     bytes: u64,
-    /// It is known to be there, and how long it is: it has a block of its own.
+    /// The record's presence and length are certain, because it has a block of its own.
     is_known: bool,
 }
 
 impl Hiding {
-    /// Below a whole node's buffer: for what comes in there.
+    /// What is below messages that come in: the whole buffer and all children.
     pub(super) fn by_all_of(context: &Context, node: &Arc<LoadedNode>) -> Self {
         let mut below: Vec<Below> = node
             .pivots
@@ -90,7 +89,7 @@ impl Hiding {
         }
     }
 
-    /// The same for what is merged with the levels above this one.
+    /// What is below messages that are merged with the levels above `level`.
     pub(super) fn by_levels_from(&self, level: usize) -> Self {
         Hiding {
             node: self.node.clone(),
@@ -101,23 +100,24 @@ impl Hiding {
         }
     }
 
-    /// By how many bytes messages are shorter than as many of a pivot's records.
+    /// The bytes by which messages are shorter than as many deleted records of a pivot.
     pub(super) fn shorter_than_records(&self, pivot: usize, messages: GroupSums) -> u64 {
         let records = messages.records.saturating_mul(self.mean_deleted(pivot));
         records.saturating_sub(messages.bytes)
     }
 
-    /// Bytes of a pivot's mean record.
+    /// Mean bytes of a pivot's records.
     fn mean(&self, pivot: usize) -> u64 {
         self.below[pivot].mean
     }
 
-    /// Bytes of a pivot's mean record of those that are deleted.
+    /// Mean bytes of a pivot's deleted records.
     fn mean_deleted(&self, pivot: usize) -> u64 {
         self.mean(pivot).saturating_mul(self.deleted_permille) / 1000
     }
 
-    /// Reads some of the records that the memtable deletes, where these may differ from the mean.
+    /// Reads some of the records that the memtable deletes, for pivots where their lengths may
+    /// differ from the mean.
     pub(super) fn sample(
         &mut self,
         context: &Context,
@@ -156,7 +156,7 @@ impl Hiding {
     }
 
     /// Whether the records below a pivot are so long that a look at each of the memtable's messages
-    /// costs little beside them.
+    /// is relatively cheap.
     pub(super) fn is_walked(&self, pivot: usize) -> bool {
         self.is_counted(pivot) || self.mean(pivot) > self.block_bytes / WALKED_PART
     }
@@ -182,7 +182,7 @@ impl Hiding {
         } else {
             0
         };
-        // Nodes may say what they like of the mean (D8).
+        // A damaged node may claim any mean (D8).
         Ok(hidden.min(2 * RECORD_BYTES_MAX))
     }
 
@@ -210,7 +210,7 @@ impl Hiding {
         })
     }
 
-    /// The next older record of a key: the block that may hold it, newest first.
+    /// The next older record of a key, in the newest block that may hold it.
     fn find(&self, store: &PageStore, key: &[u8]) -> Result<Hidden> {
         let hash = hash64(key);
         let mut node = self.node.clone();
@@ -229,7 +229,8 @@ impl Hiding {
                     let handle = node.leaf_handle(way.pivot);
                     let index = store.index_by(group, handle)?;
                     let found = Hidden::in_block(&index, key, false);
-                    // Of short records the mean is near enough, there or not.
+                    // For short records the mean is accurate enough, whether the record is there or
+                    // not.
                     if found.bytes <= self.block_bytes {
                         return Ok(found);
                     }
@@ -251,8 +252,8 @@ impl Hiding {
     }
 }
 
-/// None where damage, or the device, keeps it from being read: the merge may not need it, and who
-/// does reports it. Other errors stay errors.
+/// `None` if damage or the device prevents the read. The merge may not need the data; a read that
+/// needs it reports the error. Other errors are returned.
 fn readable<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.is_of_data() => Ok(None),
@@ -287,7 +288,7 @@ fn deleted_keys(
 }
 
 impl Below {
-    /// Whether the mean says little of a record.
+    /// Whether the mean says little about the length of one record.
     fn is_uneven(&self) -> bool {
         self.longest > self.mean.saturating_mul(UNEVEN)
     }

@@ -1,14 +1,18 @@
-//! A merge as a graph of tasks (DESIGN §6, *plan, then stream*): a node is planned, its leaves, its
-//! buffer level and its child nodes are written, it settles, and what it has become goes up.
+//! A merge as a graph of tasks: plan, then stream. A node is planned. Its leaves, its new buffer
+//! level and its child nodes are written. Then it settles, and its result goes up.
 //!
-//! Tasks lie on a stack; any number of workers take one, do a piece of it without holding the lock,
-//! and put back what is left of it together with what it has brought about. Last in, first out: the
-//! merge goes through the tree in key order, depth first, so that few nodes are open at a time.
-//! Nodes that wait for tasks lie in [`Graph::frames`].
+//! Tasks are on a stack. Any number of workers take one, do a piece of it without the lock, and put
+//! back the rest of it and its new tasks. Last in, first out: the merge passes through the tree in
+//! key order and depth first, so few nodes are open at a time. Nodes that wait for tasks are in
+//! [`Graph::frames`].
 //!
-//! The order of one node's events: `Descend` (plan) → `WriteLevel`, `WriteLeaves` or `Descend` for
-//! children → `Settle`, which may add tasks of a second phase and comes again after them → the
-//! frame above, or the root.
+//! The events of one node are in this order: `Descend` (plan); `WriteLevel`, `WriteLeaves`, or
+//! `Descend` for children; `Settle`. `Settle` may add tasks of a second phase, and runs again after
+//! them. The result goes to the frame above, or becomes the root.
+//!
+//! `slot`, `frame` and `task` hold the data of a merge. `first`, `descend`, `settle` and `root`
+//! decide. `write` writes page groups, and `nodes` changes and writes nodes. `runs` describes what
+//! flows down, and `hidden` counts what messages hide.
 
 mod descend;
 mod first;
@@ -17,6 +21,9 @@ mod hidden;
 mod nodes;
 mod root;
 mod runs;
+mod settle;
+mod slot;
+mod task;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -29,57 +36,35 @@ use terrapin_base::{Condition, Error, Result, Signal};
 use terrapin_pages::Changes;
 use terrapin_structure::{Merge, MergeStep, Merged};
 
-use crate::load::LoadedNode;
 use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
-use descend::{Descend, Origin};
 use first::first_tasks;
-use frame::{Frame, Settled, Slot, Target};
+use frame::Frame;
+use root::Made;
 use runs::Run;
-use write::{LevelPart, WriteLeaves, WriteLevel, WrittenLeaves};
+use settle::Settled;
+use slot::{ChildSlot, Target};
+use task::{Descend, NodeOrigin, Task};
+use write::{LevelPart, WriteLeaves, WrittenLeaves};
 
 pub(crate) use runs::{Context, Key, KeyRange};
 
-/// A piece of work. Boxed: the stack moves them about.
-enum Task {
-    Descend(Box<Descend>),
-    Leaves(Box<WriteLeaves>),
-    Level(Box<WriteLevel>),
-    Settle(Box<Frame>),
-    /// Makes the root of what stands for it, and of what height that is.
-    Finish(Vec<Slot>, u16),
-}
-
-impl Task {
-    fn expected_bytes(&self) -> u64 {
-        match self {
-            Task::Descend(task) => task.expected_bytes,
-            Task::Leaves(task) => task.expected_bytes,
-            Task::Level(task) => task.expected_bytes,
-            Task::Settle(_) | Task::Finish(..) => 0,
-        }
-    }
-}
-
-/// What a piece of a task came to.
+/// The result of a piece of a task.
 enum Outcome {
     Unfinished(Task),
     Waits(Frame, Vec<Task>),
     Leaves(Target, WrittenLeaves),
     Level(LevelPart, Option<Vec<Segment>>),
-    Slots(Target, Vec<Slot>, u16),
+    Slots(Target, Vec<ChildSlot>, u16),
     Root(Made),
 }
 
-/// A new root, and its node, if it is one.
-type Made = (Root, Option<Arc<LoadedNode>>);
-
-/// What the lock protects.
+/// The state under the lock.
 #[derive(Default)]
 struct Graph {
-    /// The next one last.
+    /// Tasks that can run, the next one last.
     ready: Vec<(Task, Credit)>,
-    /// Pieces being done now.
+    /// Number of pieces in progress.
     running: usize,
     frames: BTreeMap<u64, Frame>,
     changes: Changes,
@@ -89,10 +74,10 @@ struct Graph {
     is_over: bool,
 }
 
-/// The frame that a merge may begin with; the others' numbers follow.
+/// The id of the frame that a merge may begin with. Other ids follow.
 const FIRST_FRAME: u64 = 0;
 
-/// How many of the bytes that a task was expected to consume are not consumed yet.
+/// Bytes that a task is expected to consume and has not consumed yet.
 #[derive(Clone, Copy)]
 struct Credit(u64);
 
@@ -113,7 +98,7 @@ impl TreeMerge {
     pub(crate) fn begin(mut context: Context, root: Root) -> Arc<Self> {
         let all = KeyRange::default();
         let arriving = context.input.estimate(None, None).bytes;
-        // A compaction writes levels as if it were a full memtable.
+        // A compaction writes levels like the merge of a full memtable.
         context.brings = match context.stretch {
             Some(_) => context.group_bytes(),
             None => arriving,
@@ -127,12 +112,12 @@ impl TreeMerge {
         let (frame, tasks) = match root {
             Root::Node(page, height) => {
                 let range = all.clone();
-                let origin = Origin::Page(page);
+                let origin = NodeOrigin::Page(page);
                 let task = Descend::new(Target::Root, origin, height, range, incoming(), arriving);
                 (None, vec![Task::Descend(Box::new(task))])
             }
             Root::Leaf(leaf) if !is_compaction && !context.policy.flush_what_comes => {
-                let (range, origin) = (all.clone(), Origin::Leaf(leaf));
+                let (range, origin) = (all.clone(), NodeOrigin::Leaf(leaf));
                 let task = Descend::new(Target::Root, origin, 1, range, incoming(), arriving);
                 (None, vec![Task::Descend(Box::new(task))])
             }
@@ -207,8 +192,7 @@ impl Shared {
         })
     }
 
-    /// Takes an outcome over: the part of a step that needs the lock. `credit` is what is left of
-    /// the task's.
+    /// Applies an outcome under the lock. `credit` is the rest of the task's credit.
     fn apply(&self, graph: &mut Graph, outcome: Outcome, credit: u64) -> Result<()> {
         let mut left = credit;
         match outcome {
@@ -234,7 +218,7 @@ impl Shared {
             Outcome::Leaves(target @ Target::Root, leaves) => {
                 self.take_slots(graph, target, leaves.slots, 0)?
             }
-            Outcome::Leaves(Target::Slot { frame, slot }, leaves) => {
+            Outcome::Leaves(Target::Child { frame, slot }, leaves) => {
                 frame_of(&mut graph.frames, frame)?.take_leaves(slot, leaves);
                 self.settle_if_complete(graph, frame);
             }
@@ -258,12 +242,12 @@ impl Shared {
         &self,
         graph: &mut Graph,
         target: Target,
-        slots: Vec<Slot>,
+        slots: Vec<ChildSlot>,
         height: u16,
     ) -> Result<()> {
         match target {
             Target::Root => graph.ready.push((Task::Finish(slots, height), Credit(0))),
-            Target::Slot { frame, slot } => {
+            Target::Child { frame, slot } => {
                 frame_of(&mut graph.frames, frame)?.take_slots(slot, slots);
                 self.settle_if_complete(graph, frame);
             }
@@ -282,7 +266,7 @@ impl Shared {
         }
     }
 
-    /// Whether a worker that found nothing should look again.
+    /// Whether a worker that found no task should look again.
     fn has_news(&self) -> bool {
         let graph = self.graph.lock();
         !graph.ready.is_empty() || graph.root.is_some() || graph.failed.is_some()
@@ -295,11 +279,11 @@ fn frame_of(frames: &mut BTreeMap<u64, Frame>, id: u64) -> Result<&mut Frame> {
         .ok_or_else(|| Error::internal("a result came for a node that does not wait for it"))
 }
 
-/// While a piece is being done: should it panic, the merge has failed, what the piece has written
-/// is given up with it, and the other workers do not wait for it for ever.
+/// A piece in progress. If the piece panics, drop marks the merge as failed, records the pages that
+/// the piece has written, and wakes the other workers.
 struct Running<'a> {
     shared: &'a Shared,
-    /// What the piece has changed, until the graph has it.
+    /// Changes of the piece, until the graph takes them.
     changes: Changes,
 }
 
@@ -331,7 +315,7 @@ impl Merge for TreeMerge {
             }
             let Some((task, Credit(credit))) = graph.ready.pop() else {
                 if graph.running == 0 {
-                    return Err(Error::internal("a merge has nothing to do and is not done"));
+                    return Err(Error::internal("a merge has no tasks left and no result"));
                 }
                 let waiting = self.0.clone();
                 return Ok(MergeStep::Pending(Condition::new(
@@ -348,7 +332,7 @@ impl Merge for TreeMerge {
         };
         let mut consumed = 0;
         let outcome = shared.run(task, &mut running.changes, &mut consumed);
-        // Never more than was expected: what a task consumes beyond that is its own affair.
+        // Progress never exceeds the task's expectation, even if the task consumes more.
         let consumed = consumed.min(credit);
         shared.consumed_bytes.fetch_add(consumed, Ordering::Relaxed);
         let mut graph = shared.graph.lock();
@@ -381,7 +365,7 @@ impl Merge for TreeMerge {
             let made = graph.root.clone().filter(|_| !graph.is_over);
             made.ok_or_else(over)?
         };
-        // Until then what it wrote is here for `abandon`, should this panic.
+        // If this panics, `abandon` can still give back the written pages.
         let context = &self.0.context;
         let (store, leaf_filters) = (&context.store, &context.leaf_filters);
         let version = match (&root, node) {

@@ -1,4 +1,4 @@
-//! Node surgery: cutting a node into several, joining two, reading and writing their pages.
+//! Splits nodes, joins nodes, and reads and writes their pages.
 
 use std::ops::Bound;
 
@@ -7,30 +7,30 @@ use terrapin_disk::LongBox;
 use terrapin_pages::{Changes, Fill, PageKind, PageRef, PageUse};
 use terrapin_structure::Direction;
 
-use super::frame::{OpenNode, Slot, SlotChild};
 use super::runs::{Context, Key};
+use super::slot::{ChildSlot, ChildState, OpenNode};
 use crate::cursor::GroupCursor;
 use crate::format::PIVOTS_MAX;
 use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
 use crate::walk::ReadAhead;
 
-/// What an encoded node should come to at most, in bytes. Longer ones are split, as far as that
-/// leaves them [`PIVOTS_ALWAYS`].
+/// Target bytes of an encoded node. A longer node is split, if each part keeps at least
+/// [`PIVOTS_ALWAYS`] pivots.
 const NODE_BYTES_MAX: usize = 64 << 10;
-/// A node of this size or more is not small, however few its pivots are.
+/// A node of at least this size is not small, however few pivots it has.
 const NODE_BYTES_MIN: usize = NODE_BYTES_MAX / 4;
-/// No node is split on account of its size into such as have fewer pivots than this.
+/// A split because of size leaves each node at least this many pivots.
 const PIVOTS_ALWAYS: usize = 4;
 
-/// For the one block that holds an end of a cut segment.
+/// For the one block that has an end of a cut segment.
 const ONE_BLOCK: ReadAhead = ReadAhead {
     first_bytes: 1,
     max_bytes: 1,
     fill: Fill::No,
 };
 
-/// A copy of a node that is to be replaced; its page is let go.
+/// Loads a copy of a node that will be replaced, and releases its page.
 pub(super) fn load_open(
     context: &Context,
     page: &PageRef,
@@ -54,7 +54,7 @@ pub(super) fn write_node(context: &Context, node: &Node, changes: &mut Changes) 
     })
 }
 
-/// About what the encoded node comes to, in bytes; a little more than less.
+/// Approximate bytes of the encoded node, rather too large than too small.
 fn encoded_bytes(node: &Node) -> usize {
     let pivots: usize = node.pivots.iter().map(|pivot| pivot.lower.len() + 50).sum();
     let segments = node.levels.iter().flatten();
@@ -64,9 +64,9 @@ fn encoded_bytes(node: &Node) -> usize {
             .sum::<usize>()
 }
 
-/// Joins neighbours; `middle` is where the right one's range begins. Their levels join in key
-/// order: what was newer than something is still so, and nothing overlaps. An error is that the
-/// nodes have more pivots than any that was written.
+/// Joins neighbouring nodes; `middle` is the lower bound of the right one. Their levels are joined
+/// in key order: no segments overlap, and relative age does not change. Returns an error if the
+/// nodes have more pivots than any written node.
 pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Result<Node> {
     let pivots = left.pivots.len() + right.pivots.len();
     if pivots > PIVOTS_MAX {
@@ -94,17 +94,17 @@ pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Resu
     Ok(left)
 }
 
-/// Cuts a node into as many of equal fan-out as it needs, mostly one. A segment on both sides of a
-/// cut is referred to by both parts, each with the ends of what is its own: see rule 4 of
+/// Splits a node into as many nodes of equal fan-out as needed, usually one. Parts on both sides of
+/// a cut share a segment there. Each keeps the bounds of its own keys: see rule 4 of
 /// [`crate::node`].
 pub(super) fn split(
     context: &Context,
     mut node: Node,
     lower: Key,
     changes: &mut Changes,
-) -> Result<Vec<Slot>> {
+) -> Result<Vec<ChildSlot>> {
     let (policy, pivots, bytes) = (&context.policy, node.pivots.len(), encoded_bytes(&node));
-    // With fewer pivots each, nodes of long keys would be too many, and the tree too high.
+    // Nodes of long keys with fewer pivots would be too many, and the tree too high.
     let by_size = bytes.div_ceil(NODE_BYTES_MAX).min(pivots / PIVOTS_ALWAYS);
     let parts = pivots.div_ceil(policy.fanout).max(by_size);
     if parts <= 1 {
@@ -114,9 +114,9 @@ pub(super) fn split(
             node,
             has_small_child: false,
         };
-        return Ok(vec![Slot {
+        return Ok(vec![ChildSlot {
             lower,
-            child: SlotChild::Open(Box::new(open)),
+            child: ChildState::Open(Box::new(open)),
             is_small,
         }]);
     }
@@ -171,16 +171,17 @@ pub(super) fn split(
             node: part,
             has_small_child: false,
         };
-        slots.push(Slot {
+        slots.push(ChildSlot {
             lower,
-            child: SlotChild::Open(Box::new(open)),
+            child: ChildState::Open(Box::new(open)),
             is_small: false,
         });
     }
     Ok(slots)
 }
 
-/// What a segment has for some pivots, whose keys go from `lower` to `upper`; none if nothing.
+/// The part of a segment for some pivots, whose keys go from `lower` to `upper`; `None` if it has
+/// no live messages.
 fn cut_segment(
     context: &Context,
     segment: &Segment,
@@ -214,7 +215,7 @@ fn cut_segment(
             GroupCursor::prepare(&context.store, &segment.group, bounds, direction, ONE_BLOCK)?;
         cursor.start()?;
         let nothing = || {
-            Error::corrupt("a segment holds nothing of what it should")
+            Error::corrupt("a segment has live parts, but no key of them")
                 .with("page", segment.group.id)
         };
         cursor.current_key().map(Into::into).ok_or_else(nothing)

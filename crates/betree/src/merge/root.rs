@@ -1,5 +1,5 @@
-//! The last task: from what the root has become to the new root. Nodes are put on top while there
-//! are several; a root of one child and an empty buffer gives way to the child.
+//! The last task of a merge: it makes the new root. It puts nodes on top while there are several. A
+//! root with one child and an empty buffer is replaced by the child.
 
 use std::sync::Arc;
 
@@ -7,17 +7,19 @@ use terrapin_base::{Error, Result};
 use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
-use super::Made;
-use super::frame::{Slot, SlotChild};
 use super::nodes::{split, write_node};
 use super::runs::{Context, Key};
+use super::slot::{ChildSlot, ChildState};
 use crate::load::{HEIGHT_MAX, LoadedNode, load_node};
 use crate::node::{Child, Node, Pivot, Root};
 
-/// The new root. `height` is that of the slots: 0 for leaves.
+/// A new root, and its node in memory, if the root is a node.
+pub(super) type Made = (Root, Option<Arc<LoadedNode>>);
+
+/// Makes the new root. `height` is the height of the slots: 0 for leaves.
 pub(super) fn make_root(
     context: &Context,
-    mut slots: Vec<Slot>,
+    mut slots: Vec<ChildSlot>,
     mut height: u16,
     changes: &mut Changes,
 ) -> Result<Made> {
@@ -29,8 +31,8 @@ pub(super) fn make_root(
         let mut pivots = Vec::with_capacity(slots.len());
         for slot in slots {
             let child = match slot.child {
-                SlotChild::Child(child) => child,
-                SlotChild::Open(open) => write_node(context, &open.node, changes)?,
+                ChildState::Child(child) => child,
+                ChildState::Open(open) => write_node(context, &open.node, changes)?,
                 _ => return Err(Error::internal("the root was made before its children")),
             };
             pivots.push(Pivot {
@@ -50,8 +52,8 @@ pub(super) fn make_root(
     }
     let child = match slots.pop().map(|slot| slot.child) {
         None => return Ok((Root::Empty, None)),
-        Some(SlotChild::Child(child)) => child,
-        Some(SlotChild::Open(open)) => match lone_child(&open.node) {
+        Some(ChildState::Child(child)) => child,
+        Some(ChildState::Open(open)) => match lone_child(&open.node) {
             Some(child) => {
                 height -= 1;
                 child

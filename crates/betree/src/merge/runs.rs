@@ -1,16 +1,15 @@
-//! What flows down the tree in a merge: sorted runs, described by where they lie and never
-//! materialised on the way.
+//! The messages that flow down the tree in a merge: sorted runs, described by where they are. They
+//! are not copied on the way.
 //!
-//! A run is the memtable, or one buffer level of one node; its pieces are key ranges of page groups
-//! in which everything is alive. A child gets the runs of its parent's incoming stream, newest
-//! first, and behind them those of the parent's levels, all narrowed to its range. Nothing is read
-//! before a leaf or a level is written from them.
+//! A run is the memtable, or one buffer level of one node. Its pieces are key ranges of page groups
+//! in which all messages are live. A child gets the runs of its parent's incoming stream, newest
+//! first, and then those of the parent's levels. All are narrowed to the child's range. They are
+//! read only when a leaf or a level is written from them.
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Error, PageId, Result};
+use terrapin_base::{Budget, Error, Message, PageId, Result};
 use terrapin_pages::group::{GroupOptions, GroupRef, GroupSums};
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, SpaceClass, Standing};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
 
@@ -24,27 +23,27 @@ use crate::walk::ReadAhead;
 /// A key that many tasks share.
 pub(crate) type Key = Arc<[u8]>;
 
-/// What all tasks of a merge work with.
+/// The context that all tasks of a merge share.
 pub(crate) struct Context {
     pub(crate) store: Arc<PageStore>,
     pub(crate) input: Arc<dyn MergeInput>,
     pub(crate) options: MergeOptions,
     pub(crate) policy: Policy,
     pub(crate) budget: Arc<Budget>,
-    /// What lookups learnt of leaves' filters.
+    /// What lookups have learned about leaf filters.
     pub(crate) leaf_filters: Arc<LeafFilters>,
-    /// The node that the tree begins with, if that is in memory.
+    /// The root node of the base version, if it is in memory.
     pub(crate) root_node: Option<Arc<LoadedNode>>,
-    /// Bytes that the merge brings to the tree, roughly.
+    /// Approximate bytes that the merge brings to the tree.
     /// [`TreeMerge::begin`](super::TreeMerge::begin) sets it.
     pub(crate) brings: u64,
-    /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in
-    /// nothing. None in other merges.
+    /// For a compaction: all buffered messages for these keys go to their leaves, and nothing comes
+    /// in. `None` for other merges.
     pub(crate) stretch: Option<KeyRange>,
 }
 
 impl Context {
-    /// How groups are built.
+    /// The options of new page groups.
     pub(super) fn group_options(&self) -> GroupOptions {
         GroupOptions {
             target_bytes: self.options.group_bytes,
@@ -55,7 +54,7 @@ impl Context {
         }
     }
 
-    /// Where space is taken from.
+    /// Where new pages are allocated.
     pub(super) fn class(&self) -> SpaceClass {
         if self.options.space_is_short {
             SpaceClass::Reserve
@@ -64,13 +63,13 @@ impl Context {
         }
     }
 
-    /// L.
+    /// L: target bytes of a page group.
     pub(super) fn group_bytes(&self) -> u64 {
         self.options.group_bytes
     }
 }
 
-/// A range of keys: inclusive, exclusive; none is unbounded.
+/// A key range, with an inclusive lower and an exclusive upper bound. `None` is unbounded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRange {
     pub(crate) lo: Option<Key>,
@@ -78,7 +77,7 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
-    /// What both ranges have in common; none if that is nothing.
+    /// The keys that are in both ranges; `None` if there are none.
     pub(super) fn intersection(&self, other: &KeyRange) -> Option<KeyRange> {
         let lo = match (&self.lo, &other.lo) {
             (Some(a), Some(b)) => Some(if a >= b { a } else { b }),
@@ -99,7 +98,7 @@ impl KeyRange {
         })
     }
 
-    /// Bytes that all keys of the range begin with.
+    /// Length of the common prefix of all keys in the range.
     fn shared_bytes(&self) -> usize {
         match (&self.lo, &self.hi) {
             (Some(lo), Some(hi)) => lo.iter().zip(hi.iter()).take_while(|(a, b)| a == b).count(),
@@ -109,14 +108,14 @@ impl KeyRange {
 }
 
 #[derive(Clone, Debug)]
-enum Origin {
+enum PieceOrigin {
     Memtable,
     Group(GroupRef),
 }
 
 #[derive(Clone, Debug)]
 struct Piece {
-    origin: Origin,
+    origin: PieceOrigin,
     range: KeyRange,
 }
 
@@ -127,20 +126,20 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The memtable's part of a range.
+    /// The memtable's messages of a range.
     pub(super) fn memtable(range: KeyRange) -> Run {
         Run {
             pieces: vec![Piece {
-                origin: Origin::Memtable,
+                origin: PieceOrigin::Memtable,
                 range,
             }],
         }
     }
 
-    /// Whole groups, one behind the other.
+    /// Whole groups, in key order.
     pub(super) fn groups(groups: &[GroupRef]) -> Run {
         let piece = |&group| Piece {
-            origin: Origin::Group(group),
+            origin: PieceOrigin::Group(group),
             range: KeyRange::default(),
         };
         Run {
@@ -148,8 +147,8 @@ impl Run {
         }
     }
 
-    /// What a buffer level has for the pivots that `wanted` names. `range` gives the key range of a
-    /// span of pivots, both ends included.
+    /// The messages of a buffer level for the pivots for which `wanted` is true. `range` returns
+    /// the key range of a span of pivots, both ends included.
     pub(super) fn level(
         segments: &[Segment],
         wanted: impl Fn(usize) -> bool,
@@ -175,7 +174,7 @@ impl Run {
                 });
                 if let Some(range) = range(first, last).intersection(own) {
                     pieces.push(Piece {
-                        origin: Origin::Group(segment.group),
+                        origin: PieceOrigin::Group(segment.group),
                         range,
                     });
                 }
@@ -184,7 +183,7 @@ impl Run {
         Run { pieces }
     }
 
-    /// The part of the run that lies in a range.
+    /// The part of the run inside a range.
     pub(super) fn narrowed(&self, range: &KeyRange) -> Run {
         let narrowed = |piece: &Piece| {
             Some(Piece {
@@ -197,7 +196,7 @@ impl Run {
         }
     }
 
-    /// The parts of the run that lie in several ranges, which ascend and do not overlap.
+    /// The parts of the run inside several ranges, which ascend and do not overlap.
     pub(super) fn narrowed_to_all(&self, ranges: &[KeyRange]) -> Run {
         Run {
             pieces: ranges
@@ -207,25 +206,25 @@ impl Run {
         }
     }
 
-    /// Whether the run is known to hold nothing.
+    /// Whether the run is known to be empty.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Whether it is the memtable's.
+    /// Whether the run is the memtable's.
     pub(super) fn is_memtable(&self) -> bool {
-        let is_memtable = |piece: &Piece| matches!(piece.origin, Origin::Memtable);
+        let is_memtable = |piece: &Piece| matches!(piece.origin, PieceOrigin::Memtable);
         self.pieces.first().is_some_and(is_memtable)
     }
 
-    /// The messages of a memtable's run that lie in a range.
+    /// The messages of a memtable's run inside a range.
     pub(super) fn messages_of_memtable<'a>(
         &'a self,
         context: &'a Context,
         range: &'a KeyRange,
     ) -> impl Iterator<Item = Box<dyn MessageCursor>> + 'a {
         let pieces = self.pieces.iter();
-        let pieces = pieces.filter(|piece| matches!(piece.origin, Origin::Memtable));
+        let pieces = pieces.filter(|piece| matches!(piece.origin, PieceOrigin::Memtable));
         pieces
             .filter_map(|piece| piece.range.intersection(range))
             .map(|range| {
@@ -234,7 +233,8 @@ impl Run {
             })
     }
 
-    /// Whether the run is the memtable's and has a record in a range: no estimate.
+    /// Whether the run is the memtable's and has a record in a range. This is exact, not an
+    /// estimate.
     pub(super) fn brings(&self, context: &Context, range: &KeyRange) -> bool {
         let brings = |range: KeyRange| {
             let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
@@ -247,7 +247,7 @@ impl Run {
         self.is_memtable() && ranges.any(brings)
     }
 
-    /// How much the run holds in a range, and how much of what lies below its groups' messages
+    /// Estimates the content of the run inside a range, and how many bytes its groups' messages
     /// hide. Reads indexes of groups.
     pub(super) fn estimate(&self, context: &Context, range: &KeyRange) -> Result<GroupSums> {
         let mut sum = GroupSums::default();
@@ -257,7 +257,7 @@ impl Run {
             };
             let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
             let part = match &piece.origin {
-                Origin::Memtable => {
+                PieceOrigin::Memtable => {
                     let Estimate { records, bytes } = context.input.estimate(lo, hi);
                     GroupSums {
                         records,
@@ -265,7 +265,7 @@ impl Run {
                         hidden_bytes: 0,
                     }
                 }
-                Origin::Group(group) => context.store.index(group)?.estimate(lo, hi),
+                PieceOrigin::Group(group) => context.store.index(group)?.estimate(lo, hi),
             };
             sum.records = sum.records.saturating_add(part.records);
             sum.bytes = sum.bytes.saturating_add(part.bytes);
@@ -275,7 +275,7 @@ impl Run {
     }
 }
 
-/// The records of a run.
+/// A cursor over the messages of a run.
 pub(super) struct RunCursor {
     context: Arc<Context>,
     pieces: std::vec::IntoIter<Piece>,
@@ -288,7 +288,7 @@ enum PieceCursor {
 }
 
 impl RunCursor {
-    /// A cursor at the run's first record.
+    /// Opens a cursor at the run's first message.
     pub(super) fn open(context: &Arc<Context>, run: Run) -> Result<Self> {
         let mut cursor = RunCursor {
             context: context.clone(),
@@ -299,16 +299,16 @@ impl RunCursor {
         Ok(cursor)
     }
 
-    /// Goes on to the first record of the next piece that has one.
+    /// Moves to the first message of the next piece that has one.
     fn next_piece(&mut self) -> Result<()> {
         self.current = None;
         for piece in self.pieces.by_ref() {
             let (lo, hi) = (piece.range.lo.as_deref(), piece.range.hi.as_deref());
             let cursor = match piece.origin {
-                Origin::Memtable => {
+                PieceOrigin::Memtable => {
                     PieceCursor::Memtable(self.context.input.clone().cursor(lo, hi))
                 }
-                Origin::Group(group) => PieceCursor::Group(Box::new(GroupCursor::for_merge(
+                PieceOrigin::Group(group) => PieceCursor::Group(Box::new(GroupCursor::for_merge(
                     &self.context.store,
                     &group,
                     lo,
@@ -324,7 +324,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// The page group that the current record lies in; none for the memtable.
+    /// The page group of the current message; `None` for the memtable.
     fn page(&self) -> Option<PageId> {
         match &self.current {
             Some(PieceCursor::Group(cursor)) => Some(cursor.page()),
@@ -332,7 +332,7 @@ impl RunCursor {
         }
     }
 
-    /// How the block of the current record stands in the cache; none for the memtable.
+    /// The cache standing of the current message's block; `None` for the memtable.
     #[inline]
     pub(super) fn standing(&self) -> Option<Standing> {
         match &self.current {
@@ -341,7 +341,8 @@ impl RunCursor {
         }
     }
 
-    /// Bytes that the current message hides; none for the memtable's, of which nobody knows yet.
+    /// Bytes that the current message hides; `None` for a message of the memtable, for which this
+    /// is not known yet.
     #[inline]
     pub(super) fn hidden_bytes(&self) -> Option<u64> {
         match &self.current {
@@ -401,17 +402,17 @@ impl MessageCursor for RunCursor {
 }
 
 /// A merge of runs, newest first.
-pub(super) type Stream = KWayMerge<RunCursor>;
+pub(super) type RunMerge = KWayMerge<RunCursor>;
 
-/// Opens a stream over `newer` runs and then `older` ones, all inside `range`. None, and the older
-/// ones are not opened, when the newer ones turn out to hold nothing, unless `always`.
+/// Opens a stream over `newer` runs and then `older` ones, all inside `range`. If the newer runs
+/// have no messages, it returns `None` without opening the older ones, unless `always` is set.
 pub(super) fn open_stream(
     context: &Arc<Context>,
     range: &KeyRange,
     newer: Vec<Run>,
     older: Vec<Run>,
     always: bool,
-) -> Result<Option<Stream>> {
+) -> Result<Option<RunMerge>> {
     let mut cursors = Vec::with_capacity(newer.len() + older.len());
     for run in newer {
         cursors.push(RunCursor::open(context, run)?);
@@ -425,8 +426,8 @@ pub(super) fn open_stream(
     Ok(Some(KWayMerge::new(cursors, range.shared_bytes())))
 }
 
-/// Most bytes that the read-ahead of a stream's open cursors takes.
-pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
+/// Most bytes of read-ahead that a stream's open cursors hold.
+pub(super) fn stream_memory_bytes(stream: &RunMerge) -> u64 {
     stream
         .cursors()
         .iter()
@@ -434,9 +435,9 @@ pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
         .sum()
 }
 
-/// Adds to an error about a stream's current record which page group that lies in.
+/// Adds the page group of a stream's current message to an error.
 #[cold]
-pub(super) fn place_record(stream: &Stream, error: Error) -> Error {
+pub(super) fn place_record(stream: &RunMerge, error: Error) -> Error {
     let cursor = stream.current().and_then(|run| stream.cursors().get(run));
     match cursor.and_then(RunCursor::page) {
         Some(page) => error.with("page", page),

@@ -1,5 +1,5 @@
-//! Merges against a map, with trees so small-limbed that every rare path is common, and a check of
-//! every rule after each.
+//! Merges compared with a map, and a check of every rule after each. The trees have so few pivots
+//! and so small leaves that every rare path is common.
 
 mod compaction;
 mod hidden;
@@ -7,419 +7,28 @@ mod large;
 mod lone;
 mod panics;
 mod short;
+mod tree;
 mod watched;
 mod workers;
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId, Purpose, Result};
-use terrapin_disk::SimDisk;
+use terrapin_base::{ErrorKind, Message, Purpose, Result};
 use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::RECORD_BYTES_MAX;
-use terrapin_pages::message::Message;
-use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
     Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
-    Version,
 };
 
-use super::{Context, Credit, Task, TreeMerge};
-use crate::load::{LoadedNode, load_node};
+use super::{Credit, Task};
+use crate::load::load_node;
 use crate::node::{Child, Node, Root, SUM_MAX, Sums};
-use crate::plan::Policy;
-use crate::tree::{BeTree, BeTreeParams};
 use crate::version::TreeVersion;
+use tree::{Input, Map, Random, Tree};
 
-type Map = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-/// A memtable: messages in key order, and the bytes before each.
-struct Input {
-    messages: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    before: Vec<u64>,
-}
-
-struct InputCursor {
-    input: Arc<Input>,
-    at: usize,
-    end: usize,
-}
-
-impl Input {
-    fn new(messages: &Map) -> Arc<Self> {
-        let messages: Vec<_> = messages.clone().into_iter().collect();
-        let mut before = vec![0];
-        for (key, value) in &messages {
-            before.push(
-                before[before.len() - 1] + (key.len() + value.as_ref().map_or(0, Vec::len)) as u64,
-            );
-        }
-        Arc::new(Input { messages, before })
-    }
-
-    fn place(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> (usize, usize) {
-        let at = |key: &[u8]| self.messages.partition_point(|m| m.0[..] < *key);
-        let from = lo.map_or(0, at);
-        (from, hi.map_or(self.messages.len(), at).max(from))
-    }
-}
-
-impl MessageCursor for InputCursor {
-    fn key(&self) -> Option<&[u8]> {
-        (self.at < self.end).then(|| &self.input.messages[self.at].0[..])
-    }
-
-    fn message(&self) -> Message<'_> {
-        self.input.messages[self.at]
-            .1
-            .as_deref()
-            .map_or(Message::Delete, Message::Put)
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.at += 1;
-        Ok(())
-    }
-}
-
-impl MergeInput for Input {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        let (at, end) = self.place(lo, hi);
-        Box::new(InputCursor {
-            input: self,
-            at,
-            end,
-        })
-    }
-
-    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
-        let (from, to) = self.place(lo, hi);
-        Estimate {
-            records: (to - from) as u64,
-            bytes: self.before[to] - self.before[from],
-        }
-    }
-
-    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
-        let count = self.messages.len();
-        let mut places: Vec<usize> = (1..parts).map(|part| count * part / parts).collect();
-        places.retain(|&place| place > 0);
-        places.dedup();
-        let key = |place: usize| self.messages[place].0[..].into();
-        places.into_iter().map(key).collect()
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
-/// A tree, what it should hold, and how often each page should be referred to.
-struct Tree {
-    disk: SimDisk,
-    store: Arc<PageStore>,
-    budget: Arc<Budget>,
-    structure: Arc<BeTree>,
-    version: Arc<dyn Version>,
-    options: MergeOptions,
-    fanout: usize,
-    oracle: BTreeMap<Vec<u8>, Vec<u8>>,
-    references: BTreeMap<PageId, u64>,
-    /// Greatest height, and largest record, so far.
-    height_max: u16,
-    record_bytes_max: u64,
-    generation: u64,
-}
-
-impl Tree {
-    fn new(group_bytes: u64, fanout: usize, space: Option<u32>) -> Tree {
-        let budget = Budget::new(64 << 20);
-        let disk = SimDisk::new(1);
-        let options = StoreOptions {
-            budget: budget.clone(),
-            reserve_bytes: 64 << 10,
-            system_cache: false,
-        };
-        let store = PageStore::create(&disk.handle(), options, 7).unwrap();
-        store.begin_life(Incarnation(1));
-        let structure = BeTree::new(
-            store.clone(),
-            BeTreeParams {
-                fanout,
-                budget: budget.clone(),
-            },
-        );
-        Tree {
-            disk,
-            store,
-            budget,
-            version: structure.empty(),
-            structure,
-            options: MergeOptions {
-                group_bytes,
-                block_bytes: 512,
-                compression: Compression::None,
-                space_amplification_percent: space,
-                space_is_short: false,
-            },
-            fanout,
-            oracle: BTreeMap::new(),
-            references: BTreeMap::new(),
-            height_max: 0,
-            record_bytes_max: 0,
-            generation: 1,
-        }
-    }
-
-    fn begin(&self, messages: &Map) -> Arc<dyn Merge> {
-        self.structure
-            .begin_merge(&self.version, Input::new(messages), &self.options)
-            .unwrap()
-    }
-
-    /// As [`Tree::begin`], into whatever root.
-    fn tree_merge(&self, messages: &Map, root: Root, space_is_short: bool) -> Arc<TreeMerge> {
-        let mut options = self.options.clone();
-        options.space_is_short = space_is_short;
-        let context = Context {
-            store: self.store.clone(),
-            input: Input::new(messages),
-            policy: Policy {
-                group_bytes: options.group_bytes,
-                fanout: self.fanout,
-                share_permille: None,
-                flush_what_comes: space_is_short,
-            },
-            options,
-            budget: self.budget.clone(),
-            leaf_filters: Arc::default(),
-            stretch: None,
-            brings: 0,
-            root_node: None,
-        };
-        TreeMerge::begin(context, root)
-    }
-
-    fn root(&self) -> Root {
-        let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
-        *version.tree_root()
-    }
-
-    /// The root, which must be a node, and its height.
-    fn root_node(&self) -> (Arc<LoadedNode>, u16) {
-        let Root::Node(page, height) = self.root() else {
-            panic!("a tree without nodes: {:?}", self.root());
-        };
-        (load_node(&self.store, &page, height).unwrap(), height)
-    }
-
-    /// A page of a node that no merge wrote.
-    fn write_node(&self, node: &Node) -> PageRef {
-        let content = node.encode().unwrap();
-        self.store
-            .write_page(PageKind::Node, &content, SpaceClass::Normal)
-            .unwrap()
-    }
-
-    fn merge(&mut self, messages: &Map) {
-        let merge = self.begin(messages);
-        let mut before = (0, 0);
-        loop {
-            let step = merge.step().unwrap();
-            let now = merge.progress();
-            assert!(
-                before.0 <= now.0 && before.1 <= now.1 && now.0 <= now.1,
-                "{before:?} {now:?}"
-            );
-            before = now;
-            match step {
-                MergeStep::Again => {}
-                MergeStep::Pending(_) => panic!("one worker never waits"),
-                MergeStep::Done => break,
-            }
-        }
-        assert!(messages.is_empty() || before.0 == before.1, "{before:?}");
-        self.take(messages, &*merge);
-        self.check();
-    }
-
-    fn take(&mut self, messages: &Map, merge: &dyn Merge) {
-        let merged = merge.finish().unwrap();
-        assert!(merge.finish().is_err());
-        merge.abandon();
-        assert_eq!(self.budget.used(Purpose::Merge), 0);
-        self.version = merged.version;
-        self.count(&merged.changes);
-        self.generation += 1;
-        self.store
-            .commit(Generation(self.generation), merged.changes);
-        for (key, value) in messages {
-            let bytes = (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
-            self.record_bytes_max = self.record_bytes_max.max(bytes);
-            match value {
-                Some(value) => self.oracle.insert(key.clone(), value.clone()),
-                None => self.oracle.remove(key),
-            };
-        }
-    }
-
-    fn count(&mut self, changes: &Changes) {
-        for page in &changes.added {
-            assert!(
-                self.references.insert(page.id, 1).is_none(),
-                "a page was added twice"
-            );
-        }
-        for id in &changes.retained {
-            *self
-                .references
-                .get_mut(id)
-                .expect("a retained page is known") += 1;
-        }
-        for id in &changes.released {
-            let count = self
-                .references
-                .get_mut(id)
-                .expect("a released page is known");
-            *count -= 1;
-            if *count == 0 {
-                self.references.remove(id);
-            }
-        }
-    }
-
-    /// Checks content and page accounting.
-    fn check_content(&self) {
-        let mut walked = BTreeMap::new();
-        let mut bytes = BTreeMap::new();
-        self.version
-            .pages(&mut |page| {
-                *walked.entry(page.id).or_insert(0) += 1;
-                bytes.insert(page.id, page.extent().unwrap().bytes);
-                Ok(())
-            })
-            .unwrap();
-        assert_eq!(
-            walked, self.references,
-            "pages that the tree refers to, and what merges said of them"
-        );
-        assert_eq!(self.store.live_bytes(), bytes.values().sum());
-        assert_eq!(self.store.retired_bytes(), 0);
-
-        let mut scan = self
-            .version
-            .scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)
-            .unwrap();
-        for (key, value) in &self.oracle {
-            let found = scan.next().unwrap();
-            assert_eq!(found, Some((&key[..], &value[..])));
-        }
-        assert_eq!(scan.next().unwrap(), None);
-    }
-
-    /// Checks content, page accounting and every rule of the tree's shape.
-    fn check(&mut self) {
-        self.check_content();
-        let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
-        let root = *version.tree_root();
-        assert_eq!(Root::decode(&root.encode()).unwrap(), root);
-        match root {
-            Root::Empty => assert!(self.oracle.is_empty()),
-            Root::Leaf(leaf) => assert_eq!(leaf.records, self.oracle.len() as u64),
-            Root::Node(page, height) => {
-                self.height_max = self.height_max.max(height);
-                let node = load_node(&self.store, &page, height).unwrap();
-                assert!(node.pivots.len() > 1 || !node.is_buffer_empty());
-                self.check_node(&node, true);
-            }
-        }
-    }
-
-    fn verify(&self) {
-        self.version
-            .verify(&mut |finding| panic!("{}: {}", finding.place, finding.message))
-            .unwrap();
-    }
-
-    fn check_node(&self, node: &Node, is_root: bool) {
-        assert_eq!(&Node::decode(&node.encode().unwrap()).unwrap(), node);
-        let group_bytes = self.options.group_bytes;
-        let has_short_keys = node.encode().unwrap().len() < 8 << 10;
-        assert!(node.pivots.len() <= self.fanout);
-        if has_short_keys {
-            assert!(
-                is_root || node.pivots.len() >= self.fanout / 2,
-                "{} pivots",
-                node.pivots.len()
-            );
-        }
-        assert!(node.levels.len() <= self.fanout.next_power_of_two().trailing_zeros() as usize);
-        assert!(node.levels.last().is_none_or(|level| !level.is_empty()));
-        let mut pending = vec![0; node.pivots.len()];
-        for level in &node.levels {
-            let mut before: Option<(&[u8], u16)> = None;
-            for segment in level {
-                assert!(segment.min <= segment.max);
-                let first = segment
-                    .live
-                    .first()
-                    .expect("a segment without live parts leaves")
-                    .pivot;
-                assert!(before.is_none_or(|(max, pivot)| *max < segment.min[..] && pivot <= first));
-                assert!(
-                    segment
-                        .live
-                        .windows(2)
-                        .all(|two| two[0].pivot < two[1].pivot)
-                );
-                before = segment
-                    .live
-                    .last()
-                    .map(|last| (&segment.max[..], last.pivot));
-                for part in &segment.live {
-                    pending[usize::from(part.pivot)] += part.bytes;
-                    assert!(part.records > 0);
-                }
-            }
-        }
-        // Both parts of a split may keep what was within the bound of the whole.
-        let bound = 2 * group_bytes * self.fanout as u64 + self.record_bytes_max;
-        assert!(
-            pending.iter().sum::<u64>() <= bound,
-            "{pending:?} are over {bound}"
-        );
-        for (pivot, pending) in node.pivots.iter().zip(pending) {
-            assert_eq!(pivot.pending_bytes, pending);
-            match &pivot.child {
-                Child::Leaf(leaf) => {
-                    assert_eq!(leaf.tombstones, 0);
-                    let bytes = u64::from(leaf.index_offset) + u64::from(leaf.index_bytes);
-                    assert!(bytes >= group_bytes / 2, "a leaf of {bytes} bytes");
-                }
-                Child::Node { page, sums } => {
-                    let child = load_node(&self.store, page, node.height - 1).unwrap();
-                    assert_eq!(*sums, child.sums());
-                    self.check_node(&child, false);
-                }
-            }
-        }
-    }
-}
-
-/// What a memtable brings.
+/// The kind of messages that a memtable brings.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Uniform,
@@ -521,7 +130,7 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
     tree.merge(&everything);
     assert!(tree.oracle.is_empty() && was_empty < rounds);
     tree.options.space_is_short = true;
-    // Of keys that were deleted long ago too: so every pivot gets something, and is flushed.
+    // Deletes keys that were deleted long ago too. So every pivot gets messages, and is flushed.
     tree.merge(&(0..30_000).map(|number| (key_of(number), None)).collect());
     assert_eq!(
         tree.store.live_bytes(),
@@ -532,7 +141,7 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
 }
 
 #[test]
-fn random_merges_give_what_a_map_gives_and_keep_every_rule() {
+fn random_merges_match_a_map_and_keep_every_rule() {
     let mut height = 0;
     for seed in 0..12 {
         let fanout = [4, 5, 8][seed as usize % 3];
@@ -552,7 +161,7 @@ fn equal_merges_make_equal_trees() {
     assert!(roots[0] == roots[1]);
 }
 
-/// Messages for an empty tree that give it some height, with full buffers.
+/// A tree of some height with full buffers.
 fn grown(random: &mut Random, space: Option<u32>) -> Tree {
     let mut tree = Tree::new(2048, 4, space);
     for _ in 0..40 {
@@ -563,7 +172,7 @@ fn grown(random: &mut Random, space: Option<u32>) -> Tree {
 }
 
 #[test]
-fn overwriting_a_few_keys_for_ever_leaves_a_small_tree() {
+fn overwriting_a_few_keys_many_times_leaves_a_small_tree() {
     let mut random = Random(5);
     let mut tree = grown(&mut random, Some(130));
     let before = tree.store.live_bytes();
@@ -580,11 +189,11 @@ fn overwriting_a_few_keys_for_ever_leaves_a_small_tree() {
 }
 
 #[test]
-fn large_segments_end_with_a_pivot_so_that_little_of_them_lies_dead() {
+fn large_segments_end_with_a_pivot_so_that_little_of_them_is_dead() {
     const LEAST: u64 = 128 << 10;
     let mut random = Random(6);
     let mut tree = Tree::new(4 * LEAST, 64, None);
-    // What lies dead differs from round to round.
+    // The dead bytes vary from round to round.
     let (mut dead, mut all) = (0, 0);
     for round in 0..120 {
         let value = Some(vec![7; 4000]);
@@ -617,7 +226,7 @@ fn while_space_is_short_everything_goes_to_the_leaves() {
     assert!(tree.height_max >= 2);
     assert!(tree.version.stats().unwrap().buffered_records > 0);
     tree.options.space_is_short = true;
-    // Something for every leaf, so that every node is passed.
+    // A message for every leaf, so that every node is visited.
     let messages = tree
         .oracle
         .keys()
@@ -633,7 +242,7 @@ fn while_space_is_short_everything_goes_to_the_leaves() {
 }
 
 #[test]
-fn nothing_in_changes_nothing() {
+fn an_empty_memtable_changes_nothing() {
     let mut random = Random(7);
     let mut tree = grown(&mut random, None);
     let (root, writes) = (tree.version.root(), tree.disk.stats_total().writes);
@@ -693,7 +302,7 @@ fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
     assert!(failures > 15, "{failures}");
 }
 
-/// The root with counts that each are as large as can be, and say that records are, too.
+/// The root with the largest possible counts, of which each claims the largest records.
 fn boasting(tree: &Tree) -> Root {
     let (root, height) = tree.root_node();
     let mut node = Node::clone(&root);
@@ -720,7 +329,7 @@ fn boasting(tree: &Tree) -> Root {
 }
 
 #[test]
-fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
+fn a_node_with_impossible_counts_never_makes_a_merge_panic() {
     let mut random = Random(10);
     for (height, space) in [(1, None), (1, Some(130)), (2, None), (2, Some(130))] {
         let mut tree = Tree::new(4096, 8, space);
@@ -762,7 +371,7 @@ fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
 }
 
 #[test]
-fn a_merge_under_way_leaves_the_old_version_readable() {
+fn a_merge_in_progress_leaves_the_old_version_readable() {
     let mut random = Random(9);
     let tree = grown(&mut random, None);
     let messages = memtable(&mut random, Kind::DeleteSome, 6000, &tree);
@@ -783,7 +392,7 @@ fn a_merge_under_way_leaves_the_old_version_readable() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn options_out_of_bounds_are_refused() {
     let tree = Tree::new(2048, 4, None);
     let begin = |change: fn(&mut MergeOptions)| {
         let mut options = tree.options.clone();
@@ -805,11 +414,11 @@ fn options_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn growing_and_shrinking_groups_between_merges_does_no_harm() {
+fn group_bytes_may_change_between_merges() {
     let mut random = Random(11);
     let mut tree = Tree::new(2048, 4, Some(130));
-    // Leaves of another L are as large as they are until they are next written, so only the content
-    // is checked.
+    // Leaves of another L keep their size until they are next written, so only the content is
+    // checked.
     for round in 0..30 {
         tree.options.group_bytes = [2048, 16384, 4096][round % 3];
         let messages = memtable(&mut random, Kind::Uniform, 8192, &tree);
@@ -822,7 +431,7 @@ fn growing_and_shrinking_groups_between_merges_does_no_harm() {
 }
 
 #[test]
-fn compressed_trees_hold_the_same() {
+fn compressed_trees_have_the_same_content() {
     let mut random = Random(12);
     let mut tree = Tree::new(4096, 4, Some(130));
     tree.options.compression = Compression::Lz4;

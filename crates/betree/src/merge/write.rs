@@ -1,5 +1,5 @@
-//! The two tasks that write page groups: leaves, and a level of a buffer. Both stream, group by
-//! group: a call does about one group's worth of work and says whether there is more.
+//! The two tasks that write page groups: leaves, and a level of a buffer. Both write group by
+//! group. A call does about one group's work and returns whether there is more.
 
 use std::sync::Arc;
 
@@ -8,22 +8,23 @@ use terrapin_pages::group::{GroupBuilder, GroupRef, GroupSums, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_structure::MessageCursor;
 
-use super::frame::{Slot, SlotChild, Target};
 use super::hidden::Hiding;
 use super::runs::{
-    Context, Key, KeyRange, Run, RunCursor, Stream, open_stream, place_record, stream_memory_bytes,
+    Context, Key, KeyRange, Run, RunCursor, RunMerge, open_stream, place_record,
+    stream_memory_bytes,
 };
+use super::slot::{ChildSlot, ChildState, Target};
 use crate::node::{Child, LivePart, Segment};
 
-/// What a stream that is being written needs.
+/// The state of writing a stream.
 struct Writing {
-    stream: Stream,
+    stream: RunMerge,
     builder: GroupBuilder,
     charge: Charge,
 }
 
 impl Writing {
-    fn new(context: &Context, stream: Stream) -> Self {
+    fn new(context: &Context, stream: RunMerge) -> Self {
         let charge = context.budget.charge(Purpose::Merge, 0);
         Writing {
             stream,
@@ -38,33 +39,33 @@ impl Writing {
     }
 }
 
-/// After so many bytes it is looked again how what is replaced stands in the cache: a few times a
-/// block.
+/// After this many bytes the task checks the cache standing of the blocks that it replaces again: a
+/// few times for each block.
 fn look_bytes(context: &Context) -> u64 {
     u64::from(context.options.block_bytes) / LOOKS
 }
 
-/// See [`look_bytes`].
+/// Checks of the cache standing for each block's bytes.
 const LOOKS: u64 = 8;
 
-/// The shortest key above `before` that is not above `key`, which must be above `before`.
+/// The shortest key above `before` and at most `key`; `key` must be above `before`.
 fn separator(before: &[u8], key: &[u8]) -> Key {
     let common = before.iter().zip(key).take_while(|(a, b)| a == b).count();
     let bytes = common + usize::from(!mutant::active(57));
     key[..bytes.min(key.len())].into()
 }
 
-/// Writes what some neighbouring leaves become under the messages that go to them.
+/// Writes the new leaves of some neighbouring leaves and the messages for them.
 pub(super) struct WriteLeaves {
     pub(super) target: Target,
     pub(super) range: KeyRange,
-    /// The leaves that were there, in order.
+    /// The old leaves, in order.
     pub(super) base: Vec<GroupRef>,
-    /// What goes to them, newest first.
+    /// The messages for them, newest first.
     pub(super) incoming: Vec<Run>,
-    /// Whether to write even if nothing goes to them: they are to become one.
+    /// Whether to write even without messages, because the leaves are to be united.
     pub(super) always: bool,
-    /// Bytes that the task is going to consume, roughly.
+    /// Approximate bytes that the task will consume.
     pub(super) expected_bytes: u64,
     state: Option<LeavesState>,
 }
@@ -75,16 +76,16 @@ struct LeavesState {
     base_run: usize,
     base_seen: u64,
     messages: u64,
-    /// Of the records that were there, those that were deleted.
+    /// Old records that were deleted.
     deleted: u64,
-    slots: Vec<Slot>,
+    slots: Vec<ChildSlot>,
     last_key: Vec<u8>,
 }
 
-/// What became of some leaves.
+/// The new leaves that replace some old ones.
 pub(super) struct WrittenLeaves {
-    pub(super) slots: Vec<Slot>,
-    /// Messages that came in, and how many of them were puts that found a record.
+    pub(super) slots: Vec<ChildSlot>,
+    /// Messages that came in, and how many of them were puts that replaced a record.
     pub(super) messages: u64,
     pub(super) replaced: u64,
 }
@@ -109,8 +110,8 @@ impl WriteLeaves {
         }
     }
 
-    /// Does a piece; the result once all is written. `consumed` is raised by the bytes that were
-    /// merged.
+    /// Does a piece of the work. Returns the result once everything is written. Adds the merged
+    /// bytes to `consumed`.
     pub(super) fn step(
         &mut self,
         context: &Arc<Context>,
@@ -144,7 +145,7 @@ impl WriteLeaves {
             let message = stream.message();
             if merged >= look {
                 look = merged + look_bytes;
-                // Behind the last record of the leaves, as nothing.
+                // Behind the last record of the old leaves there is no standing.
                 let among = stream.cursors()[state.base_run].standing();
                 builder.takes_place_of(among.unwrap_or_default());
             }
@@ -180,7 +181,7 @@ impl WriteLeaves {
         }
         let mut slots = state.slots;
         if let [slot] = &mut slots[..] {
-            slot.is_small = matches!(slot.child, SlotChild::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
+            slot.is_small = matches!(slot.child, ChildState::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
         }
         let base_records: u64 = self.base.iter().map(|leaf| leaf.records).sum();
         let replaced = base_records.saturating_sub(state.base_seen + state.deleted);
@@ -242,46 +243,46 @@ impl WriteLeaves {
         self.range.lo.clone().unwrap_or_default()
     }
 
-    fn slot(&self, leaf: GroupRef, lower: Key) -> Slot {
-        Slot {
+    fn slot(&self, leaf: GroupRef, lower: Key) -> ChildSlot {
+        ChildSlot {
             lower,
-            child: SlotChild::Child(Child::Leaf(leaf)),
+            child: ChildState::Child(Child::Leaf(leaf)),
             is_small: false,
         }
     }
 }
 
-/// Whether a leaf that was written alone is less than half full. (Of leaves written together none
-/// is: the builder sees to that.) Separators count towards a builder's target, so the index does
-/// here.
+/// Whether a leaf that was written alone is less than half full. Leaves that are written together
+/// never are, because the builder balances them. Separators count towards a builder's target, so
+/// the index counts here too.
 fn is_small(context: &Context, leaf: &GroupRef) -> bool {
     u64::from(leaf.index_offset) + u64::from(leaf.index_bytes) < context.group_bytes() / 2
 }
 
-/// A segment of so many bytes ends with a pivot. The parts of a segment are flushed one by one, and
-/// its space comes back with the last of them: the fewer pivots share one, the less of it lies
-/// dead. A footer, an index and a filter for each forbid more.
+/// A segment of this many bytes ends with the current pivot. The parts of a segment are flushed one
+/// by one, and its space is freed with the last part. So less space is dead if fewer pivots share a
+/// segment. But each segment costs a footer, an index and a filter.
 fn segment_bytes_min(group_bytes: u64) -> u64 {
     (group_bytes / SEGMENT_SHARE).max(SEGMENT_BYTES_MIN.min(group_bytes))
 }
 
-/// See [`segment_bytes_min`]: a share (1/n) of L, and a bound.
+/// The minimum of [`segment_bytes_min`]: a share (1/n) of L, and a lower limit in bytes.
 const SEGMENT_SHARE: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 128 << 10;
 
-/// Which part of a buffer level a task writes.
+/// The part of a buffer level that a task writes.
 #[derive(Clone, Copy)]
 pub(super) struct LevelPart {
     pub(super) frame: u64,
     pub(super) level: usize,
-    /// In the order of keys.
+    /// The part's number in key order.
     pub(super) part: usize,
-    /// There is no other.
+    /// This part is the whole level.
     pub(super) is_whole: bool,
 }
 
-/// Writes a buffer level, or some pivots' part of it: what came in for pivots that are not flushed,
-/// merged with what the levels down to this one have.
+/// Writes a buffer level, or the part of it for some pivots. It merges what came in for pivots that
+/// are not flushed with the levels down to this one.
 pub(super) struct WriteLevel {
     pub(super) of: LevelPart,
     /// Lower bounds of all of the node's pivots but the first.
@@ -290,19 +291,20 @@ pub(super) struct WriteLevel {
     incoming: Vec<Run>,
     levels: Vec<Run>,
     pub(super) expected_bytes: u64,
-    /// What lies below the level.
+    /// What is below the level.
     hiding: Arc<Hiding>,
     state: Option<LevelState>,
 }
 
 struct LevelState {
     writing: Writing,
-    /// The pivot of the stream's current message, and where each pivot before it began.
+    /// The pivot of the stream's current message, and where in the stream each pivot up to it
+    /// began.
     pivot: usize,
     marks: Vec<(usize, GroupSums)>,
-    /// How much has come.
+    /// Sums of the messages passed so far.
     sums: GroupSums,
-    /// How much of the stream is in the segments below.
+    /// Sums of the messages in `segments`.
     written: GroupSums,
     segments: Vec<Segment>,
 }
@@ -329,8 +331,8 @@ impl WriteLevel {
         }
     }
 
-    /// Does a piece. Once all is written: the segments, or none when nothing came in for the whole
-    /// level, so that the levels stay.
+    /// Does a piece of the work. Once everything is written it returns the segments. It returns
+    /// `None` inside if nothing came in for the whole level, and the old levels stay.
     #[expect(
         clippy::option_option,
         reason = "unfinished, finished without effect, finished with a level"
@@ -386,7 +388,7 @@ impl WriteLevel {
             let run = stream.current().map(|run| &stream.cursors()[run]);
             if state.sums.bytes >= look {
                 look = state.sums.bytes + look_bytes;
-                // What the memtable has stands as what is in front of it.
+                // A message of the memtable keeps the standing of the message before it.
                 if let Some(standing) = run.and_then(RunCursor::standing) {
                     builder.takes_place_of(standing);
                 }
@@ -429,7 +431,8 @@ impl WriteLevel {
     fn open(&mut self, context: &Arc<Context>) -> Result<Option<LevelState>> {
         let newer = std::mem::take(&mut self.incoming);
         let older = std::mem::take(&mut self.levels);
-        // The levels go with the other parts, if not with this one.
+        // If there are other parts, the old levels are replaced even without new messages for this
+        // part.
         let always = !self.of.is_whole;
         let stream = open_stream(context, &self.range, newer, older, always)?;
         Ok(stream.map(|stream| {
@@ -450,7 +453,7 @@ impl WriteLevel {
 }
 
 impl LevelState {
-    /// Writes a segment and counts what it has for each pivot: the marks say where in the stream
+    /// Writes a segment, and counts its messages for each pivot. The marks tell where in the stream
     /// each pivot began.
     fn write(
         &mut self,

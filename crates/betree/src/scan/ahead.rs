@@ -1,13 +1,13 @@
-//! What a long scan reads ahead of a source: blocks of the group that it stands in and of those
-//! behind it are under way while the scan goes over those before them, and the indexes of those
-//! groups before that. So neither a short group nor a node's end lets the device wait.
+//! Read-ahead of a long scan, for one source. Blocks of the current group and of the groups behind
+//! it are being read while the scan uses earlier blocks. The indexes of those groups are read
+//! before that. So neither a short group nor the end of a node makes the device idle.
 //!
-//! All sources are to be as far ahead in keys: who has fewer records in the same range has fewer
-//! bytes under way. One that had too few would make the scan wait again and again, however much the
-//! others have.
+//! All sources should be equally far ahead in keys. A source with fewer records in the same range
+//! has fewer bytes in flight. A source with too few would make the scan wait repeatedly, however
+//! far ahead the others are.
 //!
-//! What is wrong with a group behind is nobody's business here: the scan goes on without, and is
-//! told when it comes there.
+//! Damage in a later group is not reported here. The scan goes on without read-ahead, and reports
+//! the damage when it reaches it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,26 +17,27 @@ use terrapin_pages::group::GroupRef;
 use terrapin_pages::{GroupHandle, PageStore};
 use terrapin_structure::{Direction, KeyBounds};
 
-use super::source::{LiveRange, Path};
+use super::path::{LiveRange, Path};
 use crate::bounds::as_slice;
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 use crate::stream::Stream;
 use crate::walk::{BlockWalk, ReadAhead};
 
-/// Most groups that are named, or begun.
+/// Most groups that are named, and most that are begun.
 const GROUPS_MAX: usize = 64;
-/// Most bytes under way of leaves,
+/// Most bytes of leaves in flight.
 const LEAF_BYTES: usize = 4 << 20;
-/// and fewest of a buffer level, which has as many for each of a leaf's as it has records, and half
-/// as many more: they do not lie evenly.
+/// Fewest bytes of a buffer level in flight. A level has bytes in flight in proportion to its
+/// records for each record of a leaf. It has half as many more, because its records are spread
+/// unevenly.
 const LEVEL_BYTES: usize = 256 << 10;
 const LEVEL_MARGIN: f64 = 1.5;
 
-/// A node, and which of its children is meant.
+/// A node, and the number of one of its children.
 type Branch = (Arc<LoadedNode>, usize);
 
-/// A group that a source comes to.
+/// A group that a source will reach.
 enum Coming {
     /// A leaf, by its parent.
     Leaf(Branch),
@@ -44,7 +45,7 @@ enum Coming {
     Range(LiveRange),
 }
 
-/// The last group that is known, behind which others are looked for.
+/// The last group that is known. Further groups are searched behind it.
 enum Last {
     /// The way from the root to a leaf.
     Leaf(Vec<Branch>),
@@ -52,26 +53,26 @@ enum Last {
     Range(LiveRange, usize),
 }
 
-/// The groups that a source comes to, in the order in which it does.
+/// The groups that a source will reach, in order.
 pub(super) struct Ahead {
-    /// The blocks of the group that the source stands in, as far as the walk there sent them, and
-    /// of `begun`.
+    /// Blocks in flight: those of the source's current group, as far as its walk sent them, and
+    /// those of `begun`.
     pub(super) stream: Stream,
     last: Last,
-    /// There is none behind it, or it could not be read.
+    /// There are no further groups, or one could not be read.
     over: bool,
-    /// Walks that have begun: their blocks are in the stream.
+    /// Walks whose blocks are in the stream.
     begun: VecDeque<BlockWalk>,
-    /// The groups behind those, and how many bytes the source has there.
+    /// The groups behind those, and the source's bytes in each.
     named: VecDeque<(Coming, u64)>,
-    /// The sum of these.
+    /// The sum of these bytes.
     named_bytes: u64,
-    /// Groups whose indexes are to come into the stream next.
+    /// Groups whose indexes are added to the stream next.
     unasked: VecDeque<GroupRef>,
 }
 
 impl Coming {
-    /// The group, and the direct way to it; none is not possible.
+    /// The group and its handle. `None` cannot happen.
     fn group<'a>(&'a self, path: &'a Path) -> Option<(&'a GroupRef, &'a GroupHandle)> {
         match self {
             Coming::Leaf((node, pivot)) => match &node.pivots[*pivot].child {
@@ -87,7 +88,7 @@ impl Coming {
 
     fn bounds<'a>(&self, path: &'a Path) -> KeyBounds<'a> {
         match self {
-            // Only the scan's end can lie inside it.
+            // Only the scan's end can be inside the leaf.
             Coming::Leaf(_) => (as_slice(&path.lower), as_slice(&path.upper)),
             Coming::Range(range) => path.bounds_of_range(*range),
         }
@@ -95,7 +96,8 @@ impl Coming {
 }
 
 impl Ahead {
-    /// Behind the leaf of the path, of a scan that passed so many bytes; none when memory is short.
+    /// Read-ahead behind the path's leaf, for a scan that passed `passed` bytes; `None` if memory
+    /// is short.
     pub(super) fn of_leaf(path: &Path, passed: u64, store: &PageStore) -> Option<Self> {
         let branches = path.frames.iter();
         let way = branches.map(|frame| (Arc::clone(&frame.node), frame.pivot));
@@ -103,7 +105,8 @@ impl Ahead {
         Self::new(path, store, LEAF_BYTES, passed, last)
     }
 
-    /// Behind a live range, of a scan that passed so many bytes; none when memory is short.
+    /// Read-ahead behind a live range, for a scan that passed `passed` bytes; `None` if memory is
+    /// short.
     pub(super) fn of_range(
         path: &Path,
         range: LiveRange,
@@ -132,17 +135,17 @@ impl Ahead {
         Some(ahead)
     }
 
-    /// The source comes to the next group: the walk over it, if that has begun.
+    /// The source reaches the next group. Returns the walk over the group, if it has begun.
     pub(super) fn enter(&mut self, path: &Path, store: &PageStore) -> Result<Option<BlockWalk>> {
         let begun = self.begun.pop_front();
         if begun.is_none()
             && let Some(coming) = self.take_named()
         {
-            // There is nothing under way but indexes, perhaps this one.
+            // Only indexes are in flight, perhaps the one of this group.
             let group = coming.group(path).map(|(group, _)| group);
             while group.is_some_and(|group| !store.has_index(group)) && !self.stream.is_empty() {
                 let taken = self.stream.take_indexes(store);
-                // This group is gone from what is named: who comes again begins without all that.
+                // This group is no longer named. The next call begins without read-ahead.
                 taken.inspect_err(|_| self.named.clear())?;
             }
             self.look_on(path, store);
@@ -150,7 +153,7 @@ impl Ahead {
         Ok(begun)
     }
 
-    /// Whether it knows the group that the source comes to next.
+    /// Whether the next group of the source is known.
     pub(super) fn knows_next(&self) -> bool {
         !self.begun.is_empty() || !self.named.is_empty()
     }
@@ -161,8 +164,7 @@ impl Ahead {
         Some(coming)
     }
 
-    /// Adds to the stream what there is room for, behind what the walk over the source's own group
-    /// has in it.
+    /// Adds blocks to the stream while there is room, behind those of the source's own walk.
     pub(super) fn go_on(&mut self, path: &Path, store: &PageStore) -> Result<()> {
         loop {
             self.look_on(path, store);
@@ -180,12 +182,12 @@ impl Ahead {
             let Some((group, handle)) = next else {
                 return Ok(());
             };
-            // It is on its way: nothing is read twice.
+            // The index is in flight already: do not read it twice.
             if !self.stream.is_empty() && !store.has_index(group) {
                 return Ok(());
             }
             let Ok(index) = store.index_by(group, handle) else {
-                // From here on it knows nothing.
+                // Behind a group without an index, nothing is known.
                 self.over = true;
                 self.named.clear();
                 return Ok(());
@@ -200,9 +202,9 @@ impl Ahead {
         }
     }
 
-    /// Names groups, and asks for their indexes: an index comes when all that was added before it
-    /// was taken, so it is there in time if it is asked for before the blocks in front of its group
-    /// are, and behind the first group twice as far ahead as blocks are.
+    /// Names groups, and adds their indexes to the stream. An index arrives after everything that
+    /// was added before it. So it is added before the blocks in front of its group. Groups are
+    /// named twice as far ahead as blocks are read, not counting the first group.
     fn look_on(&mut self, path: &Path, store: &PageStore) {
         let bytes_ahead = 2 * self.stream.bytes_ahead();
         loop {
@@ -221,7 +223,7 @@ impl Ahead {
         }
     }
 
-    /// Names the group behind the last; `false` when the scan comes to none.
+    /// Names the group behind the last one; returns `false` if the scan reaches none.
     fn name(&mut self, path: &Path, store: &PageStore) -> Result<bool> {
         let coming = match &mut self.last {
             Last::Leaf(way) => {
@@ -251,8 +253,8 @@ impl Ahead {
     }
 }
 
-/// Makes the way lead to the leaf behind; none when the scan comes to none. The first segments of
-/// nodes that are new on it are added to those whose indexes are to be asked for.
+/// Moves the way to the next leaf; returns `None` if the scan reaches none. The first segments of
+/// new nodes on the way are added to the groups whose indexes are needed.
 fn next_leaf(
     way: &mut Vec<Branch>,
     path: &Path,

@@ -1,34 +1,36 @@
-//! How a scan begins: the sources that begin where it does come to their first records (decision
-//! 0017).
+//! The start of a scan: the sources that begin at its first key move to their first records
+//! (decision 0017).
 //!
-//! On its way there a source visits memory in several places that nobody visited lately: the
-//! cache's table and entry, the block, its array of heads, the record. One source after the other
-//! would wait for each of them. So every step is done for all sources before the next one, and asks
-//! the processor for what that visits: the waits of all sources are one.
+//! On its way there a source visits memory that is probably not in the processor's cache. It visits
+//! the page cache's table and entry, the block, its array of heads, and the record. Handling one
+//! source after the other would wait for each of these. So each step is done for all sources before
+//! the next step, and prefetches the memory of the next step. Then the waits of all sources
+//! overlap.
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::GroupHandle;
 use terrapin_pages::group::GroupRef;
 use terrapin_structure::Direction;
 
-use super::source::{Edge, Head, LEAF};
+use super::path::{Edge, LEAF};
+use super::source::Item;
 use super::{SOURCES_EXPECTED, TreeScan};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
 
 impl TreeScan {
-    /// Opens all sources that begin where the scan begins, reading what is not cached at once, and
-    /// puts all in order.
+    /// Opens all sources that begin where the scan begins, reads the missing blocks at once, and
+    /// sorts all sources.
     pub(super) fn begin(&mut self) -> Result<()> {
-        let slots = 0..self.sources.len() as u16;
-        for slot in slots.clone() {
-            if self.begins_with_scan(slot) {
-                self.prepare(slot)?;
-                let begun = self.sources[usize::from(slot)].walk.is_some();
-                self.runs += u16::from(begun && slot != LEAF);
+        let source_indexes = 0..self.sources.len() as u16;
+        for source_index in source_indexes.clone() {
+            if self.begins_with_scan(source_index) {
+                self.prepare(source_index)?;
+                let begun = self.sources[usize::from(source_index)].walk.is_some();
+                self.runs += u16::from(begun && source_index != LEAF);
             }
         }
-        // Who asks for more records than a block has mostly comes to more of the leaf's.
+        // A scan for more records than a block has usually reaches further blocks of the leaf.
         let leaf = self.sources[usize::from(LEAF)].walk.iter();
         let leaf = leaf.flat_map(|walk| walk.places(walk.near_blocks(self.expected)).skip(1));
         let firsts = self.walks().flat_map(|walk| walk.places(1));
@@ -49,51 +51,51 @@ impl TreeScan {
         {
             leaf.near_is(&self.store, behind);
         }
-        for (slot, source) in (0..).zip(&mut self.sources) {
+        for (source_index, source) in (0..).zip(&mut self.sources) {
             let (path, range) = (&self.path, source.range);
             if let Some(walk) = &mut source.walk {
-                walk.search(|| path.bounds_of(slot, range));
+                walk.search(|| path.bounds_of(source_index, range));
             }
         }
-        for slot in slots.clone() {
-            if self.sources[usize::from(slot)].walk.is_some() {
-                self.open(slot)?;
+        for source_index in source_indexes.clone() {
+            if self.sources[usize::from(source_index)].walk.is_some() {
+                self.open(source_index)?;
             }
         }
         self.order.reserve(self.sources.len().max(SOURCES_EXPECTED));
-        for slot in slots {
-            self.insert(slot)?;
+        for source_index in source_indexes {
+            self.insert(source_index)?;
         }
         Ok(())
     }
 
-    /// Whether a source that nothing was read of begins where the scan does.
-    fn begins_with_scan(&self, slot: u16) -> bool {
-        let source = &self.sources[usize::from(slot)];
+    /// Whether a source of which nothing was read begins where the scan begins.
+    fn begins_with_scan(&self, source_index: u16) -> bool {
+        let source = &self.sources[usize::from(source_index)];
         let edge = match self.path.direction {
             Direction::Forward => source.range.lower,
             Direction::Backward => source.range.upper,
         };
-        source.head == Head::Start || (source.head == Head::Pending && edge == Edge::Scan)
+        source.item == Item::Start || (source.item == Item::Pending && edge == Edge::Scan)
     }
 
-    /// The walks that were begun.
+    /// The walks that have begun.
     fn walks(&self) -> impl Iterator<Item = &BlockWalk> + Clone {
         self.sources
             .iter()
             .filter_map(|source| source.walk.as_ref())
     }
 
-    /// The group that a source stands in or before, and the direct way to it, if there is one.
-    fn group_of(&self, slot: u16) -> Option<(&GroupRef, Option<&GroupHandle>)> {
-        match (slot, self.path.frames.last()) {
+    /// The current or next group of a source, and its handle, if it has one.
+    fn group_of(&self, source_index: u16) -> Option<(&GroupRef, Option<&GroupHandle>)> {
+        match (source_index, self.path.frames.last()) {
             (LEAF, Some(frame)) => match &frame.node.pivots[frame.pivot].child {
                 Child::Leaf(group) => Some((group, Some(frame.node.leaf_handle(frame.pivot)))),
                 Child::Node { .. } => None,
             },
             (LEAF, None) => Some((self.lone_leaf.as_ref()?, None)),
             _ => {
-                let range = self.sources[usize::from(slot)].range;
+                let range = self.sources[usize::from(source_index)].range;
                 let (node, number, segment) = self.path.segment_of(range)?;
                 let handle = node.segment_handle(range.level, number);
                 Some((&segment.group, Some(handle)))
@@ -101,18 +103,18 @@ impl TreeScan {
         }
     }
 
-    /// Begins a walk over a source's range.
-    pub(super) fn begin_walk(&mut self, slot: u16) -> Result<()> {
-        let Some((group, handle)) = self.group_of(slot) else {
-            return Err(Error::internal("a scan's source without a group"));
+    /// Starts a walk over a source's range.
+    pub(super) fn begin_walk(&mut self, source_index: u16) -> Result<()> {
+        let Some((group, handle)) = self.group_of(source_index) else {
+            return Err(Error::internal("a source of a scan has no group"));
         };
         let index = match handle {
             Some(handle) => self.store.index_by(group, handle)?,
             None => self.store.index(group)?,
         };
         let group = *group;
-        let source = &mut self.sources[usize::from(slot)];
-        let bounds = self.path.bounds_of(slot, source.range);
+        let source = &mut self.sources[usize::from(source_index)];
+        let bounds = self.path.bounds_of(source_index, source.range);
         let direction = self.path.direction;
         let walk = BlockWalk::new(&group, index, bounds, direction, ReadAhead::SCAN);
         source.walk = Some(walk.at_pace(source.pace));

@@ -1,188 +1,65 @@
-//! The sources of a scan, and the path that they belong to: what each stands at, and which records
-//! it may show.
-//!
-//! Nothing here owns a key. A source's range is told by where its ends come from ([`Edge`]): the
-//! scan's own bounds, pivots of nodes on the path, or the segment; all of them live as long as the
-//! path does.
+//! The sources of a scan: the current item of each, and the records that it may show.
 
-use std::cmp::Ordering;
-use std::ops::{Bound, Deref, Range};
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{Share, mutant};
+use terrapin_base::mutant;
 use terrapin_pages::PageStore;
 use terrapin_pages::block::{Block, RecordPlace};
-use terrapin_structure::{Batch, Direction, KeyBounds};
-
-use crate::bounds::{
-    as_slice, is_empty, is_tighter_lower, is_tighter_upper, lets_in_above, lets_in_below,
-};
-use crate::load::LoadedNode;
-use crate::node::Segment;
-use crate::walk::{BlockWalk, Pace};
+use terrapin_structure::{Batch, Direction};
 
 use super::ahead::Ahead;
+use super::path::{Edge, LEAF, LiveRange, Path, Pieces, in_order};
+use crate::walk::{BlockWalk, Pace};
 
-/// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.
+/// The next item of a source. [`Source::rank`] orders different kinds at one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
-    /// Nothing was read, and nothing is known about its first key.
+pub(super) enum Item {
+    /// Nothing was read. The first key is not known at all.
     Start,
-    /// Nothing was read; no record comes before the range's beginning.
+    /// Nothing was read. No record comes before the start of the range.
     Pending,
     /// A record.
     Record,
-    /// The next block was not read; no record of it comes before the walk's edge.
+    /// The next block was not read. None of its records comes before the edge of the walk.
     Between,
-    /// The leaf is done: its key range ends here.
+    /// The leaf is used up: its key range ends here.
     Boundary,
     /// No more records.
     End,
 }
 
-/// The slot of the leaf among the sources; buffer levels follow it, from the root's newest down.
-pub(super) const LEAF: u16 = 0;
-
-/// Records that have so many bytes on average are lent where they lie: decoding one again costs as
-/// much as copying a quarter of that.
+/// Records of at least this mean length are lent from their block. Decoding a record again costs as
+/// much as copying a quarter of these bytes.
 const LENT_BYTES_MIN: usize = 512;
 
-/// Where an end of a source's range comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Edge {
-    /// It has none.
-    Open,
-    /// The scan's bound.
-    Scan,
-    /// The lower bound of a pivot of a node on the path: included below, excluded above.
-    Pivot { frame: usize, pivot: usize },
-    /// The first or last key of the segment, included.
-    Segment,
-}
-
-/// One sorted run of records: the current leaf, or one buffer level of a node on the path.
+/// A sorted run of records: the current leaf, or one buffer level of a node on the path.
 pub(super) struct Source {
-    pub(super) head: Head,
+    pub(super) item: Item,
     pub(super) walk: Option<BlockWalk>,
-    /// How far the walks before it came.
+    /// How far the walks before the current one went.
     pub(super) pace: Pace,
     /// The block of the current record.
     pub(super) block: Option<Arc<Block>>,
-    /// The current record, where it lies, its key's head as [`Path::in_order`] has it, and how many
-    /// follow it in the block, inside the range.
+    /// The number of the current record in its block, its place there, and the head of its key as
+    /// [`Path::in_order`] returns it. `following` counts the records behind it in the block, inside
+    /// the range.
     pub(super) at: usize,
     pub(super) place: RecordPlace,
     pub(super) key_head: u64,
     pub(super) following: usize,
     pub(super) range: LiveRange,
-    /// Where in the segment the next live range is to be looked for. Forward, it counts what was
-    /// passed; backward, what is left.
+    /// Index in the segment's live parts from which the next live range is searched. It counts
+    /// passed parts in a forward scan, and remaining parts in a backward scan.
     pub(super) part: usize,
-    /// What is read ahead of it, once it has given much.
+    /// What the source reads ahead, once it has returned much.
     pub(super) ahead: Option<Box<Ahead>>,
-}
-
-/// The live range that a source stands in or before.
-#[derive(Clone, Copy)]
-pub(super) struct LiveRange {
-    /// Where its ends come from.
-    pub(super) lower: Edge,
-    pub(super) upper: Edge,
-    /// Which node, level and segment, for a buffer level. Forward, `segment` and the source's
-    /// `part` count what was passed; backward, what is left.
-    pub(super) frame: usize,
-    pub(super) level: usize,
-    pub(super) segment: usize,
-}
-
-/// A node, kept in memory: every scan has the root, which is kept by a share.
-pub(super) enum PathNode {
-    Root(Arc<Share<LoadedNode>>),
-    Below(Arc<LoadedNode>),
-}
-
-impl Deref for PathNode {
-    type Target = Arc<LoadedNode>;
-
-    #[inline]
-    fn deref(&self) -> &Arc<LoadedNode> {
-        match self {
-            PathNode::Root(node) => node,
-            PathNode::Below(node) => node,
-        }
-    }
-}
-
-/// A node on the path.
-pub(super) struct Frame {
-    pub(super) node: PathNode,
-    /// The pivot that the path goes through.
-    pub(super) pivot: usize,
-    /// The first of its sources.
-    pub(super) sources_from: usize,
-}
-
-/// A key in two pieces: what a block's records or a group's separators begin with and what follows
-/// it, or all of it and nothing.
-pub(super) type Pieces<'a> = (&'a [u8], &'a [u8]);
-
-/// A scan's bounds and direction, and the nodes from the root down to the current leaf.
-pub(super) struct Path {
-    pub(super) direction: Direction,
-    pub(super) lower: Bound<Vec<u8>>,
-    pub(super) upper: Bound<Vec<u8>>,
-    pub(super) frames: Vec<Frame>,
-}
-
-/// Compares keys given in two pieces each.
-pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
-    let (mut a, mut b) = ([a.0, a.1], [b.0, b.1]);
-    loop {
-        if a[0].is_empty() {
-            a = [a[1], &[]];
-        }
-        if b[0].is_empty() {
-            b = [b[1], &[]];
-        }
-        let common = a[0].len().min(b[0].len());
-        if common == 0 {
-            return a[0].len().cmp(&b[0].len());
-        }
-        let ((first_a, rest_a), (first_b, rest_b)) = (a[0].split_at(common), b[0].split_at(common));
-        match first_a.cmp(first_b) {
-            Ordering::Equal => (a[0], b[0]) = (rest_a, rest_b),
-            unequal => return unequal,
-        }
-    }
-}
-
-/// Of pivots in either order, the first, the last that follows it without a gap, and how many those
-/// are.
-fn run_of_pivots(
-    mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
-    count: usize,
-) -> Option<(usize, usize, usize)> {
-    let whole = pivots.clone().next_back()?;
-    let first = pivots.next()?;
-    // Pivots of live parts ascend: as many as lie in between are all of them.
-    if usize::from(first.abs_diff(whole)) + 1 == count {
-        return Some((usize::from(first), usize::from(whole), count));
-    }
-    let (mut last, mut run) = (first, 1);
-    for pivot in pivots {
-        if pivot.abs_diff(last) != 1 {
-            break;
-        }
-        last = pivot;
-        run += 1;
-    }
-    Some((usize::from(first), usize::from(last), run))
 }
 
 impl Source {
     pub(super) fn new(frame: usize, level: usize, segment: usize, part: usize) -> Self {
         Source {
-            head: Head::End,
+            item: Item::End,
             walk: None,
             pace: Pace::default(),
             block: None,
@@ -202,36 +79,36 @@ impl Source {
         }
     }
 
-    /// Begins to read ahead if what was passed is worth it, and memory is not short.
-    pub(super) fn go_ahead(&mut self, slot: u16, path: &Path, store: &PageStore) {
+    /// Starts reading ahead, if the scan is long enough and memory is not short.
+    pub(super) fn go_ahead(&mut self, source_index: u16, path: &Path, store: &PageStore) {
         let walk = self.walk.as_ref().filter(|walk| walk.wants_stream());
         let Some(walk) = walk.filter(|_| self.ahead.is_none()) else {
             return;
         };
         let passed = walk.pace().scan_bytes();
-        let ahead = match slot {
+        let ahead = match source_index {
             LEAF => Ahead::of_leaf(path, passed, store),
             _ => Ahead::of_range(path, self.range, self.part, passed, store),
         };
         self.ahead = ahead.map(Box::new);
     }
 
-    /// Reads ahead in the groups behind this one, if all of this one is under way and there is
-    /// room.
+    /// Reads ahead in the groups behind the current one, if all of the current one is being read
+    /// and there is room.
     pub(super) fn read_ahead(&mut self, path: &Path, store: &PageStore) {
         if let (Some(ahead), Some(walk)) = (&mut self.ahead, &self.walk)
             && walk.is_sent()
             && ahead.stream.has_room()
         {
-            // What is wrong lies ahead: who comes to it is told.
+            // Ignores errors: the damage is ahead, and is reported when the scan reaches it.
             let _ = ahead.go_on(path, store);
         }
     }
 
-    /// Puts blocks of this group under way, if it reads ahead.
+    /// Starts reads of this group's blocks, if the source reads ahead.
     pub(super) fn send(&mut self, store: &PageStore) {
         if let (Some(ahead), Some(walk)) = (&mut self.ahead, &mut self.walk) {
-            // As in `read_ahead`.
+            // Ignores errors, as in `read_ahead`.
             let _ = walk.send(store, &mut ahead.stream);
         }
     }
@@ -243,16 +120,16 @@ impl Source {
         }
     }
 
-    /// The current record; none when it stands at something else.
+    /// The current record; `None` if the source is at another item.
     #[inline]
     pub(super) fn record(&self) -> Option<(&Block, RecordPlace)> {
-        match (self.head, &self.block) {
-            (Head::Record, Some(block)) => Some((block, self.place)),
+        match (self.item, &self.block) {
+            (Item::Record, Some(block)) => Some((block, self.place)),
             _ => None,
         }
     }
 
-    /// Stands at the first of these records of a block.
+    /// Moves to the first of these records of a block.
     #[inline]
     pub(super) fn enter(&mut self, block: Arc<Block>, records: Range<usize>, direction: Direction) {
         let at = match direction {
@@ -261,15 +138,15 @@ impl Source {
         };
         (self.place, self.key_head) = look(&block, at, direction);
         self.block = Some(block);
-        self.head = Head::Record;
+        self.item = Item::Record;
         self.at = at;
         self.following = records.len() - 1;
     }
 
-    /// Goes to the next record of its block, if there is one.
+    /// Moves to the next record of the block, if there is one.
     #[inline]
     pub(super) fn step(&mut self, direction: Direction) -> bool {
-        let (Head::Record, Some(block), 1..) = (self.head, &self.block, self.following) else {
+        let (Item::Record, Some(block), 1..) = (self.item, &self.block, self.following) else {
             return false;
         };
         self.at = step(direction, self.at);
@@ -278,10 +155,12 @@ impl Source {
         true
     }
 
-    /// Appends the current record to a batch, and those that follow it in its block as long as
-    /// their heads are below `limit`: deletes are passed. Whether it came to one that is not; else
-    /// it stands at the last that was appended. By itself, so that the loop has the registers.
-    /// `KEYS`: without their values.
+    /// Appends the current record to a batch, and the records behind it in the block whose heads
+    /// are below `limit`. It passes deletes, and leaves values out if `KEYS` is set.
+    ///
+    /// Returns true if it stopped at a record with a head at or above the limit. Otherwise the
+    /// current record is the last one appended. It is a function of its own so that the loop gets
+    /// the registers.
     #[inline(never)]
     pub(super) fn copy_run<const KEYS: bool>(
         &mut self,
@@ -322,9 +201,9 @@ impl Source {
         came
     }
 
-    /// As [`Source::copy_run`], but the records stay in their block. None where copies cost less:
-    /// of small records, which the reader would have to decode again one by one, and of a block
-    /// with deletes.
+    /// Like [`Source::copy_run`], but the records stay in their block. Returns `None` if copies are
+    /// cheaper: for small records, because the reader decodes lent ones again, and for a block with
+    /// deletes.
     pub(super) fn lend_run(
         &mut self,
         limit: u64,
@@ -354,251 +233,32 @@ impl Source {
         Some(came)
     }
 
-    /// Which kind of head goes first at one key: a source that may begin there must be opened
-    /// before the record is returned, and a leaf's range ends before its upper bound, which is not
-    /// in it, but behind its lower bound, which is.
+    /// The order of different items at one key. A source that may begin at a key must be opened
+    /// before the record there is returned. A leaf's range ends before its upper bound, which is
+    /// exclusive, and behind its lower bound, which is inclusive.
     #[inline]
     pub(super) fn rank(&self, direction: Direction) -> u8 {
-        match (self.head, direction) {
-            (Head::Start | Head::Pending | Head::Between, _) => 0,
-            (Head::Boundary, Direction::Forward) => 1,
-            (Head::Record, _) => 2,
-            (Head::Boundary, Direction::Backward) => 3,
-            (Head::End, _) => 4,
-        }
-    }
-}
-
-/// The position behind one in a direction. Not called where there is none.
-#[inline]
-fn step(direction: Direction, at: usize) -> usize {
-    match direction {
-        Direction::Forward => at + 1,
-        Direction::Backward => at - 1,
-    }
-}
-
-/// Turns a head over in a backward scan, so that what comes first is less.
-#[inline]
-fn in_order(direction: Direction, head: u64) -> u64 {
-    match direction {
-        Direction::Forward => head,
-        Direction::Backward => !head,
-    }
-}
-
-/// Where a record of a block lies, and the head of its key.
-#[inline(always)]
-fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
-    let (place, head) = block.look(at);
-    (place, in_order(direction, head))
-}
-
-impl Path {
-    /// See [`in_order`].
-    #[inline]
-    pub(super) fn in_order(&self, head: u64) -> u64 {
-        in_order(self.direction, head)
-    }
-
-    /// Orders keys as the scan shows them.
-    #[inline]
-    pub(super) fn compare(&self, a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
-        match self.direction {
-            Direction::Forward => compare_pieces(a, b),
-            Direction::Backward => compare_pieces(b, a),
+        match (self.item, direction) {
+            (Item::Start | Item::Pending | Item::Between, _) => 0,
+            (Item::Boundary, Direction::Forward) => 1,
+            (Item::Record, _) => 2,
+            (Item::Boundary, Direction::Backward) => 3,
+            (Item::End, _) => 4,
         }
     }
 
-    /// Where the range of pivots `first` to `last` of a node on the path begins and ends.
-    pub(super) fn edges(&self, frame: usize, first: usize, last: usize) -> (Edge, Edge) {
-        let (mut lower, mut upper) = (Edge::Open, Edge::Open);
-        let (mut first, mut last) = (first, last);
-        for (frame, on_path) in self.frames[..=frame].iter().enumerate().rev() {
-            if lower == Edge::Open && first > 0 {
-                let pivot = first;
-                lower = Edge::Pivot { frame, pivot };
-            }
-            if upper == Edge::Open && last + 1 < on_path.node.pivots.len() {
-                let pivot = last + 1;
-                upper = Edge::Pivot { frame, pivot };
-            }
-            let Some(above) = frame.checked_sub(1) else {
-                break;
-            };
-            (first, last) = (self.frames[above].pivot, self.frames[above].pivot);
-        }
-        (lower, upper)
-    }
-
-    fn pivot(&self, frame: usize, pivot: usize) -> &[u8] {
-        &self.frames[frame].node.pivots[pivot].lower
-    }
-
-    /// The bound that an edge stands for, at the lower end.
-    pub(super) fn lower_at<'a>(
-        &'a self,
-        edge: Edge,
-        segment: Option<&'a Segment>,
-    ) -> Bound<&'a [u8]> {
-        match (edge, segment) {
-            (Edge::Scan, _) => as_slice(&self.lower),
-            (Edge::Pivot { frame, pivot }, _) => Bound::Included(self.pivot(frame, pivot)),
-            (Edge::Segment, Some(segment)) => Bound::Included(&segment.min),
-            (Edge::Open | Edge::Segment, _) => Bound::Unbounded,
-        }
-    }
-
-    /// The bound that an edge stands for, at the upper end.
-    pub(super) fn upper_at<'a>(
-        &'a self,
-        edge: Edge,
-        segment: Option<&'a Segment>,
-    ) -> Bound<&'a [u8]> {
-        match (edge, segment) {
-            (Edge::Scan, _) => as_slice(&self.upper),
-            (Edge::Pivot { frame, pivot }, _) => Bound::Excluded(self.pivot(frame, pivot)),
-            (Edge::Segment, Some(segment)) => Bound::Included(&segment.max),
-            (Edge::Open | Edge::Segment, _) => Bound::Unbounded,
-        }
-    }
-
-    /// The segment that a buffer level's source stands in, and its number.
-    pub(super) fn segment_of(&self, range: LiveRange) -> Option<(&LoadedNode, usize, &Segment)> {
-        let node = &self.frames.get(range.frame)?.node;
-        let number = match self.direction {
-            Direction::Forward => range.segment,
-            Direction::Backward => range.segment.checked_sub(1)?,
-        };
-        Some((node, number, node.levels.get(range.level)?.get(number)?))
-    }
-
-    /// The range of a source.
-    pub(super) fn bounds_of(&self, slot: u16, range: LiveRange) -> KeyBounds<'_> {
-        if slot != LEAF {
-            return self.bounds_of_range(range);
-        }
-        (
-            self.lower_at(range.lower, None),
-            self.upper_at(range.upper, None),
-        )
-    }
-
-    /// A live range of a buffer level.
-    pub(super) fn bounds_of_range(&self, range: LiveRange) -> KeyBounds<'_> {
-        let segment = self.segment_of(range).map(|(_, _, segment)| segment);
-        (
-            self.lower_at(range.lower, segment),
-            self.upper_at(range.upper, segment),
-        )
-    }
-
-    /// How many records a buffer level has for each that the leaves below have, where it has any.
-    pub(super) fn density_of_level(&self, range: LiveRange) -> f64 {
-        let node = &self.frames[range.frame].node;
-        let (mut records, mut below, mut last) = (0u64, 0u64, None);
-        for part in node.levels[range.level].iter().flat_map(|s| &s.live) {
-            records += u64::from(part.records);
-            let pivot = usize::from(part.pivot);
-            if last.replace(pivot) != Some(pivot) {
-                below += node.pivots[pivot].child.records();
-            }
-        }
-        records as f64 / below.max(1) as f64
-    }
-
-    /// Key and value bytes of a live range, behind which the next is looked for at `behind`; of
-    /// another in the same segment it was looked for at `before`.
-    pub(super) fn live_bytes(&self, range: LiveRange, before: Option<usize>, behind: usize) -> u64 {
-        let live = self.segment_of(range).map(|(_, _, segment)| &*segment.live);
-        let live = live.unwrap_or_default();
-        let parts = match self.direction {
-            Direction::Forward => before.unwrap_or(0)..behind,
-            Direction::Backward => behind..before.unwrap_or(live.len()),
-        };
-        let parts = live.get(parts).unwrap_or_default();
-        parts.iter().map(|part| part.bytes).sum()
-    }
-
-    /// The live range behind one of a buffer level, and where the one behind that is to be looked
-    /// for: see [`Source::part`].
-    pub(super) fn next_live_range(
-        &self,
-        mut range: LiveRange,
-        mut part: usize,
-    ) -> Option<(LiveRange, usize)> {
-        let segments = &self.frames[range.frame].node.levels[range.level];
-        loop {
-            let segment;
-            let (first, last);
-            match self.direction {
-                Direction::Forward => {
-                    let here = segments.get(range.segment)?;
-                    let parts = here.live.get(part..).unwrap_or_default();
-                    let run = run_of_pivots(parts.iter().map(|part| part.pivot), parts.len());
-                    let Some((begin, end, count)) = run else {
-                        range.segment += 1;
-                        part = 0;
-                        continue;
-                    };
-                    segment = here;
-                    (first, last) = (begin, end);
-                    part += count;
-                }
-                Direction::Backward => {
-                    let here = segments.get(range.segment.checked_sub(1)?)?;
-                    let parts = here.live.get(..part).unwrap_or_default();
-                    let run = run_of_pivots(parts.iter().rev().map(|part| part.pivot), parts.len());
-                    let Some((end, begin, count)) = run else {
-                        range.segment -= 1;
-                        let left = range.segment.checked_sub(1).and_then(|i| segments.get(i));
-                        part = left.map_or(0, |s| s.live.len());
-                        continue;
-                    };
-                    segment = here;
-                    (first, last) = (begin, end);
-                    part -= count;
-                }
-            }
-            let (lower, upper) = self.edges(range.frame, first, last);
-            let pivots = (self.lower_at(lower, None), self.upper_at(upper, None));
-            if self.is_beyond(pivots, segment) {
-                return None;
-            }
-            // A segment has only what lies between its first and last key: the group may hold more.
-            let mut low = (pivots.0, lower);
-            let mut high = (pivots.1, upper);
-            for edge in [Edge::Segment, Edge::Scan] {
-                let (below, above) = (
-                    self.lower_at(edge, Some(segment)),
-                    self.upper_at(edge, Some(segment)),
-                );
-                if is_tighter_lower(below, low.0) {
-                    low = (below, edge);
-                }
-                if is_tighter_upper(above, high.0) {
-                    high = (above, edge);
-                }
-            }
-            if !is_empty(low.0, high.0) {
-                (range.lower, range.upper) = (low.1, high.1);
-                return Some((range, part));
-            }
-        }
-    }
-
-    /// The key that a source stands at.
-    pub(super) fn key<'a>(&'a self, slot: u16, source: &'a Source) -> Pieces<'a> {
-        match source.head {
-            Head::Record => match source.record() {
+    /// The next key of the source.
+    pub(super) fn key<'a>(&'a self, source_index: u16, path: &'a Path) -> Pieces<'a> {
+        match self.item {
+            Item::Record => match self.record() {
                 Some((block, place)) => (block.prefix(), &block.bytes()[place.suffix()]),
                 None => (&[], &[]),
             },
-            Head::Between => source.walk.as_ref().map_or((&[], &[]), BlockWalk::edge),
-            Head::Boundary => (self.leaf_end().unwrap_or_default(), &[]),
-            Head::Start | Head::Pending | Head::End => {
-                let (lower, upper) = self.bounds_of(slot, source.range);
-                let begin = match self.direction {
+            Item::Between => self.walk.as_ref().map_or((&[], &[]), BlockWalk::edge),
+            Item::Boundary => (path.leaf_end().unwrap_or_default(), &[]),
+            Item::Start | Item::Pending | Item::End => {
+                let (lower, upper) = path.bounds_of(source_index, self.range);
+                let begin = match path.direction {
                     Direction::Forward => lower,
                     Direction::Backward => upper,
                 };
@@ -609,106 +269,20 @@ impl Path {
             }
         }
     }
+}
 
-    /// The nodes from the root down, and which child of each the path goes through.
-    fn branches(&self) -> impl DoubleEndedIterator<Item = (&LoadedNode, usize)> {
-        self.frames.iter().map(|frame| (&**frame.node, frame.pivot))
-    }
-
-    /// Where the key range of the current leaf ends, in the scan's direction; none at the end of
-    /// the tree.
-    pub(super) fn leaf_end(&self) -> Option<&[u8]> {
-        self.end_of(self.branches())
-    }
-
-    /// Where the key range of the leaf ends that these branches, from the root down, lead to.
-    fn end_of<'a>(
-        &self,
-        branches: impl DoubleEndedIterator<Item = (&'a LoadedNode, usize)>,
-    ) -> Option<&'a [u8]> {
-        branches
-            .rev()
-            .find_map(|(node, pivot)| match self.direction {
-                Direction::Forward => node.pivots.get(pivot + 1).map(|next| &next.lower[..]),
-                Direction::Backward => (pivot > 0).then(|| &node.pivots[pivot].lower[..]),
-            })
-    }
-
-    /// Whether records of the leaf behind the current one can be in the scan's range.
-    pub(super) fn leaf_has_successor(&self) -> bool {
-        self.goes_on_behind(self.branches())
-    }
-
-    /// Whether records of the leaf behind that which these branches lead to can be in the scan's
-    /// range.
-    pub(super) fn goes_on_behind<'a>(
-        &self,
-        branches: impl DoubleEndedIterator<Item = (&'a LoadedNode, usize)>,
-    ) -> bool {
-        self.end_of(branches)
-            .is_some_and(|end| match self.direction {
-                Direction::Forward => lets_in_below(as_slice(&self.upper), end),
-                Direction::Backward => !is_empty(as_slice(&self.lower), Bound::Excluded(end)),
-            })
-    }
-
-    /// Whether a bound of the scan's direction lets a key in.
-    pub(super) fn lets_in(&self, until: Bound<&[u8]>, key: Pieces<'_>) -> bool {
-        let (bound, included) = match until {
-            Bound::Unbounded => return true,
-            Bound::Included(bound) => (bound, true),
-            Bound::Excluded(bound) => (bound, false),
-        };
-        match self.compare(key, (bound, &[])) {
-            Ordering::Less => true,
-            Ordering::Equal => included,
-            Ordering::Greater => false,
-        }
-    }
-
-    /// Whether a segment's records in this range, and so all that follow it in its level, lie
-    /// behind the scan's end.
-    pub(super) fn is_beyond(
-        &self,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        segment: &Segment,
-    ) -> bool {
-        match self.direction {
-            Direction::Forward => {
-                let end = as_slice(&self.upper);
-                end != Bound::Unbounded
-                    && (!lets_in_below(end, &segment.min) || is_empty(lower, end))
-            }
-            Direction::Backward => {
-                let end = as_slice(&self.lower);
-                end != Bound::Unbounded
-                    && (!lets_in_above(end, &segment.max) || is_empty(end, upper))
-            }
-        }
+/// The next index in a direction. The caller makes sure that there is one.
+#[inline]
+fn step(direction: Direction, at: usize) -> usize {
+    match direction {
+        Direction::Forward => at + 1,
+        Direction::Backward => at - 1,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_in_pieces_compare_as_whole_ones_do() {
-        let keys: [&[u8]; 9] = [
-            b"", b"a", b"ab", b"aba", b"abab", b"abb", b"b", b"ba", b"bab",
-        ];
-        for a in keys {
-            for b in keys {
-                for i in 0..=a.len() {
-                    for j in 0..=b.len() {
-                        assert_eq!(
-                            compare_pieces(a.split_at(i), b.split_at(j)),
-                            a.cmp(b),
-                            "{a:?} {i} {b:?} {j}"
-                        );
-                    }
-                }
-            }
-        }
-    }
+/// The place of a record of a block, and the head of its key.
+#[inline(always)]
+fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
+    let (place, head) = block.look(at);
+    (place, in_order(direction, head))
 }

@@ -1,22 +1,23 @@
-//! The memory of a scan that ended, for the next scan of its thread: a short scan would spend a
-//! tenth of its instructions on asking the allocator for it.
+//! The memory of a finished scan, kept for the next scan of its thread. Allocating it would take a
+//! tenth of a short scan's instructions.
 
 use std::cell::Cell;
 use std::ops::Bound;
 
 use terrapin_base::sync::thread_local;
 
-use super::source::{Frame, Source};
-use super::{Place, TreeScan};
+use super::path::PathFrame;
+use super::source::Source;
+use super::{Queued, TreeScan};
 
-/// Longer keys' memory is not kept for other scans.
+/// Memory of longer keys is not kept.
 const SPARE_KEY_BYTES_MAX: usize = 1 << 10;
 
-/// The memory of a scan that ended: some kilobytes, empty.
+/// The memory of a finished scan: some kilobytes, empty.
 pub(super) struct Spare {
-    pub(super) frames: Vec<Frame>,
+    pub(super) frames: Vec<PathFrame>,
     pub(super) sources: Vec<Source>,
-    pub(super) order: Vec<Place>,
+    pub(super) order: Vec<Queued>,
     pub(super) key: Vec<u8>,
     pub(super) lower: Vec<u8>,
     pub(super) upper: Vec<u8>,
@@ -33,7 +34,8 @@ impl Default for Spare {
 }
 
 impl Spare {
-    /// What the thread's last scan left, which is nothing while another goes on.
+    /// Takes the memory of the thread's last scan. It is empty while another scan of the thread
+    /// uses that memory.
     pub(super) fn take() -> Self {
         SPARE.try_with(Cell::take).unwrap_or_default()
     }
@@ -50,7 +52,7 @@ impl Spare {
     }
 }
 
-/// A copy of a key in memory that is there.
+/// Copies a key into memory that is there already.
 pub(super) fn copied(mut memory: Vec<u8>, key: &[u8]) -> Vec<u8> {
     memory.extend_from_slice(key);
     memory
@@ -78,7 +80,7 @@ impl Drop for TreeScan {
         spare.frames.clear();
         spare.sources.clear();
         spare.order.clear();
-        // The thread may be ending.
+        // Fails only while the thread ends; then the memory is freed.
         let _ = SPARE.try_with(|kept| kept.set(spare));
     }
 }

@@ -1,29 +1,30 @@
-//! What a scan reads at once. Where it must wait for one block, those come along, of all its
-//! sources, that the records which are asked for are expected to need and that are not cached: so a
-//! scan of a known length waits once, or twice where it turns out longer.
+//! Reads that a scan combines. If the scan must wait for one block, it also reads the missing
+//! blocks of all its sources that the requested records probably need. So a scan of known length
+//! waits once, or twice if it turns out longer.
 //!
-//! How many records of a level lie among those of the leaf is told by the counts of the node's live
-//! parts and children.
+//! The counts of live parts and children tell how many records a level has for each record of the
+//! leaf.
 
 use terrapin_base::Result;
 
 use super::TreeScan;
-use super::source::{Head, LEAF, Source};
+use super::path::LEAF;
+use super::source::{Item, Source};
 use crate::walk::ReadAhead;
 
-/// Most bytes of a source that are read because they are expected to be needed.
+/// Most bytes of a source that are read on expectation.
 const EXPECTED_BYTES_MAX: usize = 128 << 10;
-/// Who asks for so many has a long scan, however small they are.
+/// A request for this many records is a long scan, however small the records are.
 const LONG_RECORDS: usize = 1024;
-/// Records that are expected beyond are not counted.
+/// Expected records beyond this number are ignored.
 const EXPECTED_RECORDS_MAX: usize = 1 << 16;
 
 impl TreeScan {
-    /// Before a source's next block is opened: has it at hand, with what is expected to be needed
-    /// besides for so many records. Does nothing where nobody said how long the scan is, or it has
-    /// become so long that sources read ahead by themselves.
-    pub(super) fn read_for(&mut self, slot: u16, records: usize) -> Result<()> {
-        let source = &mut self.sources[usize::from(slot)];
+    /// Called before a source's next block is opened. Reads that block, and the blocks that
+    /// `records` further records probably need. Does nothing if the scan's length is unknown, or if
+    /// the scan is so long that sources read ahead themselves.
+    pub(super) fn read_for(&mut self, source_index: u16, records: usize) -> Result<()> {
+        let source = &mut self.sources[usize::from(source_index)];
         let Some(walk) = source.walk.as_mut().filter(|_| source.ahead.is_none()) else {
             return Ok(());
         };
@@ -31,36 +32,36 @@ impl TreeScan {
             return Ok(());
         }
         let most = walk.blocks_of_bytes(EXPECTED_BYTES_MAX);
-        // A long scan: what it asks for, and has passed, is more than all that; or it is so long
-        // that it reads ahead, or asks for as many as one does.
+        // A scan is long if it reads ahead, or asks for as many records as such scans do. It is
+        // also long if both what it asks for and what it passed exceed `most`.
         let asks = records / walk.records_of_block() >= most || records >= LONG_RECORDS;
         let is_long = walk.wants_stream() || (walk.next_run_blocks() > most && asks);
         match is_long {
             true => Ok(()),
-            false => self.read_together(records, Some(slot)),
+            false => self.read_together(records, Some(source_index)),
         }
     }
 
-    /// Reads the blocks that the sources lack for so many records: one at least of `first`, or of
-    /// all that have none if no source is named.
+    /// Reads the blocks that the sources lack for `records` records. It reads at least one block of
+    /// source `first`. Without `first`, it reads at least one block of each source that has none.
     pub(super) fn read_together(&mut self, records: usize, first: Option<u16>) -> Result<()> {
         let densities: Vec<f64> = (0..self.sources.len() as u16)
-            .map(|slot| self.density(slot))
+            .map(|source_index| self.density(source_index))
             .collect();
         let density: f64 = densities.iter().sum();
         let each = records.min(EXPECTED_RECORDS_MAX) as f64 / density.max(1.0);
         let (mut wants, mut counts) = (Vec::new(), Vec::new());
-        for (slot, density) in (0..).zip(densities) {
-            let source = &self.sources[usize::from(slot)];
+        for (source_index, density) in (0..).zip(densities) {
+            let source = &self.sources[usize::from(source_index)];
             let Some(walk) = source.walk.as_ref().filter(|_| source.ahead.is_none()) else {
                 continue;
             };
             let likely = lacking(source, (density * each) as usize);
             let least = match first {
                 None => usize::from(!walk.is_ready()),
-                // As much as it has passed, but no more than all records would need if they were
-                // all its own.
-                Some(first) if first == slot => {
+                // As much as the source has passed, but no more than it needs if all records are
+                // its own.
+                Some(first) if first == source_index => {
                     let all = records.div_ceil(walk.records_of_block()).max(1);
                     walk.next_run_blocks().min(all)
                 }
@@ -70,26 +71,26 @@ impl TreeScan {
             let most = walk.blocks_of_bytes(EXPECTED_BYTES_MAX);
             let (index, numbers) = walk.want(likely.min(most).max(least));
             wants.extend(numbers.map(|number| (*walk.group(), index.clone(), number)));
-            counts.push((slot, wants.len() - before));
+            counts.push((source_index, wants.len() - before));
         }
-        // Where one cannot be read, each source reads its own: what is wrong is told to who comes
-        // to it.
+        // If a block cannot be read, each source reads its own blocks. Then the damage is reported
+        // when the scan reaches it.
         let Ok(blocks) = self.store.blocks(&wants, ReadAhead::SCAN.fill) else {
             return Ok(());
         };
         let mut blocks = blocks.into_iter();
-        for (slot, count) in counts {
-            if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
+        for (source_index, count) in counts {
+            if let Some(walk) = &mut self.sources[usize::from(source_index)].walk {
                 walk.give(blocks.by_ref().take(count));
             }
         }
         Ok(())
     }
 
-    /// How many records a source has where the scan is for each one that the leaf there has.
-    fn density(&self, slot: u16) -> f64 {
-        let range = self.sources[usize::from(slot)].range;
-        if slot == LEAF {
+    /// Records of a source for each record of the leaf, at the scan's position.
+    fn density(&self, source_index: u16) -> f64 {
+        let range = self.sources[usize::from(source_index)].range;
+        if source_index == LEAF {
             return 1.0;
         }
         let Some((node, _, segment)) = self.path.segment_of(range) else {
@@ -104,25 +105,26 @@ impl TreeScan {
     }
 }
 
-/// How many blocks a source needs besides those that it has, to give so many records.
+/// How many more blocks a source needs to return `records` records.
 fn lacking(source: &Source, records: usize) -> usize {
     let Some(walk) = &source.walk else {
         return 0;
     };
     let each = walk.records_of_block();
-    match source.head {
-        // Wherever in its first block the scan begins: those that are more likely needed than not.
-        Head::Start | Head::Pending => {
+    match source.item {
+        // The scan may begin anywhere in the first block. This counts the blocks that are more
+        // likely needed than not.
+        Item::Start | Item::Pending => {
             (1 + (records + each / 2) / each).saturating_sub(walk.ready_blocks())
         }
-        Head::Record => {
+        Item::Record => {
             let at_hand = 1 + source.following + walk.ready_records();
             records.saturating_sub(at_hand).div_ceil(each)
         }
-        Head::Between => {
+        Item::Between => {
             let at_hand = walk.ready_records();
             records.saturating_sub(at_hand).div_ceil(each)
         }
-        Head::Boundary | Head::End => 0,
+        Item::Boundary | Item::End => 0,
     }
 }

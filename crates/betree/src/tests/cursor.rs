@@ -1,4 +1,4 @@
-//! The cursor over one group against the records in it.
+//! The cursor over one group, compared with the records in the group.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,7 +24,7 @@ fn group(store: &TestStore, count: usize) -> (GroupRef, Messages) {
     (write(store.pages(), &messages), messages)
 }
 
-/// What the blocks of a walk hold, the first so many of which are handed over to it, in two parts.
+/// The blocks that a walk returns. The first `given` of them are handed over to it in two parts.
 fn walk(
     store: &TestStore,
     group: &GroupRef,
@@ -61,7 +61,7 @@ fn walk(
 }
 
 #[test]
-fn cursors_return_what_lies_between_their_bounds() {
+fn cursors_return_the_records_inside_their_bounds() {
     let store = TestStore::new();
     let (group, messages) = group(&store, 1500);
     let mut random = Random::new(9);
@@ -153,7 +153,7 @@ fn a_scan_of_a_few_records_reads_a_few_blocks_and_a_long_one_reads_ahead() {
         while cursor.key().is_some() {
             cursor.advance().unwrap();
         }
-        // 1 block, then 1, 2, 4, … up to 512 KiB, of which the device reads 128 at a time.
+        // 1 block, then 1, 2, 4, … up to 512 KiB, of which the device reads 128 blocks at a time.
         let reads = store.block_reads() - reads;
         let large = u64::from(index.blocks_bytes()).div_ceil(128 << 10);
         assert!(reads <= 10 + large, "{reads} reads");
@@ -162,7 +162,7 @@ fn a_scan_of_a_few_records_reads_a_few_blocks_and_a_long_one_reads_ahead() {
 }
 
 #[test]
-fn what_is_handed_over_to_a_walk_is_one_read_and_all_that_is_read() {
+fn blocks_handed_to_a_walk_are_read_once_and_nothing_else_is() {
     let store = TestStore::new();
     let (group, _) = group(&store, 20_000);
     let index = store.pages().index(&group).unwrap();

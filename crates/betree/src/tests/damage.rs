@@ -1,5 +1,5 @@
-//! Damaged pages and contradictory nodes: an error for whoever reads them, a finding for `verify`,
-//! and never a wrong answer or "not found".
+//! Damaged pages and contradictory nodes. A read of them returns an error and `verify` a finding,
+//! but never a wrong answer or "not found".
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -134,7 +134,7 @@ fn is_node(grown: &Grown, page: &PageUse, nodes: &mut u32) -> bool {
     is
 }
 
-/// Rewrites the root node of a tree and returns what `verify` says.
+/// Rewrites the root node of a tree and returns the findings of `verify`.
 fn contradiction(change: impl FnOnce(&mut Node)) -> Vec<String> {
     let grown = Grown::new(52, 2, 400);
     let Root::Node(page, height) = grown.root else {
@@ -185,7 +185,7 @@ fn nodes_that_contradict_their_pages_are_found() {
             };
             sums.records += 1;
         }),
-        "child holds",
+        "the child's sums are",
     );
     says(
         contradiction(|node| {
@@ -194,7 +194,7 @@ fn nodes_that_contradict_their_pages_are_found() {
             };
             sums.hidden_bytes += 1;
         }),
-        "child holds",
+        "the child's sums are",
     );
     says(
         contradiction(|node| live(node, &|part| part.hidden_bytes += 1)),
@@ -204,7 +204,7 @@ fn nodes_that_contradict_their_pages_are_found() {
         contradiction(|node| node.pivots[1].child = node.pivots[0].child),
         "referred to twice",
     );
-    // Moves the boundary between two children up: the left one then has keys that belong to the
+    // Moves the boundary between two children up. Then the left child has keys that belong to the
     // right one.
     says(
         contradiction(|node| {
@@ -223,8 +223,8 @@ fn nodes_that_contradict_their_pages_are_found() {
     );
 }
 
-/// A root above nodes of one leaf each, which says of them what it likes (records, and bytes of
-/// these) as the leaf does of itself.
+/// A root above nodes of one leaf each. It claims any records and bytes for them, and each leaf
+/// makes the same claim for itself.
 fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
     let pages = store.pages();
     let node = |height, children: Vec<Child>| {
@@ -269,8 +269,8 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
 #[test]
 fn counts_that_no_tree_has_are_estimated_without_a_panic() {
     let store = TestStore::new();
-    // What is read has much more than its parent knew of, and of what is not read that knows much
-    // already.
+    // The nodes that are read claim much more than their parent knows, and the parent knows much of
+    // the nodes that are not read.
     let said: Vec<(u64, u64)> = (0..9)
         .map(|n| [(1 << 47, 1 << 47), (1, 1)][n % 2])
         .collect();
@@ -280,7 +280,7 @@ fn counts_that_no_tree_has_are_estimated_without_a_panic() {
         .unwrap();
     assert_eq!((all.records, all.bytes), (u64::MAX, u64::MAX));
     assert_eq!(version.live_bytes().unwrap(), 0, "all of it is hidden");
-    // With ends within nodes, of which the indexes tell.
+    // The range's ends are inside nodes, so indexes are read.
     let some = version.estimate((Bound::Excluded(&[0, 1]), Bound::Included(&[8, 1])));
     assert_eq!(some.unwrap().records, u64::MAX);
 }
@@ -297,12 +297,12 @@ fn a_node_of_the_wrong_height_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
-/// A range that begins where a block has nothing any more asked for the next block at once, however
-/// far behind it lies: what is wrong with that came before all that is sound, and a sound one was
-/// read before its turn.
+/// Regression: a range that begins at a gap in a block asked for the next block at once, however
+/// far behind that is. If that block was damaged, its error came before all sound records. If it
+/// was sound, it was read too early.
 #[test]
-fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
-    // One record a block.
+fn a_damaged_block_behind_a_gap_is_reported_after_the_records_before_it() {
+    // One record for each block.
     let value = vec![b'v'; 600];
     let key = |i: u32| format!("k{i:04}").into_bytes();
     let group_of = |store: &TestStore, numbers: &mut dyn Iterator<Item = u32>| {
@@ -345,7 +345,7 @@ fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
             .unwrap();
         let version = TreeVersion::open(store.pages(), Root::Node(page, 1)).unwrap();
         let index = store.pages().index(&around).unwrap();
-        // Backward there is no such case: nobody knows where a block ends that cannot be read.
+        // A backward scan has no such case: the end of a block that cannot be read is unknown.
         let block = u64::from(index.block_place(100).0);
         store.damage(PageUse::from(&around).offset + block + 40);
         store.forget_cache();

@@ -1,5 +1,4 @@
-//! What a version says about itself: figures, pages, estimates; and that a sound tree has no
-//! findings.
+//! The figures, pages and estimates of a version, and the absence of findings for a sound tree.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
@@ -27,7 +26,7 @@ fn a_sound_tree_has_no_findings() {
 }
 
 #[test]
-fn figures_and_pages_are_what_was_written() {
+fn figures_and_pages_match_what_was_written() {
     for seed in 0..20 {
         let grown = Grown::new(3000 + seed, (seed % 4) as u16, 200);
         let version = grown.version();
@@ -75,7 +74,7 @@ fn a_walk_ends_at_the_first_error_of_its_visitor() {
 }
 
 #[test]
-fn estimates_come_near() {
+fn estimates_are_close() {
     let grown = Grown::new(4000, 2, 4000);
     let version = grown.version();
     let stats = version.stats().unwrap();

@@ -1,11 +1,11 @@
-//! A random tree and, beside it, what it should hold.
+//! A random tree and a map of its content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrapin_base::Message;
 
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef};
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageKind, PageStore, SpaceClass};
 use terrapin_structure::Version;
 
@@ -35,16 +35,16 @@ impl Random {
 }
 
 pub(super) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
-/// None is a delete.
+/// `None` is a delete.
 type Messages = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// A random tree.
 pub(super) struct Grown {
     pub(super) store: TestStore,
     pub(super) root: Root,
-    /// What a reader should see.
+    /// The records that a reader should see.
     pub(super) records: Records,
-    /// All keys that the tree could hold, sorted.
+    /// All keys that the tree could have, sorted.
     pub(super) universe: Vec<Vec<u8>>,
     pub(super) nodes: u64,
     pub(super) leaves: u64,
@@ -53,7 +53,7 @@ pub(super) struct Grown {
 }
 
 impl Grown {
-    /// A tree of a height: 0 for a lone leaf.
+    /// A tree of a given height; 0 makes a single leaf.
     pub(super) fn new(seed: u64, height: u16, keys: usize) -> Self {
         let mut random = Random::new(seed);
         let mut universe = std::collections::BTreeSet::new();
@@ -90,7 +90,7 @@ impl Grown {
         version
     }
 
-    /// A subtree over a range of the universe, and what it holds.
+    /// A subtree over a range of the universe, and its content.
     fn grow(
         &mut self,
         random: &mut Random,
@@ -117,11 +117,11 @@ impl Grown {
                     .collect(),
             );
         }
-        // Where pivots begin: at a key or at the shortest string that is above the key before.
+        // Pivots begin at a key, or at the shortest string above the key before.
         let mut cuts = vec![from];
         for _ in 0..1 + random.below(6) {
             let cut = from + random.below(to - from);
-            // Every child needs room for children of its own.
+            // Every child needs keys for children of its own.
             if cuts.iter().all(|&c| cut.abs_diff(c) > 8) && to - cut > 8 {
                 cuts.push(cut);
             }
@@ -153,7 +153,7 @@ impl Grown {
             let level = self.grow_level(random, &cuts, from, to);
             node.levels
                 .push(level.iter().map(|(segment, _)| segment.clone()).collect());
-            // Levels are grown oldest first.
+            // Levels are made oldest first.
             for (key, message) in level.into_iter().flat_map(|(_, live)| live) {
                 match message {
                     Some(value) => records.insert(key, value),
@@ -176,7 +176,7 @@ impl Grown {
         (child, records)
     }
 
-    /// Segments of a level, each with its live messages.
+    /// The segments of a level, each with its live messages.
     fn grow_level(
         &mut self,
         random: &mut Random,
@@ -189,8 +189,7 @@ impl Grown {
         while at < to && !random.one_in(8) {
             let end = (at + 1 + random.below((to - from) / 2 + 1)).min(to);
             let density = 1 + random.below(4);
-            // Keys on either side of what belongs to the segment, inside or outside of the node's
-            // range.
+            // Keys on both sides of the segment's keys, inside or outside of the node's range.
             let (before, behind) = (random.below(4), random.below(4));
             let mut in_group = Messages::new();
             let mut own = Vec::new();
@@ -286,7 +285,7 @@ pub(super) fn write(store: &PageStore, messages: &Messages) -> GroupRef {
         .unwrap()
 }
 
-/// Keys that share prefixes, of many lengths, some of them prefixes of others; the empty key too.
+/// Keys of many lengths that share prefixes. Some are prefixes of others, and one is empty.
 fn random_key(random: &mut Random) -> Vec<u8> {
     let mut key = [
         &b""[..],
@@ -314,7 +313,7 @@ fn random_value(random: &mut Random) -> Vec<u8> {
     (0..bytes).map(|_| random.below(256) as u8).collect()
 }
 
-/// The shortest string above `low` and not above `high`.
+/// The shortest string above `low` and at most `high`.
 fn separator(low: &[u8], high: &[u8]) -> Vec<u8> {
     let shared = low.iter().zip(high).take_while(|(a, b)| a == b).count();
     high[..(shared + 1).min(high.len())].to_vec()

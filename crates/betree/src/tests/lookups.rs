@@ -1,4 +1,4 @@
-//! Point lookups against the map beside the tree.
+//! Point lookups compared with the map of the tree's content.
 
 use terrapin_base::Slice;
 use terrapin_base::checksum::hash64;
@@ -6,7 +6,7 @@ use terrapin_structure::Version;
 
 use super::grown::{Grown, Random};
 
-/// Keys that are there, were there, and never were.
+/// Keys that are there, keys that were deleted, and keys that never were there.
 fn asked(grown: &Grown, random: &mut Random) -> Vec<Vec<u8>> {
     let mut keys = grown.universe.clone();
     for _ in 0..200 {
@@ -68,7 +68,7 @@ fn lookups_find_the_newest_message_of_every_key() {
 }
 
 #[test]
-fn an_empty_tree_holds_nothing_and_places_must_match_keys() {
+fn an_empty_tree_has_no_records_and_results_must_match_keys() {
     let grown = Grown::new(1, 0, 20);
     let empty = crate::version::TreeVersion::empty(grown.pages());
     assert_eq!(empty.get(b"a", hash64(b"a")).unwrap(), None);
@@ -79,7 +79,7 @@ fn an_empty_tree_holds_nothing_and_places_must_match_keys() {
 }
 
 #[test]
-fn values_are_copied_out_of_cached_blocks_so_that_none_keeps_a_slab() {
+fn values_are_copied_out_of_cached_blocks_and_keep_no_slab() {
     let grown = Grown::new(5, 1, 400);
     let version = grown.version();
     let (mut large, mut small) = (0, 0);

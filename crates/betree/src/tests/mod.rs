@@ -1,6 +1,6 @@
-//! Tests of reading on trees that are put together by hand, at random, so that every rule of
-//! [`crate::node`] shows: dead parts, groups with more in them than their segment has, separators
-//! that are no keys, empty levels, deletes everywhere. They need no merge.
+//! Tests of reads on random trees that are put together without merges, so that every rule of
+//! [`crate::node`] matters. The trees have dead parts, groups with more messages than their
+//! segments, separators that are no keys, empty levels, and many deletes.
 
 mod cursor;
 mod damage;

@@ -1,4 +1,4 @@
-//! Scans against the map beside the tree, with every kind of bound, both ways.
+//! Scans in both directions, with every kind of bound, compared with the map of the tree's content.
 
 use std::ops::Bound;
 
@@ -95,8 +95,8 @@ fn scans_return_the_range_in_order_both_ways() {
     assert!(returned > 100_000, "{returned}");
 }
 
-/// Lists a range in batches of all kinds and, now and then, a record alone. Some records are
-/// skipped: those are listed too, from what the scan should show.
+/// Lists a range in batches of all kinds, and sometimes one record alone. Records that are skipped
+/// are listed too, from the expected content.
 fn list_in_batches(
     grown: &Grown,
     bounds: KeyBounds<'_>,
@@ -152,7 +152,7 @@ fn list_in_batches(
                     block.lend(number, &mut memory)
                 }
                 Located::Copied(copy) => {
-                    let (start, middle, end) = batch.place(copy).unwrap();
+                    let (start, middle, end) = batch.copy_span(copy).unwrap();
                     let (key, value) = (&batch.bytes()[start..middle], &batch.bytes()[middle..end]);
                     assert!(value.is_empty() || !limits.keys_only);
                     let whole = wanted.get(out.len()).map_or(value, |record| &record.1);
@@ -169,12 +169,12 @@ fn list_in_batches(
         match filled {
             Filled::Full => assert!(batch.is_full() || batch.spares_reads()),
             Filled::Reached => {
-                // There may be deletes alone that were not let in.
+                // Only deletes outside the bound may be left.
                 let Some(next) = next else { continue };
                 assert!(!lets_in(&next.0), "{until:?} {:?}", next.0);
                 scan.skip(b"\0\0 another key");
                 if random.one_in(2) {
-                    // Deletes may lie before it that were not let in.
+                    // Deletes outside the bound may come before the record.
                     batch.restart(BatchLimits::default(), 0, 0);
                     let filled = scan.fill(Bound::Excluded(&next.0), &mut batch);
                     assert_eq!((filled.unwrap(), batch.len()), (Filled::Reached, 0));
@@ -199,7 +199,7 @@ fn list_in_batches(
 }
 
 #[test]
-fn batches_hold_what_a_scan_returns_one_by_one() {
+fn batches_have_the_records_that_a_scan_returns_one_by_one() {
     let (mut returned, mut lent) = (0, 0);
     for seed in 0..60 {
         let grown = Grown::new(2000 + seed, (seed % 4) as u16, 40 + 20 * seed as usize);
@@ -231,7 +231,7 @@ fn batches_hold_what_a_scan_returns_one_by_one() {
 }
 
 #[test]
-fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
+fn a_sparing_batch_reads_little_beyond_its_first_record() {
     for (seed, direction) in [(5, Direction::Forward), (6, Direction::Backward)] {
         let grown = Grown::new(seed, 2, 900);
         let version = grown.version();
@@ -242,7 +242,7 @@ fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
             (version.scan(all, direction).unwrap(), reads)
         };
         let (mut scan, before) = open();
-        // How many reads each record took, with those before it.
+        // For each number of records, the reads up to there.
         let mut reads = Vec::new();
         while scan.next().unwrap().is_some() {
             reads.push(grown.store.block_reads() - before);
@@ -266,15 +266,15 @@ fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
         }
         assert_eq!(returned, reads.len());
         assert!(batches < returned / 2, "{batches} batches of {returned}");
-        // An older record of a key that was shown may be the last of its block; these trees are
-        // full of such.
+        // An older record of a returned key may be the last of its block. These trees have many
+        // such records.
         assert!(more * 2 <= batches, "{more} of {batches} batches");
     }
 }
 
-/// How often a scan of `count` records from each of some keys on waits for the device, on average,
-/// when so many are expected. Nothing is cached but the blocks in which it begins. It is asked in
-/// parts, as a range asks.
+/// The mean number of waits for the device of a scan of `count` records, if `expected` are
+/// expected. Only the blocks in which a scan begins are cached. The scan is read in parts, as a
+/// range does.
 fn waits(expected: usize, count: usize) -> f64 {
     let (mut waits, mut scans) = (0, 0);
     for seed in 0..8 {
@@ -316,10 +316,10 @@ fn waits(expected: usize, count: usize) -> f64 {
 }
 
 #[test]
-fn a_scan_waits_once_for_all_that_its_sources_are_expected_to_need() {
+fn a_scan_waits_once_for_all_blocks_that_it_is_expected_to_need() {
     let (unexpected, expected) = (waits(0, 60), waits(60, 60));
     println!("waits: {unexpected} unexpected, {expected} expected");
-    // These leaves are small: most waits are at the beginnings of others.
+    // These leaves are small, so most waits are at the start of further leaves.
     assert!(expected < unexpected * 0.7, "{expected} of {unexpected}");
 }
 

@@ -1,4 +1,4 @@
-//! A page store on a simulated disk that tests can empty the cache of, damage, and ask for its
+//! A page store on a simulated disk. Tests can empty its cache, damage its pages, and count its
 //! reads.
 
 use std::sync::Arc;
@@ -45,18 +45,18 @@ impl TestStore {
         assert_eq!(self.pages.metrics().cache_bytes, 0);
     }
 
-    /// Changes a byte; a second time, changes it back.
+    /// Changes a byte. A second call changes it back.
     pub(super) fn damage(&self, offset: u64) {
         assert!(self.disk.corrupt(DATA_FILE, offset, 0x40));
     }
 
-    /// Device reads of blocks so far, by whomever.
+    /// Device reads of blocks so far, by any caller.
     pub(super) fn block_reads(&self) -> u64 {
         let read = self.pages.metrics().read;
         read.get_reads + read.scan_reads + read.merge_reads
     }
 
-    /// Bytes of those.
+    /// Bytes of these reads.
     pub(super) fn block_bytes(&self) -> u64 {
         let read = self.pages.metrics().read;
         read.get_bytes + read.scan_bytes + read.merge_bytes

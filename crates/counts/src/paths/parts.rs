@@ -4,13 +4,12 @@ use std::hint::black_box;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
-use terrapin_base::{Env, Error, PageId, Result};
+use terrapin_base::{Env, Error, Message, PageId, Result};
 use terrapin_disk::Disk;
 use terrapin_filter::{
     BITS_PER_KEY, FilterBuilder, may_contain, partition_bytes, partition_of, partitions_in,
 };
 use terrapin_pages::block::{Block, BlockBuilder, Compression};
-use terrapin_pages::message::Message;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
 
 use super::operations_under_count;

@@ -4,10 +4,9 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Env, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_pages::block::Compression;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure};
 

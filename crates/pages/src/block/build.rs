@@ -1,14 +1,14 @@
 //! Records come in sorted; a block is cut where the next record does not fit any more.
 
 use terrapin_base::codec::{put_varint, varint_bytes};
-use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
 
 use super::codec::{Compression, Compressor};
 use super::common_prefix;
 use super::format::{
-    BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, TARGET_BYTES_MAX, checksum,
+    BLOCK_HEADER_BYTES, Header, KIND_BITS, KIND_DELETE, START_BYTES, TARGET_BYTES_MAX, checksum,
+    kind_of,
 };
-use crate::message::{KIND_DELETE, Message};
 
 /// A payload is stored compressed where that saves one part in so many: less is not worth what it
 /// costs every reader.
@@ -17,8 +17,8 @@ const SAVED_PART: usize = 8;
 /// Collects records and lays them out as blocks. Its memory is used again for every block.
 ///
 /// ```
-/// use terrapin_base::PageId;
-/// use terrapin_pages::{block::{Block, BlockBuilder, Compression}, message::Message};
+/// use terrapin_base::{Message, PageId};
+/// use terrapin_pages::block::{Block, BlockBuilder, Compression};
 /// let mut builder = BlockBuilder::new(4096, Compression::Lz4);
 /// assert!(builder.add(b"apple", Message::Put(b"red"))?);
 /// assert!(builder.add(b"apricot", Message::Delete)?);
@@ -213,7 +213,7 @@ impl BlockBuilder {
             start: self.bytes.len() as u32,
             value_bytes: value_bytes as u32,
             key_bytes: key.len() as u16,
-            kind: message.kind(),
+            kind: kind_of(message),
         }
     }
 

@@ -6,13 +6,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use terrapin_base::codec::Reader;
-use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, Slice, VALUE_BYTES_MAX, mutant};
+use terrapin_base::{
+    Error, KEY_BYTES_MAX, Message, PageId, Result, Slice, VALUE_BYTES_MAX, mutant,
+};
 use terrapin_disk::{Piece, prefetch, prefetch_all};
 
 use super::codec::{Compression, decompress};
-use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum};
+use super::format::{
+    BLOCK_HEADER_BYTES, Header, KIND_BITS, KIND_DELETE, KIND_PUT, START_BYTES, checksum,
+};
 use crate::heads::{head, head_mask};
-use crate::message::{KIND_DELETE, KIND_PUT, Message};
 
 /// Bytes at the start of a block that are brought near before its records are read in order: the
 /// processor sees to those behind.

@@ -2,7 +2,7 @@
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;
-use terrapin_base::{KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
+use terrapin_base::{KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
 
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: usize = 20;
@@ -34,6 +34,11 @@ const LZ4_RATIO_MAX: u64 = 255;
 pub(super) const START_BYTES: usize = 2;
 /// Bits of a tag below the suffix length.
 pub(super) const KIND_BITS: u32 = 2;
+/// Kind of a record that holds a [`Message::Put`].
+pub(super) const KIND_PUT: u8 = 0;
+/// Kind of a record that holds a [`Message::Delete`]. Two of four kinds are free; a reader refuses
+/// a block with a kind that it does not know.
+pub(super) const KIND_DELETE: u8 = 1;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX >= TARGET_BYTES_MAX);
 const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits");
@@ -42,6 +47,15 @@ const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits
 #[must_use]
 pub fn part_seed(id: PageId, part: u32) -> u32 {
     crc32c_append(crc32c(&id.0.to_le_bytes()), &part.to_le_bytes())
+}
+
+/// The kind of the record that holds a message.
+#[inline]
+pub(super) fn kind_of(message: Message<'_>) -> u8 {
+    match message {
+        Message::Put(_) => KIND_PUT,
+        Message::Delete => KIND_DELETE,
+    }
 }
 
 /// The checksum of a block: over all its bytes on disk, padding included, but the checksum itself.

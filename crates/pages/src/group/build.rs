@@ -14,9 +14,9 @@
 
 use std::cmp::Reverse;
 
-use terrapin_base::Result;
 use terrapin_base::checksum::hash64;
 use terrapin_base::mutant;
+use terrapin_base::{Message, Result};
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
 
@@ -25,7 +25,6 @@ use super::index::{self, BlockEntry};
 use super::pending::{Heir, PendingGroup};
 use crate::block::{Block, BlockBuilder, Compression, CutBlock, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
 use crate::cache::Standing;
-use crate::message::Message;
 
 /// Largest target of a group in bytes.
 pub const GROUP_TARGET_BYTES_MAX: u64 = 64 << 20;
@@ -58,10 +57,9 @@ pub struct GroupOptions {
 /// Builds groups from records that come in ascending order of keys, each key once.
 ///
 /// ```
-/// use terrapin_base::PageId;
+/// use terrapin_base::{Message, PageId};
 /// use terrapin_pages::block::Compression;
 /// use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
-/// use terrapin_pages::message::Message;
 /// let options =
 ///     GroupOptions { target_bytes: 1 << 16, block_bytes: 4096, unit: 512, compression: Compression::None, filter: true };
 /// let mut builder = GroupBuilder::new(options);

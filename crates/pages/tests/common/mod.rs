@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Error, Generation, Incarnation, PageId};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, PageId};
 use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef, PendingGroup};
-use terrapin_pages::message::Message;
 use terrapin_pages::{
     Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass, StoreOptions, Superblock,
 };

@@ -3,13 +3,12 @@
 //! keep their meaning when the engine's output changes.
 
 use terrapin::{Compression, Database, KeyspaceOptions, Options};
-use terrapin_base::PageId;
 use terrapin_base::checksum::hash64;
+use terrapin_base::{Message, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_filter::{FilterBuilder, PARTITION_BYTES_MAX};
 use terrapin_pages::PAGES_START;
 use terrapin_pages::group::{GroupBuilder, GroupOptions};
-use terrapin_pages::message::Message;
 
 use super::archive::{File, pack};
 use super::exercise::{World, tiny};

@@ -8,13 +8,12 @@ use std::thread;
 
 use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options, Snapshot};
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Env, ErrorKind, Lsn, PageId};
+use terrapin_base::{Env, ErrorKind, Lsn, Message, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 use terrapin_pages::DATA_FILE;
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
-use terrapin_pages::message::Message;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN, Recovery};
 
 use crate::process::Process;

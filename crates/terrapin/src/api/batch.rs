@@ -4,8 +4,9 @@
 
 use std::fmt;
 
-use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Result, VALUE_BYTES_MAX};
-use terrapin_memtable::Op;
+use terrapin_base::{
+    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Message, Result, VALUE_BYTES_MAX,
+};
 
 use crate::api::keyspace::Keyspace;
 use crate::log_record::format::put_operation;
@@ -63,20 +64,20 @@ impl Batch {
     /// Adds a put.
     #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.add(keyspace, key.as_ref(), Op::Put(value.as_ref()));
+        self.add(keyspace, key.as_ref(), Message::Put(value.as_ref()));
     }
 
     /// Adds a delete. Deleting what is not there is no error.
     #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        self.add(keyspace, key.as_ref(), Op::Delete);
+        self.add(keyspace, key.as_ref(), Message::Delete);
     }
 
-    fn add(&mut self, keyspace: &Keyspace, key: &[u8], op: Op<'_>) {
+    fn add(&mut self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) {
         if self.failure.is_some() {
             return;
         }
-        if let Err(error) = self.check(keyspace, key, op) {
+        if let Err(error) = self.check(keyspace, key, message) {
             self.failure = Some(error.with("operation", self.operations));
             return;
         }
@@ -84,16 +85,16 @@ impl Batch {
         self.spreads |= self.keyspace.is_some_and(|k| k != id);
         self.keyspace = Some(id);
         self.operations += 1;
-        self.puts += usize::from(matches!(op, Op::Put(_)));
-        put_operation(&mut self.payload, id, key, op);
+        self.puts += usize::from(matches!(message, Message::Put(_)));
+        put_operation(&mut self.payload, id, key, message);
     }
 
-    fn check(&self, keyspace: &Keyspace, key: &[u8], op: Op<'_>) -> Result<()> {
+    fn check(&self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
         if keyspace.owner.number != self.database {
             return Err(Error::invalid("the keyspace belongs to another database")
                 .with("keyspace", keyspace.name()));
         }
-        check_sizes(key, op)
+        check_sizes(key, message)
     }
 
     /// The error of the first operation that cannot be done, which a write of the batch returns.
@@ -165,12 +166,8 @@ impl fmt::Debug for Batch {
 
 /// The limits of keys and values.
 #[inline]
-pub(crate) fn check_sizes(key: &[u8], op: Op<'_>) -> Result<()> {
-    let value_bytes = if let Op::Put(value) = op {
-        value.len()
-    } else {
-        0
-    };
+pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
+    let value_bytes = message.value_bytes();
     if key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
         return Ok(());
     }

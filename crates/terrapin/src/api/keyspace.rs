@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{KeyspaceId, Result, Shares};
-use terrapin_memtable::Op;
+use terrapin_base::{KeyspaceId, Message, Result, Shares};
 
 use crate::engine::core::Core;
 use crate::engine::owner::Owner;
@@ -105,7 +104,7 @@ impl Keyspace {
         self.core().write_one(
             &self.shared,
             key.as_ref(),
-            Op::Put(value.as_ref()),
+            Message::Put(value.as_ref()),
             durability,
         )
     }
@@ -133,7 +132,7 @@ impl Keyspace {
     /// Removes a key with a durability of its own. Errors as for [`Keyspace::put`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.core()
-            .write_one(&self.shared, key.as_ref(), Op::Delete, durability)
+            .write_one(&self.shared, key.as_ref(), Message::Delete, durability)
     }
 
     /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the

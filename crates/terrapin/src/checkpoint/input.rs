@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result, checksum::hash64};
-use terrapin_memtable::{Memtable, Op, OwnedCursor};
+use terrapin_base::{Lsn, Message, Result, checksum::hash64};
+use terrapin_memtable::{Memtable, OwnedCursor};
 use terrapin_recordcache::{Collection, Said};
-use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
+use terrapin_structure::{Estimate, MergeInput, MessageCursor};
 
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
@@ -126,7 +126,7 @@ impl Preparation {
                 self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
             }
-            let (value, mut was_there) = (self.cursor.op().value(), false);
+            let (value, mut was_there) = (self.cursor.message().value(), false);
             total.records += 1;
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             if let Some(sweep) = &self.sweeps {
@@ -295,10 +295,7 @@ impl MessageCursor for MemtableCursor {
     }
 
     fn message(&self) -> Message<'_> {
-        match self.cursor.op() {
-            Op::Put(value) => Message::Put(value),
-            Op::Delete => Message::Delete,
-        }
+        self.cursor.message()
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -322,8 +319,8 @@ mod tests {
     fn memtable() -> Arc<Memtable> {
         let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
         for i in 0..10_000u64 {
-            memtable.insert(&i.to_be_bytes(), Lsn(100 + i), Op::Put(&[1; 92]));
-            memtable.insert(&i.to_be_bytes(), Lsn(100_000), Op::Delete);
+            memtable.insert(&i.to_be_bytes(), Lsn(100 + i), Message::Put(&[1; 92]));
+            memtable.insert(&i.to_be_bytes(), Lsn(100_000), Message::Delete);
         }
         memtable
     }
@@ -346,7 +343,7 @@ mod tests {
         for i in 0..600_u64 {
             let mut key = vec![b'k'; 60_000];
             key[..8].copy_from_slice(&i.to_be_bytes());
-            memtable.insert(&key, Lsn(1 + i), Op::Put(b""));
+            memtable.insert(&key, Lsn(1 + i), Message::Put(b""));
         }
         let input = prepared(MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(1000)));
         let sketch: usize = input.marks.iter().map(|mark| mark.key.len()).sum();

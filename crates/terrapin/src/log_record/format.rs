@@ -17,8 +17,7 @@
 //! limits of keys and values.
 
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, KeyspaceId, Result, VALUE_BYTES_MAX};
-use terrapin_memtable::Op;
+use terrapin_base::{Error, KEY_BYTES_MAX, KeyspaceId, Message, Result, VALUE_BYTES_MAX};
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
@@ -88,12 +87,20 @@ impl Head {
 }
 
 /// Appends one operation to the payload of a BATCH.
-pub(crate) fn put_operation(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], op: Op<'_>) {
-    let is_put = matches!(op, Op::Put(_));
+pub(crate) fn put_operation(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    message: Message<'_>,
+) {
+    let (is_put, value) = match message {
+        Message::Put(value) => (true, Some(value)),
+        Message::Delete => (false, None),
+    };
     put_varint(out, u64::from(keyspace.0) << 1 | u64::from(is_put));
     put_varint(out, key.len() as u64);
     out.extend_from_slice(key);
-    if let Op::Put(value) = op {
+    if let Some(value) = value {
         put_varint(out, value.len() as u64);
         out.extend_from_slice(value);
     }
@@ -106,7 +113,7 @@ pub(crate) struct Operation<'a> {
     /// On which key.
     pub key: &'a [u8],
     /// What is done.
-    pub op: Op<'a>,
+    pub message: Message<'a>,
 }
 
 /// The operations of a record, in their order.
@@ -143,23 +150,18 @@ impl<'a> Operations<'a> {
         } else {
             reader.prefixed()?
         };
-        let op = match (is_put, self.kind) {
-            (false, _) => Op::Delete,
-            (true, BATCH) => Op::Put(reader.prefixed()?),
-            (true, _) => Op::Put(reader.bytes(reader.remaining())?),
+        let message = match (is_put, self.kind) {
+            (false, _) => Message::Delete,
+            (true, BATCH) => Message::Put(reader.prefixed()?),
+            (true, _) => Message::Put(reader.bytes(reader.remaining())?),
         };
-        let value_bytes = if let Op::Put(value) = op {
-            value.len()
-        } else {
-            0
-        };
-        if key.len() > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
+        if key.len() > KEY_BYTES_MAX || message.value_bytes() > VALUE_BYTES_MAX {
             return Err(reader.corrupt("key or value longer than any that is written"));
         }
         Ok(Operation {
             keyspace: KeyspaceId(keyspace),
             key,
-            op,
+            message,
         })
     }
 }
@@ -317,8 +319,8 @@ mod tests {
         single.extend_from_slice(&key);
         single.extend_from_slice(b"value");
         let mut batch = Vec::new();
-        put_operation(&mut batch, id, &key, Op::Put(b"value"));
-        put_operation(&mut batch, KeyspaceId(0), b"", Op::Delete);
+        put_operation(&mut batch, id, &key, Message::Put(b"value"));
+        put_operation(&mut batch, KeyspaceId(0), b"", Message::Delete);
         for (kind, payload, count) in [(PUT, &single, 1), (BATCH, &batch, 2)] {
             let all: Vec<_> = Operations::decode(kind, payload)
                 .unwrap()
@@ -326,7 +328,7 @@ mod tests {
                 .collect();
             assert_eq!(all.len(), count);
             assert_eq!((all[0].keyspace, all[0].key), (id, &key[..]));
-            assert!(matches!(all[0].op, Op::Put(b"value")));
+            assert!(matches!(all[0].message, Message::Put(b"value")));
         }
         let head = Head::delete(KeyspaceId(7));
         let delete: Vec<_> = Operations::decode(DELETE, head.bytes()).unwrap().collect();
@@ -335,7 +337,7 @@ mod tests {
             Operation {
                 keyspace: KeyspaceId(7),
                 key: b"",
-                op: Op::Delete
+                message: Message::Delete
             }
         ));
     }

@@ -73,7 +73,7 @@ impl Chunk {
             Located::Lent(block, number) => return block.lend(number, &mut self.key),
             Located::Copied(copy) => copy,
         };
-        let (start, key_end, end) = self.records.place(copy).unwrap_or_default();
+        let (start, key_end, end) = self.records.copy_span(copy).unwrap_or_default();
         let bytes = match &self.shared {
             Some(shared) => shared,
             None => self.records.bytes(),
@@ -102,7 +102,7 @@ impl Chunk {
         if self.records.has_lent() {
             self.copy_lent(record);
         }
-        let place = self.records.place(record).unwrap_or_default();
+        let place = self.records.copy_span(record).unwrap_or_default();
         let records = &mut self.records;
         let bytes = self
             .shared

@@ -8,8 +8,8 @@ pub mod run;
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, Lsn, Result, Slice, checksum::hash64, mutant};
-use terrapin_memtable::{Memtable, Op};
+use terrapin_base::{Error, Lsn, Message, Result, Slice, checksum::hash64, mutant};
+use terrapin_memtable::Memtable;
 use terrapin_recordcache::Epoch;
 
 use crate::engine::core::Core;
@@ -98,8 +98,8 @@ impl Keyspace {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             let key = key.as_ref();
-            if let Some(op) = in_memtables(keyspace, before, key) {
-                return Ok(op.value().is_some());
+            if let Some(message) = in_memtables(keyspace, before, key) {
+                return Ok(message.value().is_some());
             }
             let hash = hash64(key);
             if core.records.contains(epoch, keyspace.collection, key, hash) {
@@ -398,7 +398,7 @@ pub(crate) fn in_memtables<'a>(
     keyspace: &'a KeyspaceState,
     before: Lsn,
     key: &[u8],
-) -> Option<Op<'a>> {
+) -> Option<Message<'a>> {
     memtables(keyspace, before)
         .into_iter()
         .flatten()
@@ -452,7 +452,7 @@ fn in_layers(
         let answer = match layer {
             Layer::Memtable(memtable) => memtable
                 .read(key, before)
-                .map(|op| op.value().map(Slice::copy)),
+                .map(|message| message.value().map(Slice::copy)),
             Layer::Run(run) => run.get(key, hash, before)?,
         };
         if answer.is_some() {
@@ -472,7 +472,7 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
         };
     }
     match in_memtables(keyspace, before, key) {
-        Some(op) => Ok(op.value().map(Slice::copy)),
+        Some(message) => Ok(message.value().map(Slice::copy)),
         None => keyspace.version.get(key, hash64(key)),
     }
 }
@@ -486,8 +486,8 @@ fn newest(
     before: Lsn,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    if let Some(op) = in_memtables(keyspace, before, key) {
-        return Ok(op.value().map(Slice::copy));
+    if let Some(message) = in_memtables(keyspace, before, key) {
+        return Ok(message.value().map(Slice::copy));
     }
     let hash = hash64(key);
     if let Some(value) = core.records.get(epoch, keyspace.collection, key, hash) {
@@ -511,7 +511,7 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
         };
     }
     match in_memtables(keyspace, before, key) {
-        Some(op) => Ok(op.value().is_some()),
+        Some(message) => Ok(message.value().is_some()),
         None => keyspace.version.contains(key, hash64(key)),
     }
 }
@@ -534,7 +534,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     for (place, key) in keys.iter().enumerate() {
         let key = key.as_ref();
         match in_memtables(keyspace, before, key) {
-            Some(op) => values[place] = op.value().map(Slice::copy),
+            Some(message) => values[place] = message.value().map(Slice::copy),
             None => {
                 let hash = hash64(key);
                 values[place] = cached(key, hash);
@@ -577,8 +577,8 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
         match layer {
             Layer::Memtable(memtable) => {
                 for (answer, (key, _)) in answers.iter_mut().zip(&below) {
-                    let op = memtable.read(key, before);
-                    *answer = op.map(|op| op.value().map(Slice::copy));
+                    let message = memtable.read(key, before);
+                    *answer = message.map(|message| message.value().map(Slice::copy));
                 }
             }
             Layer::Run(run) => run.multi_get(&below, before, &mut answers)?,

@@ -10,8 +10,7 @@ pub mod yielding;
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
-use terrapin_memtable::Op;
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Result, mutant};
 use terrapin_wal::{Append, Appended, Log};
 
 use crate::api::batch::{Batch, check_sizes};
@@ -47,22 +46,22 @@ impl Core {
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
-        op: Op<'_>,
+        message: Message<'_>,
         durability: Durability,
     ) -> Result<()> {
-        check_sizes(key, op)?;
+        check_sizes(key, message)?;
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let log = self.log()?;
-        let value = op.value().unwrap_or_default();
+        let value = message.value().unwrap_or_default();
         let bytes = key.len() + value.len();
-        let frees = matches!(op, Op::Delete);
+        let frees = message.is_delete();
         let early = mutant::active(46).then(|| self.state.load_full());
         let mut patience = Patience::default();
         let admitted = self.admit(shared, bytes as u64, frees, &mut patience)?;
-        let head = match op {
-            Op::Put(_) => Head::put(shared.id, key.len()),
-            Op::Delete => Head::delete(shared.id),
+        let head = match message {
+            Message::Put(_) => Head::put(shared.id, key.len()),
+            Message::Delete => Head::delete(shared.id),
         };
         if durability == Durability::None {
             check_fits(
@@ -72,10 +71,10 @@ impl Core {
             )?;
         }
         let pieces = [head.bytes(), key, value];
-        let (kind, payload) = match (durability, op) {
+        let (kind, payload) = match (durability, message) {
             (Durability::None, _) => (UNLOGGED, &pieces[..0]),
-            (_, Op::Put(_)) => (PUT, &pieces[..]),
-            (_, Op::Delete) => (DELETE, &pieces[..2]),
+            (_, Message::Put(_)) => (PUT, &pieces[..]),
+            (_, Message::Delete) => (DELETE, &pieces[..2]),
         };
         let mut loaded = admitted.state;
         let appended = match log.try_append(kind, payload) {
@@ -97,7 +96,7 @@ impl Core {
                 &Operation {
                     keyspace: shared.id,
                     key,
-                    op,
+                    message,
                 },
                 appended.lsn,
                 durability,
@@ -105,12 +104,12 @@ impl Core {
             log.publish(&appended);
             admitted.looks && wants_seal(&state, shared.id)
         };
-        match op {
-            Op::Put(_) => self.counters.puts.add(1),
-            Op::Delete => self.counters.deletes.add(1),
+        match message {
+            Message::Put(_) => self.counters.puts.add(1),
+            Message::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes as u64);
-        let is_put = matches!(op, Op::Put(_));
+        let is_put = matches!(message, Message::Put(_));
         shared.counters.wrote(is_put, bytes as u64);
         self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
@@ -173,8 +172,8 @@ impl Core {
                 .flatten()
             {
                 enter(self, &state, &operation, appended.lsn, durability);
-                let is_put = matches!(operation.op, Op::Put(_));
-                let size = operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
+                let is_put = matches!(operation.message, Message::Put(_));
+                let size = operation.key.len() + operation.message.value_bytes();
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
                     let counters = &keyspace.shared.counters;
                     counters.wrote(is_put, size as u64);
@@ -226,7 +225,7 @@ impl Core {
                 bytes = 0;
             }
             last = Some(operation.keyspace);
-            bytes += (operation.key.len() + operation.op.value().map_or(0, <[u8]>::len)) as u64;
+            bytes += (operation.key.len() + operation.message.value_bytes()) as u64;
         }
         if let Some(id) = last {
             looks |= admit(id, bytes)?;
@@ -453,7 +452,9 @@ pub(crate) fn enter(
     {
         memtable.unlogged.store(true, Ordering::Release);
     }
-    memtable.memtable.insert(operation.key, lsn, operation.op);
+    memtable
+        .memtable
+        .insert(operation.key, lsn, operation.message);
 }
 
 #[inline]

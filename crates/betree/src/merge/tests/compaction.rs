@@ -1,12 +1,12 @@
-//! Compactions against the same map: what they leave, and what they leave alone.
+//! Compactions compared with the same map: their result, and what they leave alone.
 
 use terrapin_structure::{Batch, Filled, ToCompact};
 
 use super::*;
 
 impl Tree {
-    /// Compacts one stretch; where the next begins, or none when nothing was left to do from there
-    /// on.
+    /// Compacts one stretch and returns where the next begins. Returns `None` if nothing was left
+    /// to compact.
     pub(super) fn compact(&mut self, from: &[u8], bytes_max: u64) -> Option<Option<Box<[u8]>>> {
         self.compact_span((from, None), bytes_max)
     }
@@ -26,7 +26,7 @@ impl Tree {
         Some(compaction.next)
     }
 
-    /// Compacts everything from a key on, stretch by stretch; how many those were.
+    /// Compacts everything from a key on, stretch by stretch, and returns the number of stretches.
     fn compact_all(&mut self, bytes_max: u64) -> usize {
         let (mut from, mut stretches) = (Box::default(), 0);
         while let Some(next) = self.compact(&from, bytes_max) {
@@ -46,7 +46,7 @@ impl Tree {
 }
 
 #[test]
-fn what_was_compacted_lies_in_leaves_whole_or_stretch_by_stretch() {
+fn a_compaction_moves_all_messages_to_leaves_whole_or_stretch_by_stretch() {
     for (seed, bytes_max) in [(21, u64::MAX), (22, 1), (23, 10_000), (24, 40_000)] {
         let mut random = Random(seed);
         let mut tree = grown(&mut random, [None, Some(130)][seed as usize % 2]);
@@ -79,7 +79,7 @@ fn what_was_compacted_lies_in_leaves_whole_or_stretch_by_stretch() {
 }
 
 #[test]
-fn a_stretch_leaves_what_lies_outside_it() {
+fn a_stretch_leaves_the_rest_alone() {
     let mut random = Random(25);
     let mut tree = grown(&mut random, None);
     let middle = key_of(10_000);
@@ -126,9 +126,9 @@ fn a_span_is_compacted_to_the_leaf_of_its_last_key_and_no_further() {
     }
 }
 
-/// A range that comes to a record in the end tells how many deletes it went over.
+/// A range that finally reaches a record reports how many deletes it passed.
 #[test]
-fn deletes_in_buffers_are_counted_as_they_are_gone_over_and_are_gone_once_compacted() {
+fn passed_deletes_are_counted_and_a_compaction_removes_them() {
     for direction in [Direction::Forward, Direction::Backward] {
         let mut tree = grown(&mut Random(28), None);
         let (low, high): (Vec<_>, Vec<_>) = tree
@@ -150,7 +150,7 @@ fn deletes_in_buffers_are_counted_as_they_are_gone_over_and_are_gone_once_compac
             passed
         };
         assert!(passed(&tree) > gone.len() as u64 / 2, "{}", passed(&tree));
-        // Who wants nothing so far on does not go over them.
+        // A reader with a nearer bound does not pass them.
         let front = match direction {
             Direction::Forward => gone.first(),
             Direction::Backward => gone.last(),
@@ -177,7 +177,7 @@ fn trees_without_buffers_have_nothing_to_compact() {
 }
 
 #[test]
-fn a_compaction_that_is_given_up_gives_back_its_pages() {
+fn an_abandoned_compaction_gives_back_its_pages() {
     let mut random = Random(26);
     let mut tree = grown(&mut random, None);
     let live = tree.store.live_bytes();

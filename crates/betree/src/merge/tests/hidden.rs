@@ -1,4 +1,4 @@
-//! What messages hide: sums in the root say how much of a tree readers see, and deletes give space
+//! What messages hide. The sums in the root say how much of a tree readers see. Deletes give space
 //! back, however long records are.
 
 use super::*;
@@ -10,7 +10,7 @@ const GROUP_BYTES: u64 = 8 << 10;
 struct Kind {
     records: u64,
     key_bytes: usize,
-    /// Bytes of a record's value, by its number.
+    /// Bytes of a record's value, by the record's number.
     value_bytes: fn(u64) -> usize,
 }
 
@@ -30,7 +30,7 @@ const UNEVEN: Kind = Kind {
     key_bytes: 8,
     value_bytes: |i| if i % 100 == 7 { 4000 } else { 12 },
 };
-/// None is as long as a block, but one in ten is much longer than the others.
+/// No record is as long as a block, but one in ten is much longer than the others.
 const UNEVEN_SHORT: Kind = Kind {
     records: 6000,
     key_bytes: 8,
@@ -54,7 +54,7 @@ impl Kind {
         (self.key(i), Some(vec![i as u8; (self.value_bytes)(i)]))
     }
 
-    /// All records, in memtables of some groups each.
+    /// A tree of all records, merged in memtables of some groups each.
     fn loaded(self) -> Tree {
         let mut tree = Tree::new(GROUP_BYTES, 8, Some(130));
         let mut memtable = Map::new();
@@ -86,8 +86,8 @@ impl Tree {
         records.map(|(k, v)| (k.len() + v.len()) as u64).sum()
     }
 
-    /// That the sums know within a tenth of all there is how much of it readers see, or nearly so
-    /// where that goes by samples.
+    /// Checks how many bytes readers see by the sums. They must be exact within a tenth of all
+    /// bytes, or nearly so if they come from samples.
     fn check_live(&self, what: &str) {
         let (sums, truth) = (self.sums(), self.oracle_bytes());
         assert_eq!(self.version.live_bytes().unwrap(), sums.live_bytes());
@@ -103,7 +103,7 @@ impl Tree {
         assert!(stats.superseded_bytes >= sums.hidden_bytes);
     }
 
-    /// That of what the tree holds not much more than the accepted share is hidden.
+    /// Checks that hidden bytes are not much more than the accepted share of the tree.
     fn check_space(&self, what: &str) {
         let (sums, truth) = (self.sums(), self.oracle_bytes());
         let held = sums.leaf_bytes + sums.buffered_bytes;
@@ -154,10 +154,10 @@ fn long_records_that_short_ones_replace_give_space_back() {
     }
 }
 
-/// A message hides the next older record of its key and no other: were all older ones counted,
-/// deletes and puts by turns would be flushed for ever.
+/// A message hides the next older record of its key and no other. If all older records counted,
+/// alternating deletes and puts would always be flushed.
 #[test]
-fn what_is_deleted_and_put_again_counts_once() {
+fn a_key_deleted_and_put_again_counts_once() {
     for kind in [LONG, UNEVEN, LONG_KEYS] {
         let mut tree = kind.loaded();
         let mut random = Random(7);
@@ -175,8 +175,8 @@ fn what_is_deleted_and_put_again_counts_once() {
     }
 }
 
-/// Deletes of keys that are not there hide nothing, as far as filters tell, and short records are
-/// as long as others.
+/// Deletes of absent keys hide nothing if filters deny the keys. Short records count with the mean
+/// length.
 #[test]
 fn puts_of_new_keys_among_long_records_hide_nothing() {
     let mut tree = UNEVEN.loaded();

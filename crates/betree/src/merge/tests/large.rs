@@ -1,4 +1,4 @@
-//! As much as comes in at once at most.
+//! The largest input that can come in at once.
 
 use super::*;
 
@@ -13,13 +13,13 @@ fn the_largest_memtable_of_records_of_more_than_half_a_leaf_is_merged() {
     tree.merge(&messages);
     let stats = tree.version.stats().unwrap();
     assert!(stats.groups > UNITS, "{} leaves", stats.groups);
-    // And into a tree that is there.
+    // The same into a tree that is there already.
     let every_other = messages.keys().step_by(2);
     tree.merge(&every_other.map(|key| (key.clone(), None)).collect());
 }
 
-/// Nodes were split on account of their size until they had two children each: such a tree would
-/// soon be as high as one may be.
+/// Regression: nodes were split because of their size until they had two children each. Such a tree
+/// soon reaches the greatest height.
 #[test]
 fn trees_of_the_longest_keys_have_four_children_a_node() {
     const LEAVES: u64 = 64;
@@ -34,7 +34,7 @@ fn trees_of_the_longest_keys_have_four_children_a_node() {
     let stats = tree.version.stats().unwrap();
     assert_eq!(stats.groups, LEAVES);
     assert!(stats.height <= 3, "{stats:?}");
-    // The same of nodes that grow, whose buffers have long keys as well.
+    // The same for nodes that grow, whose buffers have long keys as well.
     for i in LEAVES..3 * LEAVES {
         tree.merge(&Map::from([(key(i * 7919 % 1000 + 1000), Some(vec![8]))]));
     }

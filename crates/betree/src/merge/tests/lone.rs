@@ -1,5 +1,5 @@
-//! A node beside others that has one child, and a buffer for it. No merge writes one, but a page
-//! may say so, and its sums be right (D8).
+//! A node with one child and a buffer, beside other nodes. No merge writes such a node, but a page
+//! may claim it, with correct sums (D8).
 
 use super::short::{broad, children, two_groups};
 use super::*;
@@ -7,8 +7,8 @@ use terrapin_disk::LongBox;
 
 use crate::node::{Pivot, Segment};
 
-/// A root above two parts of a tree, each with what its root's buffer holds for it: cut before the
-/// child of that number.
+/// A root above two parts of a tree, cut before child number `at`. Each part has the messages for
+/// it of the old root's buffer.
 fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
     let (root, height) = tree.root_node();
     let lower = root.pivots[at].lower.clone();
@@ -65,7 +65,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
 }
 
 #[test]
-fn what_is_buffered_for_an_only_child_outlives_its_union_with_others() {
+fn messages_for_an_only_child_survive_its_union_with_others() {
     for is_left in [true, false] {
         let mut random = Random(41);
         let mut tree = broad(&mut random);
@@ -78,8 +78,8 @@ fn what_is_buffered_for_an_only_child_outlives_its_union_with_others() {
         }
         let last = children(&tree).len() - 1;
         let (root, lower) = cut(&tree, if is_left { 1 } else { last });
-        // All that lies in the other part but some keys of one child: it becomes small, wants a
-        // neighbour, and is one node with that.
+        // Deletes all of the other part but some keys of one child. That part becomes small, and is
+        // united with its neighbour.
         let others = match is_left {
             true => tree.oracle.range(lower..),
             false => tree.oracle.range(..lower),

@@ -1,5 +1,5 @@
-//! A merge that panics half-way: what it has written is given back, nobody waits for it, and
-//! another succeeds.
+//! A merge that panics half-way. The pages that it wrote are given back, no worker waits for it,
+//! and another merge succeeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ fn a_merge_that_panics_gives_its_pages_back_and_another_succeeds() {
     for round in 0..24u64 {
         let messages = memtable(&mut random, Kind::Uniform, 6000, &tree);
         let (live, root) = (tree.store.live_bytes(), tree.version.root());
-        // Going on is fatal, after so many records.
+        // The cursor panics after this many records.
         let left = AtomicU64::new(1 + round * 3);
         let input = Arc::new(Watched {
             input: Input::new(&messages),

@@ -1,10 +1,10 @@
-//! Merges while space is short: a reserve of eight groups and a few nodes must do for one record
-//! (D10).
+//! Merges while disk space is short. A reserve of eight groups and a few nodes must suffice for one
+//! record (D10).
 
 use super::*;
 
-/// A tree of height 2 whose root has about as many children as a node can have, and buffers
-/// something for each of them.
+/// A tree of height 2. Its root has about as many children as a node can have, and buffered
+/// messages for each of them.
 pub(super) fn broad(random: &mut Random) -> Tree {
     let mut tree = Tree::new(8192, 16, None);
     for _ in 0..100 {
@@ -19,8 +19,8 @@ pub(super) fn two_groups(random: &mut Random) -> Map {
     (0..80).map(put).collect()
 }
 
-/// For each child of the root: a key that lies there, what the root buffers for it, and what its
-/// leaves hold, in bytes.
+/// For each child of the root: a key in its range, the bytes that the root buffers for it, and the
+/// bytes of its leaves.
 pub(super) fn children(tree: &Tree) -> Vec<(Vec<u8>, u64, u64)> {
     let (root, height) = tree.root_node();
     assert_eq!(height, 2);
@@ -58,7 +58,7 @@ fn a_delete_writes_less_than_the_reserve_holds_and_reaches_its_leaf() {
         assert!(after <= buffered, "the delete lies in a buffer");
     }
     tree.verify();
-    // What lies in the wrong levels by now does no harm.
+    // Messages in levels that are too small or too large do no harm.
     tree.options.space_is_short = false;
     for _ in 0..10 {
         tree.merge(&two_groups(&mut random));
@@ -67,7 +67,7 @@ fn a_delete_writes_less_than_the_reserve_holds_and_reaches_its_leaf() {
 }
 
 #[test]
-fn what_only_buffers_hold_stays_where_the_memtable_brings_nothing() {
+fn messages_in_buffers_stay_where_the_memtable_has_no_record() {
     let mut tree = broad(&mut Random(32));
     let before = tree.references.clone();
     tree.options.space_is_short = true;

@@ -1,13 +1,13 @@
-//! A memtable that tells of every step of its cursors.
+//! A memtable that reports every step of its cursors.
 
 use std::sync::Arc;
 
 use super::*;
 
-/// What is called before a cursor goes on.
+/// Called before a cursor moves.
 pub(super) type BeforeStep = Arc<dyn Fn() + Send + Sync>;
 
-/// A memtable whose cursors call a function before they go on.
+/// A memtable whose cursors call a function before they move.
 pub(super) struct Watched {
     pub(super) input: Arc<Input>,
     pub(super) before_step: BeforeStep,

@@ -1,17 +1,17 @@
-//! A merge that several workers do together, and what of it they may do side by side.
+//! A merge with several workers, and the work that they can do in parallel.
 
 use std::sync::{Mutex, OnceLock, Weak};
 
 use super::watched::Watched;
 use super::*;
 
-/// So many records, of which thirty fill a leaf of 2 KiB.
+/// `count` records, of which thirty fill a leaf of 2 KiB.
 fn small_records(count: u32) -> Map {
     let record = |i: u32| (i.to_be_bytes().to_vec(), Some(vec![7; 60]));
     (0..count).map(record).collect()
 }
 
-/// Three workers do a merge.
+/// Three workers run a merge.
 fn together(merge: &dyn Merge) {
     let work = || {
         loop {
@@ -34,7 +34,7 @@ fn together(merge: &dyn Merge) {
 }
 
 #[test]
-fn workers_together_do_what_one_does() {
+fn several_workers_make_the_same_tree_as_one() {
     let mut random = Random(10);
     let mut tree = Tree::new(2048, 8, Some(130));
     for round in 0..40 {
@@ -52,11 +52,11 @@ fn workers_together_do_what_one_does() {
 }
 
 #[test]
-fn a_worker_that_finds_every_task_taken_waits_until_there_is_one() {
+fn a_worker_without_a_task_waits_until_there_is_one() {
     let mut tree = Tree::new(2048, 8, None);
     let messages = small_records(600);
-    // The one task is being done while its memtable's cursor goes on, so who comes then has nothing
-    // to do.
+    // The only task is in progress while its memtable's cursor moves. So a worker that comes then
+    // has nothing to do.
     let second: Arc<OnceLock<Weak<dyn Merge>>> = Arc::default();
     let waiting = Arc::new(Mutex::new(None));
     let (merge_of_second, told) = (second.clone(), waiting.clone());
@@ -89,7 +89,7 @@ fn a_worker_that_finds_every_task_taken_waits_until_there_is_one() {
 }
 
 #[test]
-fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
+fn a_large_memtable_for_an_empty_tree_is_written_in_parallel_parts() {
     let mut tree = Tree::new(2048, 8, None);
     let tasks = |count: u32, space_is_short: bool| {
         let merge = tree.tree_merge(&small_records(count), Root::Empty, space_is_short);
@@ -102,7 +102,7 @@ fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
     assert_eq!(tasks(5000, false), 8);
     assert_eq!(tasks(5000, true), 1);
     tree.merge(&small_records(5000));
-    // What deletes everything in some of the parts.
+    // Deletes everything in some of the parts.
     let mut tree = Tree::new(2048, 8, None);
     let mut deletes = small_records(5000);
     for (number, value) in deletes.values_mut().enumerate() {
@@ -118,7 +118,7 @@ fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
 }
 
 #[test]
-fn a_large_level_is_written_in_parts_side_by_side() {
+fn a_large_level_is_written_in_parallel_parts() {
     let group_bytes = 16 << 10;
     let records = |step: u32, count: u32, byte: u8| -> Map {
         let record = |i: u32| ((i * step).to_be_bytes().to_vec(), Some(vec![byte; 100]));

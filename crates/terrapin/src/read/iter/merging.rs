@@ -4,8 +4,8 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result};
-use terrapin_memtable::{Cursor, Op};
+use terrapin_base::{Lsn, Message, Result};
+use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
 use super::copied;
@@ -173,7 +173,7 @@ pub(super) struct Merging<'a> {
 /// What is merged with a tree: it stands on a key, or at its end.
 trait Source {
     fn key(&self) -> Option<&[u8]>;
-    fn op(&self) -> Op<'_>;
+    fn message(&self) -> Message<'_>;
     fn go_on(&mut self, direction: Direction) -> Result<()>;
 }
 
@@ -184,8 +184,8 @@ impl Source for Cursor<'_> {
     }
 
     #[inline]
-    fn op(&self) -> Op<'_> {
-        Cursor::op(self)
+    fn message(&self) -> Message<'_> {
+        Cursor::message(self)
     }
 
     #[inline]
@@ -213,10 +213,10 @@ impl Source for Above<'_> {
         }
     }
 
-    fn op(&self) -> Op<'_> {
+    fn message(&self) -> Message<'_> {
         match self {
-            Above::Memtable(cursor) => cursor.op(),
-            Above::Run(run) => run.op(),
+            Above::Memtable(cursor) => cursor.message(),
+            Above::Run(run) => run.message(),
         }
     }
 
@@ -295,15 +295,15 @@ impl Merging<'_> {
             let Some((place, key)) = first else {
                 return Ok(true);
             };
-            match sources[place].as_ref().map(S::op) {
-                Some(Op::Put(mut value)) => {
+            match sources[place].as_ref().map(S::message) {
+                Some(Message::Put(mut value)) => {
                     if chunk.keys_only() {
                         value = &[];
                     }
                     chunk.push(key, value, 0);
                 }
                 // The active memtable is the first of them.
-                Some(Op::Delete) if place == 0 => *passed += 1,
+                Some(Message::Delete) if place == 0 => *passed += 1,
                 _ => {}
             }
             scan.skip(key);

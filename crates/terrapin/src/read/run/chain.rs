@@ -14,8 +14,7 @@
 use std::ops::Range;
 
 use terrapin_base::codec::{Reader, put_varint, varint_bytes};
-use terrapin_base::{Lsn, Result, mutant};
-use terrapin_memtable::Op;
+use terrapin_base::{Lsn, Message, Result, mutant};
 
 /// A chain of more bytes is long: a read of one version would decode too much of others.
 const SHORT_BYTES_MAX: usize = 4 << 10;
@@ -26,32 +25,32 @@ const LONG: u8 = 1;
 /// (as a range of `moments`) that see it. A moment is an exclusive LSN bound; moments are in
 /// ascending order. O(versions + versions kept · log moments).
 pub(super) fn kept<'a>(
-    mut versions: impl Iterator<Item = (Lsn, Op<'a>)>,
+    mut versions: impl Iterator<Item = (Lsn, Message<'a>)>,
     moments: &[Lsn],
-) -> impl Iterator<Item = (Lsn, Op<'a>, Range<usize>)> {
+) -> impl Iterator<Item = (Lsn, Message<'a>, Range<usize>)> {
     // Moments from here on see a newer version.
     let mut end = moments.len();
     std::iter::from_fn(move || {
         loop {
             let last = *moments[..end].last()?;
-            let (lsn, op) = versions.next()?;
+            let (lsn, message) = versions.next()?;
             if lsn >= last {
                 continue;
             }
             let from = moments[..end - 1].partition_point(|moment| *moment <= lsn);
             let seen_by = from..end;
             end = from;
-            return Some((lsn, op, seen_by));
+            return Some((lsn, message, seen_by));
         }
     })
 }
 
 /// Bytes of a short chain of these versions; none where the chain is long.
-pub(super) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Op<'a>)>) -> Option<usize> {
+pub(super) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>) -> Option<usize> {
     let (mut bytes, mut newer) = (1, None);
-    for (lsn, op) in versions {
-        let value = op.value().unwrap_or_default();
-        bytes += varint_bytes(shown(lsn, newer)) + varint_bytes(what(op)) + value.len();
+    for (lsn, message) in versions {
+        let value = message.value().unwrap_or_default();
+        bytes += varint_bytes(shown(lsn, newer)) + varint_bytes(what(message)) + value.len();
         if bytes > SHORT_BYTES_MAX {
             return None;
         }
@@ -61,13 +60,13 @@ pub(super) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Op<'a>)>) -> 
 }
 
 /// Writes a short chain.
-pub(super) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Op<'a>)>, out: &mut Vec<u8>) {
+pub(super) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>, out: &mut Vec<u8>) {
     out.push(SHORT);
     let mut newer = None;
-    for (lsn, op) in versions {
+    for (lsn, message) in versions {
         put_varint(out, shown(lsn, newer));
-        put_varint(out, what(op));
-        out.extend_from_slice(op.value().unwrap_or_default());
+        put_varint(out, what(message));
+        out.extend_from_slice(message.value().unwrap_or_default());
         newer = Some(lsn);
     }
 }
@@ -83,9 +82,15 @@ fn shown(lsn: Lsn, newer: Option<Lsn>) -> u64 {
     newer.map_or(lsn.0, |newer| newer.0 - lsn.0)
 }
 
-fn what(op: Op<'_>) -> u64 {
-    let bytes = op.value().map_or(0, <[u8]>::len) as u64;
-    bytes << 1 | u64::from(op == Op::Delete)
+fn what(message: Message<'_>) -> u64 {
+    (message.value_bytes() as u64) << 1 | u64::from(delete_bit(message))
+}
+
+fn delete_bit(message: Message<'_>) -> u8 {
+    match message {
+        Message::Put(_) => 0,
+        Message::Delete => 1,
+    }
 }
 
 /// What a record says of its key at a moment.
@@ -94,7 +99,7 @@ pub(super) enum Said<'a> {
     /// Every version is of later.
     Nothing,
     /// This one counts.
-    Op(Op<'a>),
+    Message(Message<'a>),
     /// The chain of that number has it.
     Long(u64),
 }
@@ -119,9 +124,9 @@ pub(super) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
         let bytes = usize::try_from(what >> 1).map_err(|_| reader.corrupt("length too large"))?;
         let value = reader.bytes(bytes)?;
         if Lsn(lsn) < before || mutant::active(47) {
-            return Ok(Said::Op(match what & 1 {
-                0 => Op::Put(value),
-                _ => Op::Delete,
+            return Ok(Said::Message(match what & 1 {
+                0 => Message::Put(value),
+                _ => Message::Delete,
             }));
         }
         newer = Some(lsn);
@@ -133,11 +138,11 @@ pub(super) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
 pub(super) const LONG_KEY_BYTES: usize = 17;
 
 /// The key of a version of a long chain.
-pub(super) fn long_key(number: u64, lsn: Lsn, op: Op<'_>) -> [u8; LONG_KEY_BYTES] {
+pub(super) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG_KEY_BYTES] {
     let mut key = [0; LONG_KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
     key[8..16].copy_from_slice(&(!lsn.0).to_be_bytes());
-    key[16] = u8::from(op == Op::Delete);
+    key[16] = delete_bit(message);
     key
 }
 
@@ -148,15 +153,15 @@ pub(super) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTE
         true => before.0,
         false => before.0.checked_sub(1)?,
     };
-    let from = long_key(number, Lsn(newest), Op::Put(&[]));
+    let from = long_key(number, Lsn(newest), Message::Put(&[]));
     Some((from, number.saturating_add(1).to_be_bytes()))
 }
 
 /// What a record of the second tree says.
-pub(super) fn long_op<'a>(key: &[u8], value: &'a [u8]) -> Result<Op<'a>> {
+pub(super) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<Message<'a>> {
     match key {
-        [.., 0] if key.len() == LONG_KEY_BYTES => Ok(Op::Put(value)),
-        [.., 1] if key.len() == LONG_KEY_BYTES => Ok(Op::Delete),
+        [.., 0] if key.len() == LONG_KEY_BYTES => Ok(Message::Put(value)),
+        [.., 1] if key.len() == LONG_KEY_BYTES => Ok(Message::Delete),
         _ => Err(Reader::new("a run for snapshots", key).corrupt("a version of an unknown kind")),
     }
 }
@@ -169,19 +174,21 @@ mod tests {
         bounds.iter().copied().map(Lsn).collect()
     }
 
-    fn versions<'a>(all: &'a [(u64, Op<'a>)]) -> impl Iterator<Item = (Lsn, Op<'a>)> + Clone {
-        all.iter().map(|&(lsn, op)| (Lsn(lsn), op))
+    fn versions<'a>(
+        all: &'a [(u64, Message<'a>)],
+    ) -> impl Iterator<Item = (Lsn, Message<'a>)> + Clone {
+        all.iter().map(|&(lsn, message)| (Lsn(lsn), message))
     }
 
     #[test]
     fn a_version_is_kept_where_a_moment_sees_it_and_of_one_batch_the_last_operation() {
         let all = [
-            (90, Op::Delete),
-            (70, Op::Put(b"c")),
-            (70, Op::Put(b"before c in its batch")),
-            (50, Op::Put(b"b")),
-            (40, Op::Put(b"nobody's")),
-            (30, Op::Put(b"a")),
+            (90, Message::Delete),
+            (70, Message::Put(b"c")),
+            (70, Message::Put(b"before c in its batch")),
+            (50, Message::Put(b"b")),
+            (40, Message::Put(b"nobody's")),
+            (30, Message::Put(b"a")),
         ];
         for (moments, expected) in [
             (vec![30], vec![]),
@@ -193,8 +200,8 @@ mod tests {
         ] {
             let moments = lsns(&moments);
             let kept: Vec<_> = kept(versions(&all), &moments)
-                .map(|(lsn, op, seen_by)| {
-                    assert!(op != Op::Put(b"before c in its batch"));
+                .map(|(lsn, message, seen_by)| {
+                    assert!(message != Message::Put(b"before c in its batch"));
                     (lsn.0, seen_by)
                 })
                 .collect();
@@ -205,17 +212,17 @@ mod tests {
     #[test]
     fn a_short_chain_says_at_each_moment_what_its_versions_said() {
         let all = [
-            (u64::MAX - 1, Op::Put(b"new")),
-            (300, Op::Delete),
-            (299, Op::Put(b"")),
-            (7, Op::Put(&[1; 300])),
+            (u64::MAX - 1, Message::Put(b"new")),
+            (300, Message::Delete),
+            (299, Message::Put(b"")),
+            (7, Message::Put(&[1; 300])),
         ];
         let mut record = Vec::new();
         put_short(versions(&all), &mut record);
         assert_eq!(short_bytes(versions(&all)), Some(record.len()));
         for before in [0, 7, 8, 299, 300, 301, 1 << 40, u64::MAX] {
             let expected = all.iter().find(|(lsn, _)| *lsn < before);
-            let expected = expected.map_or(Said::Nothing, |(_, op)| Said::Op(*op));
+            let expected = expected.map_or(Said::Nothing, |(_, message)| Said::Message(*message));
             assert_eq!(look(&record, Lsn(before)).unwrap(), expected, "{before}");
         }
         for bytes in 0..record.len() {
@@ -229,13 +236,13 @@ mod tests {
     #[test]
     fn a_long_chain_stands_in_the_order_of_its_moments() {
         let value = [0; SHORT_BYTES_MAX];
-        assert_eq!(short_bytes(versions(&[(1, Op::Put(&value))])), None);
+        assert_eq!(short_bytes(versions(&[(1, Message::Put(&value))])), None);
         let mut record = Vec::new();
         put_long(9, &mut record);
         assert_eq!(look(&record, Lsn(0)).unwrap(), Said::Long(9));
         let (newer, older) = (
-            long_key(9, Lsn(20), Op::Delete),
-            long_key(9, Lsn(10), Op::Put(&[])),
+            long_key(9, Lsn(20), Message::Delete),
+            long_key(9, Lsn(10), Message::Put(&[])),
         );
         assert!(newer < older);
         for (before, finds) in [
@@ -250,8 +257,8 @@ mod tests {
             assert!(older[..] < until[..]);
         }
         assert!(long_place(9, Lsn(0)).is_none());
-        assert_eq!(long_op(&newer, b"").unwrap(), Op::Delete);
-        assert_eq!(long_op(&older, b"x").unwrap(), Op::Put(b"x"));
-        assert!(long_op(&older[..16], b"x").is_err());
+        assert_eq!(long_message(&newer, b"").unwrap(), Message::Delete);
+        assert_eq!(long_message(&older, b"x").unwrap(), Message::Put(b"x"));
+        assert!(long_message(&older[..16], b"x").is_err());
     }
 }

@@ -21,8 +21,8 @@ mod write;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result, Slice};
-use terrapin_memtable::{Estimate, Op};
+use terrapin_base::{Lsn, Message, Result, Slice};
+use terrapin_memtable::Estimate;
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Direction, KeyBounds, Version};
 
@@ -102,10 +102,10 @@ impl Run {
     }
 
     fn answer(&self, record: &[u8], before: Lsn) -> Result<Answer> {
-        let value = |op: Op<'_>| op.value().map(Slice::copy);
+        let value = |message: Message<'_>| message.value().map(Slice::copy);
         match look(record, before)? {
             Said::Nothing => Ok(None),
-            Said::Op(op) => Ok(Some(value(op))),
+            Said::Message(message) => Ok(Some(value(message))),
             Said::Long(number) => self.in_long(number, before, value),
         }
     }
@@ -115,7 +115,7 @@ impl Run {
         &self,
         number: u64,
         before: Lsn,
-        take: impl FnOnce(Op<'_>) -> R,
+        take: impl FnOnce(Message<'_>) -> R,
     ) -> Result<Option<R>> {
         let (Some(long), Some((from, until))) = (&self.long, chain::long_place(number, before))
         else {
@@ -124,7 +124,7 @@ impl Run {
         let bounds = (Bound::Included(&from[..]), Bound::Excluded(&until[..]));
         let mut scan = long.scan_expecting(bounds, Direction::Forward, 1)?;
         match scan.next()? {
-            Some((key, value)) => Ok(Some(take(chain::long_op(key, value)?))),
+            Some((key, value)) => Ok(Some(take(chain::long_message(key, value)?))),
             None => Ok(None),
         }
     }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result};
-use terrapin_memtable::Op;
+use terrapin_base::{Lsn, Message, Result};
 use terrapin_structure::Scan;
 
 use super::Run;
@@ -59,10 +58,10 @@ impl RunScan {
     }
 
     /// What the run says of that key.
-    pub fn op(&self) -> Op<'_> {
+    pub fn message(&self) -> Message<'_> {
         match self.at {
-            At::Put => Op::Put(&self.value),
-            _ => Op::Delete,
+            At::Put => Message::Put(&self.value),
+            _ => Message::Delete,
         }
     }
 
@@ -74,19 +73,19 @@ impl RunScan {
                 return Ok(());
             };
             let value = &mut self.value;
-            let mut take = |op: Op<'_>| {
+            let mut take = |message: Message<'_>| {
                 value.clear();
-                match op {
-                    Op::Put(bytes) => {
+                match message {
+                    Message::Put(bytes) => {
                         value.extend_from_slice(bytes);
                         At::Put
                     }
-                    Op::Delete => At::Delete,
+                    Message::Delete => At::Delete,
                 }
             };
             let at = match look(record, self.before)? {
                 Said::Nothing => None,
-                Said::Op(op) => Some(take(op)),
+                Said::Message(message) => Some(take(message)),
                 Said::Long(number) => self.run.in_long(number, self.before, take)?,
             };
             if let Some(at) = at {

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
-use terrapin_memtable::{Estimate as Counted, Memtable, Op, OwnedCursor, OwnedVersions};
+use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, mutant};
+use terrapin_memtable::{Estimate as Counted, Memtable, OwnedCursor, OwnedVersions};
 use terrapin_pages::PrivatePages;
-use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, Message, MessageCursor, Version};
+use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, MessageCursor, Version};
 
 use super::chain::{kept, long_key, put_long, put_short, short_bytes};
 use super::{Run, Seen};
@@ -205,15 +205,15 @@ impl Measure {
                 return Some(self.finish());
             };
             let versions = || kept(self.cursor.versions(), &self.moments);
-            let short = short_bytes(versions().map(|(lsn, op, _)| (lsn, op)));
+            let short = short_bytes(versions().map(|(lsn, message, _)| (lsn, message)));
             let is_long = short.is_none();
             let mut is_kept = false;
-            for (_, op, seen_by) in versions() {
+            for (_, message, seen_by) in versions() {
                 is_kept = true;
-                let value = op.value().map_or(0, <[u8]>::len);
-                let (records, tombstones) = match op {
-                    Op::Put(_) => (1, 0),
-                    Op::Delete => (0, 1),
+                let value = message.value_bytes();
+                let (records, tombstones) = match message {
+                    Message::Put(_) => (1, 0),
+                    Message::Delete => (0, 1),
                 };
                 let bytes = (key.len() + value) as i64;
                 let begin = &mut self.changes[seen_by.start];
@@ -341,8 +341,10 @@ impl ChainCursor {
     fn look(&mut self) {
         self.is_inside = false;
         while let Some(key) = self.cursor.key() {
-            let versions =
-                || kept(self.cursor.versions(), &self.input.moments).map(|(lsn, op, _)| (lsn, op));
+            let versions = || {
+                kept(self.cursor.versions(), &self.input.moments)
+                    .map(|(lsn, message, _)| (lsn, message))
+            };
             self.is_long = short_bytes(versions()).is_none();
             match self.input.part {
                 Part::Keys if versions().next().is_some() => {
@@ -378,18 +380,18 @@ impl ChainCursor {
         let Some(last) = moments.last() else {
             return false;
         };
-        let Some((lsn, op)) = versions.below(*last) else {
+        let Some((lsn, message)) = versions.below(*last) else {
             return false;
         };
         *end = moments.partition_point(|moment| *moment <= lsn);
         let record = &mut self.record;
         record.key.clear();
-        let key = long_key(self.chains, lsn, op);
+        let key = long_key(self.chains, lsn, message);
         record.key.extend_from_slice(&key);
         record.value.clear();
         record
             .value
-            .extend_from_slice(op.value().unwrap_or_default());
+            .extend_from_slice(message.value().unwrap_or_default());
         self.shown();
         true
     }

@@ -1,30 +1,30 @@
-//! A small number for each living thread, so that it can own a slot of every memtable without
+//! A small number for each living thread, by which it owns a slot of every memtable without
 //! locking.
 //!
-//! A thread takes the lowest free number when it first asks and gives it back when it ends. Two
-//! living threads never have the same number, and a number's next owner sees everything that the
-//! last one did (release on giving back, acquire on taking): this is what lets a slot be plain
-//! memory. Threads beyond [`OWNED`], and threads that are ending, get one of the numbers that are
-//! shared, by turns; who has such a number locks.
+//! A thread takes the lowest free number when it first asks, and gives it back when it ends. Two
+//! living threads never have the same number. The next owner of a number sees everything that the
+//! last owner did (release on giving back, acquire on taking). So a slot can be plain memory.
+//! Threads beyond [`OWNED`], and threads that are ending, get one of the shared numbers in turn. A
+//! thread with a shared number locks.
 
 use terrapin_base::sync::{AtomicU32, Ordering, thread_local};
 
-/// How many threads at a time can have a number of their own.
+/// How many threads can have a number of their own at a time.
 pub(crate) const OWNED: usize = 32;
-/// Numbers behind these that any thread may have.
+/// How many further numbers threads share.
 pub(crate) const SHARED: usize = 8;
 
-/// A bit for each number in use.
+/// One bit for each own number in use.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
-/// Shared numbers that were given out so far.
+/// How often a shared number was handed out.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 
 /// A thread's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
-    /// Below [`OWNED`]: no other living thread has it.
+    /// Below [`OWNED`]: no other living thread has this number.
     Own(usize),
-    /// From [`OWNED`] on: others may have it, too.
+    /// From [`OWNED`] on: other threads may have this number too.
     Shared(usize),
 }
 
@@ -35,9 +35,9 @@ impl Number {
     }
 }
 
-struct Held(Number);
+struct Lease(Number);
 
-impl Held {
+impl Lease {
     fn take() -> Self {
         let mut taken = TAKEN.load(Ordering::Relaxed);
         while taken != u32::MAX {
@@ -48,15 +48,15 @@ impl Held {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Held(Number::Own(number as usize)),
+                Ok(_) => return Lease(Number::Own(number as usize)),
                 Err(now) => taken = now,
             }
         }
-        Held(Number::shared())
+        Lease(Number::shared())
     }
 }
 
-impl Drop for Held {
+impl Drop for Lease {
     fn drop(&mut self) {
         if let Number::Own(number) = self.0 {
             TAKEN.fetch_and(!(1 << number), Ordering::Release);
@@ -65,14 +65,14 @@ impl Drop for Held {
 }
 
 thread_local! {
-    static NUMBER: Held = Held::take();
+    static NUMBER: Lease = Lease::take();
 }
 
-/// The number of the current thread; always the same for a thread until it ends.
+/// The number of the current thread. It stays the same until the thread ends.
 #[inline]
 pub(crate) fn current() -> Number {
     NUMBER
-        .try_with(|held| held.0)
+        .try_with(|lease| lease.0)
         .unwrap_or_else(|_| Number::shared())
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn living_threads_have_different_numbers_and_surplus_ones_share() {
+    fn living_threads_have_different_numbers_and_surplus_threads_share() {
         let threads = OWNED + 4;
         let barrier = Barrier::new(threads);
         let numbers: Vec<Number> = std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ mod tests {
                 }
             })
             .collect();
-        // Other tests' threads may hold some as well.
+        // Threads of other tests may have some numbers as well.
         assert!(own.len() <= OWNED && !own.is_empty());
         let count = own.len();
         own.sort_unstable();

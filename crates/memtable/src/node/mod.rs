@@ -2,20 +2,22 @@
 //!
 //! After Leis et al., "The Adaptive Radix Tree" (2013, §III), with three differences:
 //!
-//! * **A node's place never changes.** It stores the absolute `depth` of the byte on which it
-//!   branches, and a leaf below it whose key spells the path; where its compressed path *starts*
-//!   follows from the way one came. Splitting a path thus only puts a new node above: the node
-//!   below is neither changed nor locked. The last [`TAIL_BYTES`] bytes of the path stand in the
-//!   node too, so that the leaf is rarely looked at. Paths of any length cost the same.
+//! * **A node's path never changes.** A node stores the absolute `depth` of the byte on which it
+//!   branches. It also stores a leaf below it whose key spells the path. The start of its
+//!   compressed path follows from the way that a reader came. So splitting a path only puts a new
+//!   node above: the node below is neither changed nor locked. The node also holds the last
+//!   [`TAIL_BYTES`] bytes of its path, so that the leaf is rarely visited. Paths of any length cost
+//!   the same.
 //! * **A key may be a prefix of another.** The key that ends at `depth` is the node's *terminal*.
-//!   It is then also the leaf that spells the path: one tagged pointer says both.
-//! * **The third size has a bitmap** of the bytes that are present, and its children in order,
-//!   instead of a table of 256 places: 448 bytes, not 704; a find touches two cache lines, not
-//!   three; and scans go from child to child.
+//!   Then it is also the leaf that spells the path, and one tagged pointer says both.
+//! * **The third size has a bitmap** of its bytes, and its children in order, instead of a table of
+//!   256 indexes. It takes 448 bytes instead of 704. A find touches two cache lines instead of
+//!   three, and scans go from child to child.
 //!
-//! Entries are kept in byte order in all sizes. A node's position of an entry is a number that
-//! orders before and after alike: 1 for the terminal, byte + 2 for a child. See `lock` for who may
-//! read and write what.
+//! All sizes keep entries in byte order. The position of an entry is a number with the same order:
+//! 1 for the terminal, byte + 2 for a child. The locking rules are in `lock`.
+
+mod entries;
 
 use std::marker::PhantomData;
 use std::mem::{offset_of, size_of};
@@ -27,13 +29,13 @@ use terrapin_base::sync::{
 };
 use terrapin_disk::prefetch;
 
-use crate::bytes::{
-    common, insert_key, is_present, next_present, popcount, previous_present, rank, simd,
-};
+use crate::bytes::{common, insert_key, is_present, next_present, rank, simd};
 use crate::leaf::LeafRef;
-use crate::lock::{Held, Version, VersionLock};
+use crate::lock::{NodeGuard, Version, VersionLock};
 
-/// Bytes of its path that a node holds itself.
+pub(crate) use entries::Stop;
+
+/// Bytes of its path that the node itself holds.
 const TAIL_BYTES: usize = 7;
 /// Position before every entry of a node.
 pub(crate) const BEFORE_ALL: u16 = 0;
@@ -43,6 +45,7 @@ pub(crate) const BEHIND_ALL: u16 = 258;
 pub(crate) const TERMINAL: u16 = 1;
 
 /// The position of the child under `byte`.
+#[inline]
 pub(crate) fn position(byte: u8) -> u16 {
     u16::from(byte) + 2
 }
@@ -85,21 +88,21 @@ impl Kind {
     }
 }
 
-/// A link to a child: nothing, a leaf (tagged) or a node.
+/// A link to a child: null, a leaf (tagged), or a node.
 type Link = AtomicPtr<u8>;
 
 #[repr(C)]
 struct Head {
     lock: VersionLock,
-    /// A leaf below, tagged when it is the terminal.
+    /// A leaf below the node; tagged if it is the terminal.
     path: Link,
-    /// Keys of a `Node4`, in order; the first in the lowest bits.
+    /// Keys of a `Node4`, in order. The first is in the lowest bits.
     keys: AtomicU32,
-    /// How many children there are.
+    /// Number of children.
     count: AtomicU16,
     depth: u16,
     kind: Kind,
-    /// The path's bytes before `depth`, right-aligned.
+    /// The last bytes of the path, right-aligned.
     tail: [u8; TAIL_BYTES],
 }
 
@@ -112,7 +115,7 @@ struct Node4 {
 #[repr(C)]
 struct Node16 {
     head: Head,
-    /// Keys in order; the first in the lowest bits of the first word.
+    /// Keys in order. The first is in the lowest bits of the first word.
     keys: [AtomicU64; 2],
     children: [Link; 16],
 }
@@ -134,7 +137,7 @@ struct Node256 {
 const _: () = assert!(size_of::<Head>() == 32 && size_of::<Node4>() == 64);
 const _: () = assert!(offset_of!(Node48, present) == offset_of!(Node256, present));
 
-/// What a link leads to.
+/// The target of a link.
 #[derive(Clone, Copy)]
 pub(crate) enum Child<'a> {
     None,
@@ -148,8 +151,8 @@ impl<'a> Child<'a> {
     /// Follows a link.
     ///
     /// # Safety
-    /// The link was null at first and only [`Child::store`] changed it, with children that live for
-    /// `'a`.
+    /// The link was null at first, and only [`Child::store`] has changed it, to children that live
+    /// for `'a`.
     #[inline]
     pub(crate) unsafe fn load(link: &Link) -> Self {
         // SAFETY: by contract.
@@ -157,7 +160,7 @@ impl<'a> Child<'a> {
     }
 
     /// # Safety
-    /// As for [`Child::load`]; `link` was read from such a link.
+    /// `link` was read from a link that fulfils the contract of [`Child::load`].
     #[inline]
     unsafe fn from_link(link: *mut u8) -> Self {
         let untagged = link.map_addr(|a| a & !TAG);
@@ -177,20 +180,10 @@ impl<'a> Child<'a> {
         }
     }
 
-    /// Makes a link lead here, and publishes what this child holds.
+    /// Points a link to this child, and publishes the child's content.
     pub(crate) fn store(self, link: &Link) {
         link.store(self.link(), Ordering::Release);
     }
-}
-
-/// What [`NodeRef::gather`] stopped at.
-pub(crate) enum Stop<'a> {
-    /// No entries are left in that direction.
-    End,
-    /// There is no more room.
-    Full,
-    /// An inner node comes next.
-    Node(NodeRef<'a>),
 }
 
 /// A node in the arena of a memtable that lives for `'a`.
@@ -199,18 +192,18 @@ pub(crate) struct NodeRef<'a>(NonNull<Head>, PhantomData<&'a ()>);
 
 // SAFETY: a node is immutable but for atomics, and lives for 'a.
 unsafe impl Send for NodeRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a node is immutable but for atomics, and lives for 'a.
 unsafe impl Sync for NodeRef<'_> {}
 
-/// Arena bytes of a node as [`NodeRef::new`] makes it.
+/// Arena bytes of a node that [`NodeRef::new`] makes.
 pub(crate) const FIRST_NODE_BYTES: usize = size_of::<Node4>();
 
 impl<'a> NodeRef<'a> {
-    /// Writes an empty node of the smallest size, which nobody can reach yet: it branches at
-    /// `depth` of the keys that begin like `path`'s.
+    /// Writes an empty node of the smallest size, which no reader can reach yet. It branches at
+    /// `depth` of the keys that start like `path`.
     ///
     /// # Safety
-    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nobody else uses, and
+    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nothing else uses, and
     /// stays allocated for `'a`.
     pub(crate) unsafe fn new(at: NonNull<u8>, depth: usize, path: LeafRef<'a>) -> Self {
         // SAFETY: by contract.
@@ -226,7 +219,7 @@ impl<'a> NodeRef<'a> {
     }
 
     /// # Safety
-    /// As for [`NodeRef::new`], with room for that kind.
+    /// The contract of [`NodeRef::new`], with room for a node of this kind.
     unsafe fn write(
         at: NonNull<u8>,
         kind: Kind,
@@ -311,8 +304,8 @@ impl<'a> NodeRef<'a> {
         &self.head().lock
     }
 
-    /// The place of the byte on which it branches; all keys below are at least that long and equal
-    /// before it.
+    /// The index of the byte on which the node branches. All keys below the node are at least this
+    /// long and equal before it.
     #[inline]
     pub(crate) fn depth(self) -> usize {
         usize::from(self.head().depth)
@@ -323,12 +316,13 @@ impl<'a> NodeRef<'a> {
         self.head().kind.bytes()
     }
 
-    /// Arena bytes of a copy by [`Self::grow`].
+    /// Arena bytes of the copy that [`Self::grow`] makes.
     pub(crate) fn larger_bytes(self) -> usize {
         self.head().kind.larger().bytes()
     }
 
-    /// A leaf whose key starts with the node's path. Needs no validation: any answer is right.
+    /// A leaf whose key starts with the node's path. The result needs no validation: every such
+    /// leaf is correct.
     pub(crate) fn path(self) -> LeafRef<'a> {
         let link = self
             .head()
@@ -342,8 +336,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// The leaf whose key is the node's path. Once there it stays, so that `Some` needs no
-    /// validation.
+    /// The leaf whose key is the node's path. A terminal stays, so `Some` needs no validation.
     #[inline]
     pub(crate) fn terminal(self) -> Option<LeafRef<'a>> {
         let link = self.head().path.load(Ordering::Acquire);
@@ -354,8 +347,8 @@ impl<'a> NodeRef<'a> {
         NonNull::new(link.map_addr(|a| a & !TAG)).map(|at| unsafe { LeafRef::from_ptr(at) })
     }
 
-    /// Makes a leaf whose key is the node's path the terminal. The node is locked, or nobody can
-    /// reach it.
+    /// Makes a leaf whose key is the node's path the terminal. The node must be locked or out of
+    /// reach of other threads.
     pub(crate) fn set_terminal(self, leaf: LeafRef<'a>) {
         debug_assert_eq!(leaf.key().len(), self.depth());
         self.head().path.store(
@@ -364,8 +357,8 @@ impl<'a> NodeRef<'a> {
         );
     }
 
-    /// How long `key` agrees with the node's path, given that the first `at` bytes do: at most
-    /// [`Self::depth`]. Needs no validation.
+    /// Length of the common prefix of `key` and the node's path, at most [`Self::depth`]. The first
+    /// `at` bytes are known to agree. The result needs no validation.
     #[inline]
     pub(crate) fn common(self, key: &[u8], at: usize) -> usize {
         let depth = self.depth();
@@ -381,24 +374,24 @@ impl<'a> NodeRef<'a> {
         at + common(rest, path)
     }
 
-    /// The path's byte at `place`, below [`Self::depth`].
-    pub(crate) fn path_byte(self, place: usize) -> u8 {
-        let back = self.depth() - place;
+    /// The byte of the path at `index`, which is below [`Self::depth`].
+    pub(crate) fn path_byte(self, index: usize) -> u8 {
+        let back = self.depth() - index;
         if back <= TAIL_BYTES {
             self.head().tail[TAIL_BYTES - back]
         } else {
-            self.path().key()[place]
+            self.path().key()[index]
         }
     }
 
-    /// The link under `byte`, if there is one. To be validated.
+    /// The link under `byte`, if any. The caller must validate it.
     #[inline]
     pub(crate) fn find(self, byte: u8) -> Option<&'a Link> {
         match self.head().kind {
             Kind::N4 => {
                 let keys = self.head().keys.load(Ordering::Relaxed);
                 let differ = keys ^ (0x0101_0101 * u32::from(byte));
-                // The lowest zero byte's high bit; places that are not in use come last.
+                // The lowest zero byte sets its high bit first. Unused bytes come last.
                 let equal = differ.wrapping_sub(0x0101_0101) & !differ & 0x8080_8080;
                 let index = equal.trailing_zeros() as usize / 8;
                 if index < self.count() {
@@ -441,10 +434,10 @@ impl<'a> NodeRef<'a> {
         usize::from(self.head().count.load(Ordering::Relaxed))
     }
 
-    /// The child under `byte` in one consistent state of the node.
+    /// The child under `byte`, from one consistent state of the node.
     #[inline]
     pub(crate) fn child(self, byte: u8) -> Child<'a> {
-        // Not one loop: what nodes of all sizes want of the byte would be prepared in front of it.
+        // In one loop, the compiler would prepare the byte for all node sizes before each attempt.
         self.try_child(byte)
             .unwrap_or_else(|| self.child_at_last(byte))
     }
@@ -473,14 +466,14 @@ impl<'a> NodeRef<'a> {
         unsafe { Child::load(link) }
     }
 
-    /// Whether another child does not fit. To be validated.
+    /// Whether the node has no room for another child. The caller must validate the result.
     #[inline]
     pub(crate) fn is_full(self) -> bool {
         self.count() == self.head().kind.capacity()
     }
 
-    /// Adds a child under a byte that has none. The node is not full, and locked or out of
-    /// anybody's reach.
+    /// Adds a child under a byte that has none. The node must have room, and must be locked or out
+    /// of reach of other threads.
     pub(crate) fn add(self, byte: u8, child: Child<'a>) {
         let count = self.count();
         debug_assert!(count < self.head().kind.capacity() && self.find(byte).is_none());
@@ -517,12 +510,12 @@ impl<'a> NodeRef<'a> {
         self.head().count.store(count as u16 + 1, Ordering::Relaxed);
     }
 
-    /// Writes the next larger copy, which nobody can reach yet.
+    /// Writes the next larger copy of the node, which no reader can reach yet.
     ///
     /// # Safety
-    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nobody else uses, and
+    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nothing else uses, and
     /// stays allocated for `'a`. The caller holds this node's lock.
-    pub(crate) unsafe fn grow(self, at: NonNull<u8>, _held: &Held<'_>) -> NodeRef<'a> {
+    pub(crate) unsafe fn grow(self, at: NonNull<u8>, _guard: &NodeGuard<'_>) -> NodeRef<'a> {
         let head = self.head();
         // SAFETY: by contract.
         let larger =
@@ -572,105 +565,7 @@ impl<'a> NodeRef<'a> {
         larger
     }
 
-    /// Collects leaves in key order, or against it: those entries that lie beyond `position`, up to
-    /// the first inner node or the end of `room`, all from one consistent state. Returns how many,
-    /// the position of the last entry looked at (that of the inner node if it stopped there), and
-    /// what stopped it. Inner nodes that come next are prefetched.
-    pub(crate) fn gather<const FORWARD: bool>(
-        self,
-        position: u16,
-        room: &mut [Option<LeafRef<'a>>],
-    ) -> (usize, u16, Stop<'a>) {
-        loop {
-            let version = self.lock().read();
-            let gathered = self.gather_once::<FORWARD>(position, room);
-            if self.lock().still(version) {
-                return gathered;
-            }
-        }
-    }
-
-    fn gather_once<const FORWARD: bool>(
-        self,
-        from: u16,
-        room: &mut [Option<LeafRef<'a>>],
-    ) -> (usize, u16, Stop<'a>) {
-        let (mut count, mut last) = (0, from);
-        if FORWARD
-            && from < TERMINAL
-            && let Some(leaf) = self.terminal()
-        {
-            let Some(place) = room.get_mut(count) else {
-                return (count, last, Stop::Full);
-            };
-            *place = Some(leaf);
-            (count, last) = (1, TERMINAL);
-        }
-        let mut entries = Entries::new::<FORWARD>(self, from);
-        while let Some((byte, link)) = entries.next::<FORWARD>() {
-            match self.load(link) {
-                Child::Leaf(leaf) => {
-                    let Some(place) = room.get_mut(count) else {
-                        return (count, last, Stop::Full);
-                    };
-                    *place = Some(leaf);
-                    count += 1;
-                    last = position(byte);
-                }
-                Child::Node(node) => {
-                    if count < room.len() {
-                        for _ in 0..2 {
-                            let Some((_, link)) = entries.next::<FORWARD>() else {
-                                break;
-                            };
-                            if let Child::Node(later) = self.load(link) {
-                                later.prefetch();
-                            }
-                        }
-                        return (count, position(byte), Stop::Node(node));
-                    }
-                    return (count, last, Stop::Full);
-                }
-                // A torn read; it will be discarded.
-                Child::None => {}
-            }
-        }
-        if !FORWARD
-            && from > TERMINAL
-            && let Some(leaf) = self.terminal()
-        {
-            let Some(place) = room.get_mut(count) else {
-                return (count, last, Stop::Full);
-            };
-            *place = Some(leaf);
-            (count, last) = (count + 1, TERMINAL);
-        }
-        (count, last, Stop::End)
-    }
-
-    /// How many entries it has, or had a moment ago.
-    pub(crate) fn entries(self) -> usize {
-        self.count() + usize::from(self.terminal().is_some())
-    }
-
-    /// Shows the entries from one position to another, both included, in key order. For who does
-    /// not need to be right: beside a writer an entry may be shown twice, or not at all.
-    pub(crate) fn visit(self, from: u16, to: u16, mut show: impl FnMut(u16, Child<'a>)) {
-        if from <= TERMINAL
-            && let Some(leaf) = self.terminal()
-        {
-            show(TERMINAL, Child::Leaf(leaf));
-        }
-        let mut entries = Entries::new::<true>(self, from.max(position(0)) - 1);
-        while let Some((byte, link)) = entries.next::<true>() {
-            if position(byte) > to {
-                break;
-            }
-            show(position(byte), self.load(link));
-        }
-    }
-
-    /// Asks the processor to bring the node near.
+    /// Prefetches the node.
     #[inline]
     pub(crate) fn prefetch(self) {
         for line in 0..4 {
@@ -678,116 +573,10 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// Locks the node if it is as it was at `version`.
+    /// Locks the node if it has not changed since `version`.
     #[inline]
-    pub(crate) fn try_lock(self, version: Version) -> Option<Held<'a>> {
+    pub(crate) fn try_lock(self, version: Version) -> Option<NodeGuard<'a>> {
         self.head().lock.try_lock(version)
-    }
-}
-
-/// The children of a node beyond a position, one after the other. To be validated as a whole.
-struct Entries<'a> {
-    links: &'a [Link],
-    keys: Keys,
-    /// The next child's byte, in a bitmap; the next child's place, among keys. Beyond either end
-    /// when there is none.
-    next: i32,
-    /// The next child's place in `links`, where it is not its byte.
-    index: usize,
-}
-
-enum Keys {
-    Sorted { keys: u128, count: usize },
-    Dense([u64; 4]),
-    Direct([u64; 4]),
-}
-
-impl<'a> Entries<'a> {
-    #[inline]
-    fn new<const FORWARD: bool>(node: NodeRef<'a>, from: u16) -> Self {
-        let links = node.links();
-        // The first byte forward, or one more than the first byte backward: 0..=256.
-        let bound = if FORWARD {
-            i32::from(from.saturating_sub(1))
-        } else {
-            i32::from(from.saturating_sub(2))
-        };
-        let count = node.count();
-        let keys = match node.head().kind {
-            Kind::N4 => Keys::Sorted {
-                keys: u128::from(node.head().keys.load(Ordering::Relaxed)),
-                count,
-            },
-            Kind::N16 => Keys::Sorted {
-                keys: load_keys(node.n16()),
-                count,
-            },
-            Kind::N48 => Keys::Dense(load_present(node.present())),
-            Kind::N256 => Keys::Direct(load_present(node.present())),
-        };
-        let (next, index) = match &keys {
-            Keys::Sorted { keys, count } => {
-                let below =
-                    u8::try_from(bound).map_or(*count, |byte| simd::rank(*keys, *count, byte));
-                (
-                    if FORWARD {
-                        below as i32
-                    } else {
-                        below as i32 - 1
-                    },
-                    0,
-                )
-            }
-            Keys::Dense(words) => {
-                let below = u8::try_from(bound).map_or(links.len(), |byte| rank(words, byte));
-                let next = if FORWARD { bound } else { bound - 1 };
-                (
-                    next,
-                    if FORWARD {
-                        below
-                    } else {
-                        popcount(words).min(below).wrapping_sub(1)
-                    },
-                )
-            }
-            Keys::Direct(_) => (if FORWARD { bound } else { bound - 1 }, 0),
-        };
-        Entries {
-            links,
-            keys,
-            next,
-            index,
-        }
-    }
-
-    #[inline]
-    fn next<const FORWARD: bool>(&mut self) -> Option<(u8, &'a Link)> {
-        let step = if FORWARD { 1 } else { -1 };
-        match &self.keys {
-            Keys::Sorted { keys, count } => {
-                let place = usize::try_from(self.next)
-                    .ok()
-                    .filter(|place| place < count)?;
-                self.next += step;
-                Some((keys.to_le_bytes()[place & 15], self.links.get(place)?))
-            }
-            Keys::Dense(words) | Keys::Direct(words) => {
-                let from = u8::try_from(self.next).ok()?;
-                let byte = if FORWARD {
-                    next_present(words, from)
-                } else {
-                    previous_present(words, from)
-                }?;
-                self.next = i32::from(byte) + step;
-                let place = if matches!(self.keys, Keys::Direct(_)) {
-                    usize::from(byte)
-                } else {
-                    self.index
-                };
-                self.index = self.index.wrapping_add_signed(step as isize);
-                Some((byte, self.links.get(place)?))
-            }
-        }
     }
 }
 
@@ -806,7 +595,7 @@ fn load_keys(node: &Node16) -> u128 {
 
 fn insert_link(links: &[Link], index: usize, count: usize, child: Child<'_>) {
     for pair in links[index..=count].windows(2).rev() {
-        // Release: a reader that follows a moved link sees the child whole.
+        // Release: a reader that follows a moved link sees the child's content.
         pair[1].store(pair[0].load(Ordering::Relaxed), Ordering::Release);
     }
     child.store(&links[index]);

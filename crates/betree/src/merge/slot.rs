@@ -1,0 +1,48 @@
+//! The children of a frame while their tasks run, and the targets of tasks.
+
+use super::runs::Key;
+use crate::node::{Child, Node};
+
+/// Where the result of a task goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The result is the new tree.
+    Root,
+    /// The result replaces a slot of a frame.
+    Child { frame: u64, slot: usize },
+}
+
+/// A node that is not written yet.
+#[derive(Debug)]
+pub(super) struct OpenNode {
+    pub(super) node: Node,
+    /// The only child is too small and had no neighbour. It must be united when it gets one.
+    pub(super) has_small_child: bool,
+}
+
+/// The state of a slot's child.
+#[derive(Debug)]
+pub(super) enum ChildState {
+    /// A leaf, or the page of a node.
+    Child(Child),
+    /// A node that is not written yet.
+    Open(Box<OpenNode>),
+    /// No child: the range has no records below.
+    Gone,
+    /// A task works on the child.
+    Pending,
+    /// A task works on the child, together with the slot before.
+    Swallowed,
+    /// The result of a task for this slot and the swallowed slots behind it.
+    Replaced(Vec<ChildSlot>),
+}
+
+/// A child of a frame and its lower bound.
+#[derive(Debug)]
+pub(super) struct ChildSlot {
+    /// The lower bound of the key range. The first slot has that of the frame.
+    pub(super) lower: Key,
+    pub(super) child: ChildState,
+    /// Whether the child is known to be less than half full.
+    pub(super) is_small: bool,
+}

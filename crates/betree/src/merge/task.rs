@@ -1,0 +1,70 @@
+//! The kinds of tasks of a merge. The work of each kind is in a file of its own.
+
+use terrapin_pages::PageRef;
+use terrapin_pages::group::GroupRef;
+
+use super::frame::Frame;
+use super::runs::{KeyRange, Run};
+use super::slot::{ChildSlot, Target};
+use super::write::{WriteLeaves, WriteLevel};
+
+/// A task. Its parts are boxed because the stack moves tasks.
+pub(super) enum Task {
+    Descend(Box<Descend>),
+    Leaves(Box<WriteLeaves>),
+    Level(Box<WriteLevel>),
+    Settle(Box<Frame>),
+    /// Makes the root from these slots, which have this height.
+    Finish(Vec<ChildSlot>, u16),
+}
+
+impl Task {
+    pub(super) fn expected_bytes(&self) -> u64 {
+        match self {
+            Task::Descend(task) => task.expected_bytes,
+            Task::Leaves(task) => task.expected_bytes,
+            Task::Level(task) => task.expected_bytes,
+            Task::Settle(_) | Task::Finish(..) => 0,
+        }
+    }
+}
+
+/// Where the node is that a task plans.
+pub(super) enum NodeOrigin {
+    /// On a page.
+    Page(PageRef),
+    /// Nowhere yet: a leaf is the whole tree. It gets a node above it, and a buffer if little comes
+    /// in.
+    Leaf(GroupRef),
+}
+
+/// Merges runs into a node.
+pub(super) struct Descend {
+    pub(super) target: Target,
+    pub(super) origin: NodeOrigin,
+    pub(super) height: u16,
+    pub(super) range: KeyRange,
+    /// The incoming runs, newest first.
+    pub(super) incoming: Vec<Run>,
+    pub(super) expected_bytes: u64,
+}
+
+impl Descend {
+    pub(super) fn new(
+        target: Target,
+        origin: NodeOrigin,
+        height: u16,
+        range: KeyRange,
+        incoming: Vec<Run>,
+        expected_bytes: u64,
+    ) -> Self {
+        Descend {
+            target,
+            origin,
+            height,
+            range,
+            incoming,
+            expected_bytes,
+        }
+    }
+}
