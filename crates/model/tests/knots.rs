@@ -1,14 +1,14 @@
-//! Import cycles between the files of a crate stay small.
+//! No knots: files of a crate that import each other, round in a circle, stay few.
 //!
-//! A file depends on each file that it names by a path from `crate::` or `super::`. Test code is
-//! left out. A re-exported name counts for the file that defines it.
+//! An arrow leads from a file to each file that it names by a path from `crate::` or `super::`.
+//! Code of tests is left out. A name that a module re-exports leads to the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The most files in a cycle.
+/// How many files may form a cycle.
 const FILES_MAX: usize = 3;
-/// Crates with larger cycles; these numbers may only shrink.
+/// Crates that have larger cycles still: these numbers may only get smaller.
 const LARGER: [(&str, usize); 5] = [
     ("betree", 5),
     ("disk", 9),
@@ -287,7 +287,7 @@ fn spread(text: &str, before: &[String], found: &mut Vec<Vec<String>>) -> usize 
 }
 
 #[test]
-fn import_cycles_have_few_files() {
+fn few_files_of_a_crate_form_a_cycle() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut wrong = Vec::new();
     let mut names: Vec<_> = std::fs::read_dir(&crates)
@@ -314,7 +314,7 @@ fn import_cycles_have_few_files() {
 }
 
 #[test]
-fn only_paths_in_code_count_as_imports() {
+fn paths_are_read_out_of_code_and_not_out_of_comments_strings_and_tests() {
     let text = code(
         "use crate::a::{B, c::{self, D as E}};\n// crate::no\nlet x = \"crate::no\";\n\
          fn f() -> super::G { crate::h::i() }\n#[cfg(test)]\nmod tests { use super::*; }\n\
