@@ -26,6 +26,7 @@ use terrapin_structure::ToCompact;
 
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
+use crate::memory::workload::Operations;
 
 /// Ranges visit so many runs at least between two looks at what they paid, and at most.
 const LOOK_RUNS: u64 = 64;
@@ -48,9 +49,7 @@ const READ_BYTES: u64 = 5 << 10;
 const GO_ON: u64 = 4;
 /// And each read, where they wait for the device.
 const GO_ON_WAITING: u64 = 8;
-/// They are where mostly ranges are asked for: where so many came for a write since the last look.
-const RANGES_A_WRITE: u64 = 4;
-/// They wait for the device where so many at most came for a read.
+/// Ranges wait for the device where a read comes for this many of them, or for fewer.
 const RANGES_A_READ: u64 = 2;
 /// Fewer deletes that a range went over at once, or less than so many for each record, are not
 /// worth taking note of.
@@ -271,8 +270,7 @@ pub(crate) struct Compactor {
 /// What users did so far, and what their ranges fetched and read.
 #[derive(Clone, Copy, Default)]
 struct Done {
-    ranges: u64,
-    writes: u64,
+    operations: Operations,
     records: u64,
     reads: u64,
 }
@@ -280,8 +278,7 @@ struct Done {
 impl Done {
     fn of(core: &Core) -> Self {
         Done {
-            ranges: core.counters.scans.get(),
-            writes: core.counters.puts.get() + core.counters.deletes.get(),
+            operations: core.operations(),
             records: core.counters.scanned_records.get(),
             reads: core.store.scan_reads(),
         }
@@ -290,8 +287,7 @@ impl Done {
     /// What came since then.
     fn since(self, then: Done) -> Done {
         Done {
-            ranges: self.ranges.saturating_sub(then.ranges),
-            writes: self.writes.saturating_sub(then.writes),
+            operations: self.operations.since(then.operations),
             records: self.records.saturating_sub(then.records),
             reads: self.reads.saturating_sub(then.reads),
         }
@@ -299,9 +295,9 @@ impl Done {
 
     /// What is to be expected, if this is what came lately.
     fn outlook(self) -> Outlook {
-        if self.ranges < self.writes.saturating_mul(RANGES_A_WRITE) {
+        if !self.operations.is_mostly_ranges() {
             Outlook::Mixed
-        } else if self.reads.saturating_mul(RANGES_A_READ) < self.ranges {
+        } else if self.reads.saturating_mul(RANGES_A_READ) < self.operations.ranges {
             Outlook::GoOn
         } else {
             Outlook::Wait
@@ -546,13 +542,17 @@ mod tests {
     #[test]
     fn ranges_go_on_where_they_are_most_of_what_came() {
         let outlook = |ranges: u64, writes: u64, reads| {
+            let operations = |ranges, writes| Operations {
+                gets: 0,
+                ranges,
+                writes,
+            };
             let loaded = Done {
-                writes: 1_000_000,
+                operations: operations(0, 1_000_000),
                 ..Done::default()
             };
             let now = Done {
-                ranges,
-                writes: 1_000_000 + writes,
+                operations: operations(ranges, 1_000_000 + writes),
                 records: 50 * ranges,
                 reads,
             };

@@ -10,7 +10,7 @@ use terrapin_structure::{Estimate, MergeInput, MessageCursor};
 
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
-use crate::memory::overwriting::Answers;
+use crate::memory::workload::Lookups;
 
 /// Marks that a sketch aims at; each stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
@@ -64,7 +64,7 @@ pub(crate) struct Preparation {
     sweeps: Option<Sweep>,
     /// The keyspace, before the merge, whose tree is asked for some keys, and what it said.
     asks: Option<Arc<KeyspaceState>>,
-    answers: Answers,
+    lookups: Lookups,
 }
 
 /// How cached records are told.
@@ -145,8 +145,8 @@ impl Preparation {
                 };
                 // Who needs what cannot be read reports it.
                 if let Ok(is_there) = is_there {
-                    self.answers.asked += 1;
-                    self.answers.found += u64::from(is_there);
+                    self.lookups.asked += 1;
+                    self.lookups.found += u64::from(is_there);
                 }
             }
             self.cursor.next();
@@ -156,9 +156,9 @@ impl Preparation {
 
     fn finish(&mut self) -> Arc<MemtableInput> {
         if let Some(keyspace) = self.asks.take() {
-            let replacing = &keyspace.shared.replacing;
-            replacing.note(self.answers);
-            self.input.replacing_permille = replacing.permille().unwrap_or(0);
+            let share = &keyspace.shared.overwrite_share;
+            share.note(self.lookups);
+            self.input.replacing_permille = share.permille().unwrap_or(0);
         }
         let memtable = self.input.memtable.clone();
         let nothing = MemtableInput::over(memtable, self.input.after, self.input.before);
@@ -182,7 +182,7 @@ impl MemtableInput {
             slice_bytes_max: None,
             sweeps: None,
             asks: None,
-            answers: Answers::default(),
+            lookups: Lookups::default(),
         }
     }
 

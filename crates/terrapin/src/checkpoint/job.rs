@@ -226,7 +226,7 @@ impl Coordinator {
             let reaches = from < asked.through || (long && from <= middle);
             (reaches || merges_deletes) && !memtable.memtable.is_empty()
         });
-        core.rebalance(&install);
+        core.plan_memory(&install);
         self.slices.retain(|(id, seal_at, _)| {
             let sealed = seal
                 .state
@@ -294,7 +294,7 @@ impl Coordinator {
             trees_let_go,
             shortens_log: long,
             sliced: self.slicing,
-            takes: core.settings.record_cache && core.takes_memtables(),
+            takes: core.plan_now().caches_merged_records,
         }
     }
 

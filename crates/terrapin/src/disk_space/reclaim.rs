@@ -118,7 +118,7 @@ impl Reclaim {
                 || !resting && core.store.reclaim_needed()
                 || core.counters.checkpoints.get() != checkpoints
                 || core.records.over_target()
-                || core.settings.record_cache && core.balance.is_due()
+                || core.settings.record_cache && core.cache_split.is_due()
         });
         let resting_until = resting.then_some(self.resting_until);
         let until = [self.quiet_at, resting_until].into_iter().flatten().min();
@@ -141,9 +141,8 @@ impl Job for Reclaim {
         }
         let now_ns = core.env.now_ns();
         self.listen(now_ns);
-        if core.balance.step(&core) {
+        if core.split_caches() {
             self.release_pool();
-            core.look_at_operations();
             return Step::Again;
         }
         if core.records.shrink_step() {

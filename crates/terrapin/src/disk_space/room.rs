@@ -85,16 +85,6 @@ impl Core {
         }
     }
 
-    /// What a keyspace's limit is that would be so much with room enough. While space is short only
-    /// deletes come in: they find room in memory also where others took what the puts before them
-    /// need, and the more of them are merged into a leaf at once, the less of it that takes.
-    pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
-        match self.schedule.space_is_scarce() && !self.schedule.space_is_short() {
-            true => self.settings.merge.group_bytes,
-            false => ample_bytes,
-        }
-    }
-
     /// Bytes that must stay free for memtables of so many bytes, for what was, and what is about to
     /// be, acknowledged: eight times as much, for a merge rewrites several times what comes in
     /// before it can let go of the old pages, but never more than the trees; and files for the log.
@@ -142,7 +132,7 @@ impl Core {
         if self.schedule.space_is_scarce() {
             if self.has_room_again_for(self.lasting(&state, MemtableSize::Ample, 0)) {
                 self.set_space_is_scarce(false);
-                self.rebalance(&self.install.lock());
+                self.plan_memory(&self.install.lock());
                 // Who waits with a memtable that was full for its size may go on.
                 self.schedule.released();
                 return;
@@ -153,7 +143,7 @@ impl Core {
             }
             self.set_space_is_scarce(true);
             let mut install = self.install.lock();
-            self.rebalance(&install);
+            self.plan_memory(&install);
             self.seal(&mut install, KeyspaceState::is_due);
         }
         let state = self.state.load_full();
@@ -184,7 +174,7 @@ impl Core {
         self.refused_room_bytes
             .store(self.room(), Ordering::Relaxed);
         self.schedule.set_space_is_short(true);
-        self.rebalance(&self.install.lock());
+        self.plan_memory(&self.install.lock());
     }
 
     /// Whether the log has a file to go on with, or can get one. The room within the data file is
@@ -207,7 +197,7 @@ impl Core {
         if self.schedule.space_is_short() && self.has_room_again_for(self.accepted_again()) {
             self.schedule.set_space_is_short(false);
             self.meets_quota.store(false, Ordering::Relaxed);
-            self.rebalance(&self.install.lock());
+            self.plan_memory(&self.install.lock());
             self.watch_room();
         }
     }

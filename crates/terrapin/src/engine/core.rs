@@ -26,17 +26,15 @@ use crate::engine::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State}
 use crate::engine::swap::ArcSwap;
 use crate::engine::view::Views;
 use crate::keyspaces::written::Written;
-use crate::memory::cache_split::{Balance, FIRST_PERMILLE};
-use crate::memory::fit::TreeSizes;
-use crate::memory::seal::Mix;
+use crate::memory::cache_split::{CacheSplit, FIRST_PERMILLE};
+use crate::memory::plan::{Facts, Plan, plan};
+use crate::memory::tree_size::TreeSizes;
+use crate::memory::workload::Workload;
 use crate::metrics::Counters;
 use crate::metrics::stalls::Stalls;
 use crate::types::options::{CheckpointDistance, Settings};
 use crate::write::patience::Marks;
 use crate::write::yielding::Turns;
-
-/// The part of the budget that recycled memtable memory may take.
-pub(crate) const POOL_SHARE: u64 = 8;
 
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {
@@ -54,8 +52,8 @@ pub(crate) struct Core {
     pub records: RecordCache,
     /// The first number that no keyspace's cached records had yet.
     next_collection: AtomicU64,
-    /// Between those and cached blocks.
-    pub balance: Balance,
+    /// How cached records and cached blocks share memory.
+    pub cache_split: CacheSplit,
     /// Of trees, for ranges.
     pub compactions: Compactions,
     /// Memory of memtables that are gone, for the next ones.
@@ -82,8 +80,10 @@ pub(crate) struct Core {
     pub tree_sizes: Arc<TreeSizes>,
     /// What views have in the place of memtables that are gone. It is always empty.
     pub no_memtable: Arc<Memtable>,
-    /// Whether users read beside their writes.
-    pub mix: Mix,
+    /// What users mostly do.
+    pub workload: Workload,
+    /// The plan that memory is shared by.
+    pub plan_in_force: Mutex<Plan>,
     /// Whose turn it is among writers.
     pub turns: Turns,
     /// What [`Core::memtable_memory_high`] says: set as memtables are given their limits.
@@ -168,8 +168,9 @@ impl Core {
             .iter()
             .map(|k| u64::from(k.collection.0) + 1);
         let next_collection = collections.max().unwrap_or(0);
-        let written = Written::new(install.checkpoint_distance);
-        let memtable_memory_high = Core::memtable_memory_usual(budget.limit());
+        let distance = install.checkpoint_distance;
+        let facts = Facts::at_open(budget.limit(), settings.merge.group_bytes, distance);
+        let plan = plan(&facts);
         if settings.record_cache {
             records.set_share(FIRST_PERMILLE);
         }
@@ -182,7 +183,7 @@ impl Core {
             store,
             records,
             next_collection: AtomicU64::new(next_collection),
-            balance: Balance::default(),
+            cache_split: CacheSplit::default(),
             compactions: Compactions::default(),
             pool,
             structure,
@@ -193,12 +194,13 @@ impl Core {
             install: Mutex::new(install),
             schedule: Arc::default(),
             views: Views::default(),
-            written,
+            written: Written::default(),
             tree_sizes,
             no_memtable,
-            mix: Mix::default(),
+            workload: Workload::default(),
+            plan_in_force: Mutex::new(plan),
             turns: Turns::default(),
-            memtable_memory_high: AtomicU64::new(memtable_memory_high),
+            memtable_memory_high: AtomicU64::new(plan.seal_early_bytes),
             refused_memtable_bytes: AtomicU64::new(0),
             refused_room_bytes: AtomicU64::new(0),
             meets_quota: AtomicBool::new(false),
@@ -219,7 +221,7 @@ impl Core {
     /// A read was not served by cached records.
     #[inline]
     pub fn missed_records(&self) {
-        if self.balance.missed() {
+        if self.cache_split.missed() {
             self.store.reclaim_signal().notify();
         }
     }
@@ -238,7 +240,7 @@ impl Core {
     pub fn range_begins(&self) {
         self.counters.scans.add(1);
         // Blocks may have come to want what records have beyond their share.
-        if self.balance.ranged() || self.records.over_target() {
+        if self.cache_split.ranged() || self.records.over_target() {
             self.store.reclaim_signal().notify();
         }
     }
@@ -390,7 +392,7 @@ impl Core {
             shared.forecast.sealed(now_ns);
         }
         if count > 0 {
-            self.learn_of(sealed.into_iter());
+            self.learn_from_sealed(sealed.into_iter());
             self.schedule.sealed(count);
         }
         SealMade {

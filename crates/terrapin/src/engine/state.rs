@@ -19,15 +19,15 @@ use terrapin_structure::Version;
 
 use crate::checkpoint::compaction::Visits;
 use crate::engine::id_map::IdMap;
-use crate::memory::fit::{TreeSize, TreeSizes};
-use crate::memory::overwriting::Replacing;
-use crate::memory::seal::ARENA_PERMILLE;
+use crate::memory::plan::ARENA_PERMILLE;
+use crate::memory::tree_size::{TreeSize, TreeSizes};
+use crate::memory::workload::OverwriteShare;
 use crate::metrics::KeyspaceCounters;
 use crate::read::run::Spilled;
 use crate::types::options::KeyspaceOptions;
 use crate::write::forecast::Forecast;
+use crate::write::pace::Pace;
 use crate::write::patience::Mark;
-use crate::write::pressure::Pace;
 
 /// The database at one moment.
 pub(crate) struct State {
@@ -170,6 +170,11 @@ pub(crate) struct SealedMemtable {
 }
 
 impl KeyspaceState {
+    /// Whether a memtable holds a record: then the keyspace takes a share of the memtables' memory.
+    pub fn is_written(&self) -> bool {
+        self.sealed.is_some() || !self.active.memtable.is_empty()
+    }
+
     /// The memtable that owns a write of that LSN. None when the keyspace was cleared above it:
     /// then the write does not matter any more, as long as nothing is durable without it unless the
     /// clear is, too (`checkpoint::job`).
@@ -211,7 +216,7 @@ pub(crate) struct KeyspaceShared {
     /// What they visited since it was compacted.
     pub visits: Visits,
     /// What share of its writes replaces something.
-    pub replacing: Replacing,
+    pub overwrite_share: OverwriteShare,
     /// What was done to it since the database was opened.
     pub counters: KeyspaceCounters,
 }
@@ -300,7 +305,7 @@ impl KeyspaceShared {
             stalled: Mark::default(),
             range_length: RangeLength::default(),
             visits: Visits::default(),
-            replacing: Replacing::default(),
+            overwrite_share: OverwriteShare::default(),
             counters: KeyspaceCounters::default(),
         })
     }

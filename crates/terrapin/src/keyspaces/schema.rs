@@ -237,7 +237,7 @@ impl Core {
                     // memory.
                     if replaced.is_some() {
                         drop(replaced);
-                        self.rebalance(&install);
+                        self.plan_memory(&install);
                     }
                     drop(install);
                     let how = (self.settings.durability, frees);
@@ -401,7 +401,7 @@ impl Core {
         };
         let mut next = (**keyspace).clone();
         next.options = options;
-        self.set_limits(&next, &self.written.basis());
+        self.set_limits(&next, &self.plan_in_force());
         install.changed.insert(id);
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));
@@ -439,7 +439,7 @@ impl Core {
         // Last: what could not be set for those that are there is not set for those to come either.
         let mut install = self.install.lock();
         install.checkpoint_distance = distance;
-        self.rebalance(&install);
+        self.plan_memory(&install);
         drop(install);
         self.seal_full();
         self.schedule.released();

@@ -12,8 +12,8 @@
 //! that has a sealed memtable or a record in its active one is here. So a checkpoint misses none.
 //!
 //! The limits of memtables depend on how many keyspaces write. They are set for the written ones
-//! each time that changes ([`Core::rebalance`]), and for any other one as it is first written, from
-//! the [`Basis`] of the last time.
+//! each time that changes ([`Core::plan_memory`]), and for any other one as it is first written, by
+//! the plan in force.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,57 +23,15 @@ use terrapin_base::sync::{Mutex, Ordering};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceState, LoggedMemtable, State};
-use crate::memory::seal::is_written;
-use crate::types::options::CheckpointDistance;
-
-/// What the limits of memtables were last computed from.
-#[derive(Clone, Copy)]
-pub(crate) struct Basis {
-    /// How many keyspaces write.
-    pub writers: usize,
-    /// Whether data grows and hardly anybody reads.
-    pub is_loaded: bool,
-    /// Bytes of arenas that stay beside what is read, if all of it is to be cached.
-    pub beside_all: Option<u64>,
-    /// χ of keyspaces without one of their own.
-    pub distance: CheckpointDistance,
-}
 
 /// See the head of this file.
-pub(crate) struct Written(Mutex<Inner>);
-
-struct Inner {
-    ids: BTreeSet<KeyspaceId>,
-    basis: Basis,
-}
+#[derive(Default)]
+pub(crate) struct Written(Mutex<BTreeSet<KeyspaceId>>);
 
 impl Written {
-    /// None is written yet.
-    pub fn new(distance: CheckpointDistance) -> Self {
-        Written(Mutex::new(Inner {
-            ids: BTreeSet::new(),
-            basis: Basis {
-                writers: 0,
-                is_loaded: false,
-                beside_all: None,
-                distance,
-            },
-        }))
-    }
-
     /// Their numbers, in order.
     pub fn ids(&self) -> Vec<KeyspaceId> {
-        self.0.lock().ids.iter().copied().collect()
-    }
-
-    /// What limits are computed from.
-    pub fn basis(&self) -> Basis {
-        self.0.lock().basis
-    }
-
-    /// Sets that.
-    pub fn set_basis(&self, basis: Basis) {
-        self.0.lock().basis = basis;
+        self.0.lock().iter().copied().collect()
     }
 }
 
@@ -82,14 +40,13 @@ impl Core {
     /// written keyspaces), once a memtable.
     #[cold]
     pub fn note_written(&self, keyspace: &KeyspaceState, memtable: &LoggedMemtable) {
-        let basis = {
+        {
             let mut written = self.written.0.lock();
-            written.ids.insert(keyspace.id);
+            written.insert(keyspace.id);
             // Under the lock: see `forget_unwritten`. Whoever loads it finds the id in the set.
             memtable.noted.store(true, Ordering::Release);
-            written.basis
-        };
-        self.set_limits(keyspace, &basis);
+        }
+        self.set_limits(keyspace, &self.plan_in_force());
     }
 
     /// The written keyspaces of a state, in the order of their numbers. Some may have no record in
@@ -104,7 +61,7 @@ impl Core {
     /// Those that have a sealed memtable, or a record in the active one.
     pub fn written_of<'a>(&self, state: &'a State) -> Vec<&'a Arc<KeyspaceState>> {
         let mut written = self.noted_of(state);
-        written.retain(|keyspace| is_written(keyspace));
+        written.retain(|keyspace| keyspace.is_written());
         written
     }
 
@@ -113,7 +70,7 @@ impl Core {
     /// a clear has taken away since it froze them.
     pub fn forget_unwritten(&self, _: &Install) {
         let state = self.state.load();
-        self.written.0.lock().ids.retain(|id| {
+        self.written.0.lock().retain(|id| {
             let keyspace = state.keyspaces.get(*id);
             keyspace.is_some_and(|k| k.sealed.is_some() || k.active.noted.load(Ordering::Relaxed))
         });

@@ -1,97 +1,98 @@
-//! How the memory for reads is shared between cached records and cached blocks: by what the oldest
-//! quarter of each saves. A record or block that lies there and is used for the first time would be
-//! gone already, were its cache a quarter smaller (a *rescue*); memory goes to the cache whose
-//! oldest quarter has more rescues a byte, a step at a time. A record's rescue saves a read only
-//! where its block is not cached, so as few of them count as lookups of blocks are in vain; and a
-//! little less, since records cost a fill each.
+//! How cached records and cached blocks share memory: by what the oldest quarter of each saves.
 //!
-//! Hot records that are spread over many blocks bring the records much; requests that know no
-//! favourites, scans, and records that are hot together bring the blocks more. Nothing is tried out
-//! and no clock is looked at: looks are counted in misses, so many that what a step makes room for
-//! can come in between.
+//! A *rescue* is the first use of a record or block in the oldest quarter of its cache.
+//! That use would have been a miss, were the cache a quarter smaller. Memory moves, a step at a
+//! look, to the cache with more rescues a byte (decision 0009).
+//!
+//! - A record's rescue saves a read only if its block is not cached. So record rescues count only
+//!   by the share of block lookups that miss, and a little less, as every record costs a fill.
+//! - Hot records that are spread over many blocks move memory to the records. Requests without
+//!   favourites, ranges, and records that are hot together move it to the blocks.
+//! - Looks are counted in misses, not in time: between two looks there are enough misses to fill
+//!   what one step makes room for.
+//!
+//! A warm-up sets the share itself and holds it while it runs ([`CacheSplit::hold`]).
+//!
+//! Invariant: the records' share stays between 50 ‰ and 850 ‰, or what a warm-up set above that.
 
+use terrapin_base::STRIPES;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use terrapin_base::{Purpose, STRIPES};
 
-use crate::engine::core::Core;
+use crate::memory::workload::{GETS_A_RANGE, ReadKind};
 use crate::metrics::Counter;
 
-/// The records' share to begin with, in thousandths.
+/// The records' share at the open, in thousandths.
 pub(crate) const FIRST_PERMILLE: u64 = 600;
 const LEAST_PERMILLE: u64 = 50;
-/// And at most, unless it was set to more: see [`crate::memory::warm_up`].
+/// The records' share at most, unless a warm-up set it to more.
 const MOST_PERMILLE: u64 = 850;
 const STEP_PERMILLE: u64 = 25;
-/// Where one side saves more than twice as much, steps are so many times as long.
-const STRIDE: u64 = 3;
-/// And where it saves more than sixteen times as much and mostly ranges are asked for, so many
-/// times. With gets it may be that what is read has just become something else, and then old blocks
-/// are of more use than old records for a while.
-const LEAP: u64 = 12;
+/// Steps at once where one side saves more than twice as much.
+const STRIDE_STEPS: u64 = 3;
+/// Steps at once where one side saves more than sixteen times as much and ranges are most reads.
+/// With gets, users may just have turned to other records. Then old blocks are of more use than old
+/// records for a while.
+const LEAP_STEPS: u64 = 12;
 /// Misses between two looks, at least.
 const MISSES_MIN: u64 = 1024;
-/// Whenever so many have come from threads of one stripe it is asked whether a look is due.
+/// Each time that threads of one stripe have missed this often, they ask whether a look is due.
 const MISSES_ASKED: u64 = MISSES_MIN / STRIPES as u64;
-/// A miss brings in a block of so many bytes.
+/// A miss brings in a block of about this size.
 const BYTES_A_MISS: u64 = 4096;
-/// A range counts as so many misses: it reads several blocks.
-pub(crate) const RANGE_MISSES: u64 = 4;
 /// Fewer rescues say nothing.
 const RESCUES_MIN: u64 = 64;
-/// What a read saved by a record is worth of one saved by a block: each record that a get brings in
-/// costs several cache misses, a block nothing beside its read. Where a byte saves as much on both
-/// sides, with requests that know no favourites, blocks have the memory.
+/// What a read that a record saves is worth, beside one that a block saves: a record that a get
+/// brings in costs several misses of the processor's cache, a block costs nothing beside its read.
+/// Where a byte saves as much on both sides, blocks get the memory.
 const RECORD_WORTH: (u128, u128) = (3, 4);
 
-/// The share, and what was seen when it was looked at last.
+/// When to look at the split, and what was seen at the last look.
 #[derive(Default)]
-pub(crate) struct Balance {
+pub(crate) struct CacheSplit {
     misses: Counter,
-    /// Misses at which to look again.
+    /// Misses at the next look.
     next_look: AtomicU64,
-    last: Mutex<Last>,
+    /// What the caches had saved at the last look that moved or confirmed the split.
+    last: Mutex<Saved>,
     held: AtomicBool,
 }
 
-/// What had been counted at the last look, and of rescues at the last that told something.
-#[derive(Default)]
-struct Last {
-    misses: u64,
-    ranges: u64,
-    rescues: Rescues,
-}
-
+/// What the caches saved since the database was opened.
 #[derive(Clone, Copy, Default)]
-struct Rescues {
-    records: u64,
-    blocks: u64,
-    /// Lookups of blocks, and those of them that were in vain.
-    lookups: u64,
-    in_vain: u64,
+pub(crate) struct Saved {
+    /// Rescues of records.
+    pub records: u64,
+    /// Rescues of blocks.
+    pub blocks: u64,
+    /// Lookups of blocks.
+    pub block_lookups: u64,
+    /// Lookups of blocks that found none.
+    pub block_misses: u64,
 }
 
-/// What the caches hold.
+/// What the caches hold, and what users read.
 #[derive(Clone, Copy)]
-struct Held {
-    share: u64,
-    record_bytes: u64,
-    /// What the records may come to.
-    record_target: u64,
-    block_bytes: u64,
-    /// Mostly ranges were asked for since the last look.
-    ranged: bool,
+pub(crate) struct Caches {
+    /// The records' share, in thousandths.
+    pub records_permille: u64,
+    pub record_bytes: u64,
+    /// What the records may take.
+    pub record_target_bytes: u64,
+    pub block_bytes: u64,
+    /// Which reads are the most.
+    pub reads: ReadKind,
 }
 
-impl Balance {
-    /// A get missed the records. `true` when [`Balance::is_due`] may have become so.
+impl CacheSplit {
+    /// A get found no cached record. Returns whether [`CacheSplit::is_due`] may have become true.
     #[inline]
     pub fn missed(&self) -> bool {
         self.count(1)
     }
 
-    /// A range began; as [`Balance::missed`].
+    /// A range began. Returns what [`CacheSplit::missed`] does.
     pub fn ranged(&self) -> bool {
-        self.count(RANGE_MISSES)
+        self.count(GETS_A_RANGE)
     }
 
     #[inline]
@@ -100,90 +101,68 @@ impl Balance {
         before / MISSES_ASKED != (before + misses) / MISSES_ASKED && self.is_due()
     }
 
-    /// From here on the share stays as it is, or follows what is seen again.
+    /// Whether the share stays as it is from here on.
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Whether [`Balance::step`] has something to do.
+    /// Whether it is time for [`CacheSplit::look`].
     pub fn is_due(&self) -> bool {
         self.misses.get() >= self.next_look.load(Ordering::Relaxed)
     }
 
-    /// Looks at what was saved, if it is time to; whether it was.
-    pub fn step(&self, core: &Core) -> bool {
-        if !core.settings.record_cache || !self.is_due() {
-            return false;
-        }
-        let (misses, ranges) = (self.misses.get(), core.counters.scans.get());
-        let mut last = self.last.lock();
-        let ranged = RANGE_MISSES * ranges.saturating_sub(last.ranges);
-        let held = Held {
-            share: core.records.share(),
-            record_bytes: core.records.bytes(),
-            record_target: core.records.target(),
-            block_bytes: core.budget.used(Purpose::Blocks),
-            ranged: 2 * ranged > misses.saturating_sub(last.misses),
-        };
-        let store = core.store.metrics();
-        let now = Rescues {
-            records: core.records.rescues(),
-            blocks: store.block_rescues,
-            lookups: store.hits.blocks + store.misses.blocks,
-            in_vain: store.misses.blocks,
-        };
-        (last.misses, last.ranges) = (misses, ranges);
-        let share = last.rescues.look(now, held);
-        if !self.held.load(Ordering::Relaxed) {
-            core.records.set_share(share);
-        }
-        let step_bytes = core.budget.room_for_data() / 1000 * STEP_PERMILLE;
+    /// Looks at what the caches saved. Returns the records' share from here on, in thousandths, or
+    /// none while it is held. `room_bytes` is what both caches share.
+    pub fn look(&self, saved: Saved, caches: Caches, room_bytes: u64) -> Option<u64> {
+        let permille = self.last.lock().next_permille(saved, caches);
+        let step_bytes = room_bytes / 1000 * STEP_PERMILLE;
         let pause = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
-        self.next_look.store(misses + pause, Ordering::Relaxed);
-        true
+        let next_look = self.misses.get().saturating_add(pause);
+        self.next_look.store(next_look, Ordering::Relaxed);
+        (!self.held.load(Ordering::Relaxed)).then_some(permille)
     }
 }
 
-impl Rescues {
-    /// The share from here on.
-    fn look(&mut self, now: Rescues, held: Held) -> u64 {
+impl Saved {
+    /// The records' share from here on, after what was saved since `self`, which becomes `now`.
+    fn next_permille(&mut self, now: Saved, caches: Caches) -> u64 {
         let records = now.records.saturating_sub(self.records);
         let blocks = now.blocks.saturating_sub(self.blocks);
         if records + blocks < RESCUES_MIN {
-            return held.share;
+            return caches.records_permille;
         }
-        let lookups = now.lookups.saturating_sub(self.lookups);
-        let in_vain = now.in_vain.saturating_sub(self.in_vain).min(lookups);
-        // All of them where no block was asked for.
-        let (in_vain, lookups) = (in_vain + 1, lookups + 1);
+        let lookups = now.block_lookups.saturating_sub(self.block_lookups);
+        let misses = now.block_misses.saturating_sub(self.block_misses);
+        // Without any lookup, all of them count as misses.
+        let (misses, lookups) = (misses.min(lookups) + 1, lookups + 1);
         *self = now;
-        // Rescues a byte, both times the product of the bytes; of records those whose block is not
-        // cached, by what they are worth.
+        // Rescues a byte, both times the product of the bytes.
         let (worth, of) = RECORD_WORTH;
-        let records = u128::from(records) * u128::from(held.block_bytes.max(1)) / of
+        let records = u128::from(records) * u128::from(caches.block_bytes.max(1)) / of
             * worth
-            * u128::from(in_vain)
+            * u128::from(misses)
             / u128::from(lookups);
-        let blocks = u128::from(blocks) * u128::from(held.record_bytes.max(1));
+        let blocks = u128::from(blocks) * u128::from(caches.record_bytes.max(1));
         let (more, less) = (records.max(blocks), records.min(blocks));
-        let step = if more > 16 * less && held.ranged {
-            LEAP * STEP_PERMILLE
+        let steps = if more > 16 * less && caches.reads == ReadKind::Ranges {
+            LEAP_STEPS
         } else if more > 2 * less {
-            STRIDE * STEP_PERMILLE
+            STRIDE_STEPS
         } else if more > less + less / 8 {
-            STEP_PERMILLE
+            1
         } else {
             0
         };
+        let step = steps * STEP_PERMILLE;
         let next = if blocks > records {
-            held.share.saturating_sub(step)
-        } else if held.record_bytes < held.record_target / 8 * 7 {
-            // What they may have already is still coming in.
-            held.share
+            caches.records_permille.saturating_sub(step)
+        } else if caches.record_bytes < caches.record_target_bytes / 8 * 7 {
+            // The records have not filled their share yet.
+            caches.records_permille
         } else {
-            held.share + step
+            caches.records_permille + step
         };
-        next.clamp(LEAST_PERMILLE, MOST_PERMILLE.max(held.share))
+        next.clamp(LEAST_PERMILLE, MOST_PERMILLE.max(caches.records_permille))
     }
 }
 
@@ -191,31 +170,39 @@ impl Rescues {
 mod tests {
     use super::*;
 
-    /// Where the share comes to when a thousand bytes of memory bring rescues as `records` and
-    /// `blocks` say of their own bytes.
-    fn settled(records: impl Fn(u64) -> u64, blocks: impl Fn(u64) -> u64, first: u64) -> u64 {
-        let (mut last, mut now, mut share) = (Rescues::default(), Rescues::default(), first);
-        for _ in 0..100 {
-            let (record_bytes, block_bytes) = (share, 1000 - share);
-            now.records += records(record_bytes);
-            now.blocks += blocks(block_bytes);
-            let held = Held {
-                share,
-                record_bytes,
-                record_target: record_bytes,
-                block_bytes,
-                ranged: false,
-            };
-            share = last.look(now, held);
+    fn caches(records_permille: u64, record_target_bytes: u64) -> Caches {
+        Caches {
+            records_permille,
+            record_bytes: records_permille,
+            record_target_bytes,
+            block_bytes: 1000 - records_permille,
+            reads: ReadKind::Gets,
         }
-        share
+    }
+
+    fn saved(records: u64, blocks: u64) -> Saved {
+        Saved {
+            records,
+            blocks,
+            ..Saved::default()
+        }
+    }
+
+    /// The share after a hundred looks. `records` and `blocks` give the rescues between two looks
+    /// of a cache of a size in bytes.
+    fn settled(records: impl Fn(u64) -> u64, blocks: impl Fn(u64) -> u64, first: u64) -> u64 {
+        let (mut last, mut now, mut permille) = (Saved::default(), Saved::default(), first);
+        for _ in 0..100 {
+            now.records += records(permille);
+            now.blocks += blocks(1000 - permille);
+            permille = last.next_permille(now, caches(permille, permille));
+        }
+        permille
     }
 
     #[test]
     fn memory_goes_where_a_byte_saves_more() {
         for first in [LEAST_PERMILLE, FIRST_PERMILLE, MOST_PERMILLE] {
-            // Every byte of records saves 3, of blocks 1: whatever there is, and the other way
-            // round.
             assert_eq!(settled(|r| 3 * r, |b| b, first), MOST_PERMILLE);
             assert_eq!(settled(|r| r, |b| 3 * b, first), LEAST_PERMILLE);
             // Rescues a byte fall as a cache grows: 60,000 / bytes² against 30,000 / bytes².
@@ -226,70 +213,54 @@ mod tests {
 
     #[test]
     fn records_whose_blocks_are_cached_save_nothing() {
-        let look = |in_vain| {
-            let now = Rescues {
-                records: 600,
-                blocks: 400,
-                lookups: 1000,
-                in_vain,
+        let next = |block_misses| {
+            let now = Saved {
+                block_lookups: 1000,
+                block_misses,
+                ..saved(600, 400)
             };
-            let held = Held {
-                share: 500,
-                record_bytes: 500,
-                record_target: 500,
-                block_bytes: 500,
-                ranged: false,
-            };
-            Rescues::default().look(now, held)
+            Saved::default().next_permille(now, caches(500, 500))
         };
-        assert_eq!(
-            look(1000),
-            500,
-            "three quarters of 600 are not far above 400"
-        );
-        assert_eq!(look(500), 475);
-        assert_eq!(look(100), 425);
+        let why = "three quarters of 600 are not far above 400";
+        assert_eq!(next(1000), 500, "{why}");
+        assert_eq!(next(500), 475);
+        assert_eq!(next(100), 425);
     }
 
     #[test]
-    fn what_says_little_changes_nothing() {
-        let mut last = Rescues::default();
-        let held = Held {
-            share: 600,
-            record_bytes: 600,
-            record_target: 600,
-            block_bytes: 400,
-            ranged: false,
+    fn few_rescues_change_nothing() {
+        let mut last = Saved::default();
+        let gets = caches(600, 600);
+        assert_eq!(last.next_permille(saved(0, RESCUES_MIN - 1), gets), 600);
+        let ranges = Caches {
+            reads: ReadKind::Ranges,
+            ..gets
         };
-        let look = |last: &mut Rescues, records, blocks, held| {
-            last.look(
-                Rescues {
-                    records,
-                    blocks,
-                    ..Rescues::default()
-                },
-                held,
-            )
-        };
-        assert_eq!(look(&mut last, 0, RESCUES_MIN - 1, held), 600);
-        let ranged = Held {
-            ranged: true,
-            ..held
-        };
-        let fresh = Rescues::default;
-        assert_eq!(look(&mut fresh(), 0, RESCUES_MIN, ranged), 300, "a leap");
+        let from_start = |saved, caches| Saved::default().next_permille(saved, caches);
+        assert_eq!(from_start(saved(0, RESCUES_MIN), ranges), 300, "a leap");
+        assert_eq!(from_start(saved(14, 100), ranges), 525, "fourteen times");
         assert_eq!(
-            look(&mut fresh(), 14, 100, ranged),
+            last.next_permille(saved(0, RESCUES_MIN), gets),
             525,
-            "fourteen times as much"
+            "a sum"
         );
-        assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 525, "they add up");
-        // As much a byte on both sides, for what it is worth.
-        assert_eq!(look(&mut last, 800, RESCUES_MIN + 400, held), 600);
-        let filling = Held {
-            record_target: 1200,
-            ..held
-        };
-        assert_eq!(look(&mut last, 10_000, 500, filling), 600);
+        // As much a byte on both sides, by what it is worth.
+        assert_eq!(last.next_permille(saved(800, RESCUES_MIN + 400), gets), 600);
+        let filling = caches(600, 1200);
+        assert_eq!(last.next_permille(saved(10_000, 500), filling), 600);
+    }
+
+    #[test]
+    fn a_held_share_stays_and_looks_go_on() {
+        let split = CacheSplit::default();
+        assert!(split.is_due());
+        split.hold(true);
+        assert_eq!(split.look(saved(0, 1000), caches(600, 600), 0), None);
+        assert!(!split.is_due(), "not before {MISSES_MIN} misses");
+        split.misses.add(MISSES_MIN);
+        assert!(split.is_due());
+        split.hold(false);
+        let next = split.look(saved(0, 2000), caches(600, 600), 0);
+        assert_eq!(next, Some(525));
     }
 }

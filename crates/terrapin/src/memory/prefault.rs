@@ -1,48 +1,48 @@
-//! The job that has memtable memory ready before writers need it. Fresh memory takes the system a
-//! tenth of a millisecond a chunk, and five where a hypervisor backs it on first use; so fast
-//! writers get back what the last memtable left, and what they will want next is taken from the
-//! system ahead of them, one chunk at least. But not where it takes so long: the job would keep the
-//! processor from a writer until the next tick of the clock, chunk after chunk, where writers that
-//! touch each page themselves lose microseconds.
+//! The job that has memtable memory ready before writers need it.
 //!
-//! How much of either goes by the rate at which chunks are taken now: what is taken in [`AHEAD_NS`]
-//! is stocked, and the pool keeps what is taken in [`KEEP_NS`], between an eighth of the budget and
-//! what the memtables of a load take. Slow writers thus leave the memory to caches; with fast ones
-//! the next memtable would take it from the caches at once. Where everything that is read is cached
-//! beside the memtables, caches do not want it: the pool keeps all.
+//! A fresh chunk takes the system a tenth of a millisecond, and five where a hypervisor backs it on
+//! first use. So the pool keeps what the last memtable left, and this job takes chunks from the
+//! system ahead of writers, at least one (decision 0011). After a slow chunk the job rests: it
+//! would keep the processor from a writer until the next tick of the clock, chunk after chunk,
+//! while writers that touch each page themselves lose microseconds.
+//!
+//! The rate at which chunks are taken says how many the job keeps ready ([`AHEAD_NS`]), and how
+//! many the pool keeps ([`KEEP_NS`]), between the bounds of the plan ([`crate::memory::plan`]).
+//! Slow writers thus leave the memory to caches. With fast writers the next memtable would take it
+//! back from the caches at once.
 
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, Job, Step};
 use terrapin_memtable::Pool;
 
-use crate::engine::core::{Core, POOL_SHARE};
+use crate::engine::core::Core;
 
-/// How far ahead, in nanoseconds.
+/// The job keeps as many chunks ready as writers take in this time.
 const AHEAD_NS: u64 = 50_000_000;
-/// What the pool keeps lasts for so long.
+/// The pool keeps as many chunks as writers take in this time.
 const KEEP_NS: u64 = 1_000_000_000;
-/// How long fast writers are remembered.
+/// After this time, fast writers are forgotten.
 const FORGET_NS: u64 = 8_000_000_000;
 /// A chunk that takes longer is one that a hypervisor backs as it is touched.
 const SLOW_NS: u64 = 1_000_000;
-/// So long the job leaves writers alone after such a chunk.
+/// The job leaves writers alone for this long after such a chunk.
 const REST_NS: u64 = 500_000_000;
 
-/// Stocks the pool of memtable memory, a chunk a step.
-pub(crate) struct Stock {
+/// Fills the pool of memtable memory, a chunk a step.
+pub(crate) struct Prefault {
     core: Arc<Core>,
     demand: Demand,
-    /// Until then writers take what they want themselves.
+    /// Until this time, writers take fresh memory themselves.
     rests_until_ns: u64,
 }
 
 /// How fast chunks are taken.
 struct Demand {
-    /// Chunks taken when last looked at, and when that was.
+    /// Chunks that were taken until the last look, and its time.
     taken: u64,
     looked_ns: u64,
-    /// Nanoseconds between two chunks taken: faster is believed at once, slower by and by.
+    /// Nanoseconds between two chunks. A shorter interval counts at once, a longer one half.
     interval_ns: u64,
     /// Chunks that the pool may keep.
     kept: u64,
@@ -58,7 +58,7 @@ impl Demand {
         }
     }
 
-    /// So many were taken by now; whether that is news.
+    /// Takes the number of chunks taken until now. Returns whether there were new ones.
     fn look(&mut self, taken: u64, now_ns: u64) -> bool {
         let passed_ns = now_ns.saturating_sub(self.looked_ns);
         let Some(latest_ns) = passed_ns.checked_div(taken - self.taken) else {
@@ -66,33 +66,33 @@ impl Demand {
         };
         (self.taken, self.looked_ns) = (taken, now_ns);
         self.interval_ns = self.interval_ns.midpoint(latest_ns).min(latest_ns).max(1);
-        // A writer that pauses for a moment is no slow one.
+        // A writer that pauses for a moment is not slow.
         let forgotten = u128::from(self.kept) * u128::from(passed_ns.min(FORGET_NS));
         let forgotten = forgotten.div_ceil(u128::from(FORGET_NS)) as u64;
         self.kept = (KEEP_NS / self.interval_ns).max(self.kept - forgotten);
         true
     }
 
-    /// Chunks to have ready, once any was taken.
+    /// Chunks to have ready: at least one, once a chunk was taken.
     fn ahead(&self) -> usize {
         let ahead = (AHEAD_NS / self.interval_ns).max(u64::from(self.taken > 0));
         usize::try_from(ahead).unwrap_or(usize::MAX)
     }
 }
 
-impl Stock {
-    /// For a core.
+impl Prefault {
+    /// The job of a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
-        Box::new(Stock {
+        Box::new(Prefault {
             core: core.clone(),
             demand: Demand::new(core.pool.taken(), core.env.now_ns()),
             rests_until_ns: 0,
         })
     }
 
-    /// Takes a chunk from the system, unless there are enough and all of them are huge pages, or
-    /// the last one took too long; whether it did.
-    fn stock(&mut self) -> bool {
+    /// Takes a chunk from the system, unless the pool has enough chunks and all are huge pages, or
+    /// the job rests. Returns whether it took one.
+    fn take_chunk(&mut self) -> bool {
         let since = self.core.env.now_ns();
         if since < self.rests_until_ns {
             return false;
@@ -107,9 +107,9 @@ impl Stock {
     }
 }
 
-impl Job for Stock {
+impl Job for Prefault {
     fn name(&self) -> &'static str {
-        "stock"
+        "prefault"
     }
 
     fn gives_way(&self) -> bool {
@@ -127,17 +127,19 @@ impl Job for Stock {
         }
         core.pool.trim();
         if self.demand.look(core.pool.taken(), core.env.now_ns()) {
-            let least = core.left_for_memtables_only(&core.state.load());
-            let least = least.max(core.budget.limit() / POOL_SHARE);
-            // What a load's memtable leaves, whole: more was never taken together, since the next
-            // memtable is as good as full by then.
-            let most = core.arenas_of_load().max(least);
+            let plan = core.plan_now();
+            let spared_bytes = plan.memtables_spared_bytes;
+            let floor_bytes = spared_bytes
+                .saturating_sub(core.in_memtables())
+                .max(plan.pool_floor_bytes);
+            let ceiling_bytes = plan.pool_ceiling_bytes.max(floor_bytes);
             let bytes = self.demand.kept.saturating_mul(Pool::CHUNK_BYTES);
-            core.pool.set_bytes_max(bytes.clamp(least, most));
-            // Memtables grow: perhaps they may grow further, or had better not.
-            core.look_at_operations();
+            core.pool
+                .set_bytes_max(bytes.clamp(floor_bytes, ceiling_bytes));
+            // Memtables grow. Perhaps they may grow further now, or less far.
+            core.look_at_users();
         }
-        if self.stock() {
+        if self.take_chunk() {
             return Step::Again;
         }
         let (signal, taken) = (core.pool.change_signal().clone(), self.demand.taken);
@@ -156,8 +158,8 @@ mod tests {
     use super::*;
     use crate::types::options::Options;
 
-    /// It had all its memory from the system, a huge page at a time, in puts that all others waited
-    /// for.
+    /// All of its memory came from the system, a huge page at a time, in puts for which all other
+    /// writers waited.
     #[test]
     fn the_first_memtable_of_an_opened_database_takes_its_memory_from_the_pool() {
         let (database, _sim) = Options::new().memory(64 << 20).open_simulated();
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stocked_and_kept_follows_the_rate_and_survives_a_pause() {
+    fn chunks_ready_and_kept_follow_the_rate_of_writers_and_survive_a_pause() {
         const MS: u64 = 1_000_000;
         let mut demand = Demand::new(5, 0);
         assert!(!demand.look(5, MS));

@@ -1,20 +1,23 @@
-//! The job that brings everything into a cache, where it fits there.
+//! The job that reads everything into a cache once, where everything fits there.
 //!
-//! A get that finds its block cached costs several times what a cached record does, and a block
-//! that is read for one record holds dozens that would be read for again: a store that fits either
-//! way is slow for long where records and blocks share its memory. So when the records of all trees
-//! fit, and the gets that trees answered cost about what it takes to read everything in order, that
-//! is done once, and the records are kept. It is done again when trees answered several times as
-//! many gets more: writes may have made some leave.
+//! A get that finds its block cached costs several times what a cached record costs. A block that
+//! is read for one record holds dozens that later gets would read again. So a store that fits in
+//! memory would be slow for long. Therefore, once gets have cost what reading everything in order
+//! takes, this job does that and keeps the records. It repeats it when trees have answered several
+//! times as many gets more, since writes may have pushed some records out.
 //!
-//! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if
-//! all of those fit. What is mostly read is looked at every few misses, and counts from the look on
-//! that found it so: neither what was read before nor a pass of the other kind keeps a pass
-//! waiting, and a few ranges among gets bring none about. While a tree is compacted for ranges no
-//! pass of blocks begins: it would read what is being replaced, beside a merge that reads the same.
+//! Where ranges are most reads, the job does the same with blocks, if all blocks fit. Ranges need
+//! the blocks.
 //!
-//! Records come in as by a get: an epoch, a state after it, nothing that a memtable of the state
-//! says, and only while the epoch lasts. Blocks come in as those of any range.
+//! - [`crate::memory::workload`] says which reads are the most. A pass counts the misses since that
+//!   was last found different, so reads of the other kind neither delay a pass nor bring it about.
+//! - [`crate::memory::plan`] says whether everything fits.
+//! - While a tree is compacted for ranges, no pass of blocks begins: it would read what is about to
+//!   be replaced, beside a merge that reads the same.
+//!
+//! Records come in as by a get: the pass takes an epoch, then a state, and brings in a record only
+//! if no memtable of that state says anything of its key and the epoch still lasts. Blocks come in
+//! as those of any range.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -26,10 +29,10 @@ use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
 use crate::engine::core::Core;
 use crate::engine::state::State;
-use crate::memory::cache_split::RANGE_MISSES;
+use crate::memory::workload::{Operations, ReadKind};
 use crate::read::are_memtables_silent;
 
-/// What a step reads: a millisecond's or two's.
+/// What a step reads, in a millisecond or two.
 const STEP: BatchLimits = BatchLimits {
     records: 1024,
     bytes: 128 << 10,
@@ -38,38 +41,36 @@ const STEP: BatchLimits = BatchLimits {
     keys_only: false,
     lends: false,
 };
-/// A get that reads its block costs about so many times what a record costs that is read in order,
+/// A get that reads its block costs about as much as reading this many records in order.
 const GET_COST: u64 = 128;
-/// and a block that is read alone so many times what one costs in order.
+/// A block that is read alone costs as much as this many blocks in order.
 const BLOCK_COST: u64 = 8;
 /// Bytes of a block, about.
 const BLOCK_BYTES: u64 = 4096;
-/// After a pass the gets of so many more come first: what left since may leave again.
+/// After a pass, as many misses as pay for this many passes come before the next one.
 const WAIT_PASSES: u64 = 8;
-/// Twice as many after each in succession that did not bring nearly everything in, up to this.
+/// That number doubles, up to this one, after each pass in succession that did not bring nearly
+/// everything in.
 const WAIT_PASSES_MAX: u64 = 128;
-/// And in a small store so many misses come first, which is also how often it is looked at what is
-/// mostly asked for.
+/// Misses between two looks, and before a pass over a small store.
 const MISSES_MIN: u64 = 2048;
-/// The records' share of the memory for reads when all of them come in, and when all blocks do, in
-/// thousandths.
+/// The records' share of the memory for reads while all records come in, in thousandths.
 const RECORDS_PERMILLE: u64 = 980;
+/// The records' share while all blocks come in.
 const BLOCKS_PERMILLE: u64 = 20;
-
-/// One part in so many of the memory for caches is free before blocks come in: more than a scan
-/// reads ahead.
+/// This part of the memory for caches is free before blocks come in: more than a scan reads ahead.
 const ROOM_PARTS: u64 = 16;
 
-/// Brings everything in.
-pub(crate) struct Warm {
+/// Reads everything in.
+pub(crate) struct WarmUp {
     core: Arc<Core>,
-    /// What must have been [`missed`] to look again, and was at the last look.
+    /// The number of misses ([`missed`]) at the next look, and at the last one.
     next_look: u64,
     looked: u64,
-    /// What had been asked for then.
-    last: Asked,
-    /// What is mostly asked for, and how much was missed before it was.
-    kind: Kind,
+    /// What users had done at the last look.
+    last: Operations,
+    /// Which reads were the most at the last look, and the number of misses before they were.
+    kind: ReadKind,
     since: u64,
     /// When a pass of each kind is next.
     records_due: Due,
@@ -80,34 +81,20 @@ pub(crate) struct Warm {
 /// When a pass is next.
 #[derive(Clone, Copy)]
 struct Due {
-    /// What must have been missed.
+    /// The number of misses at which it is.
     missed: u64,
-    /// What came first after the last one, in passes.
+    /// How many passes' worth of misses came between this one and the last.
     wait: u64,
-}
-
-/// What was asked for so far.
-#[derive(Clone, Copy, Default)]
-struct Asked {
-    gets: u64,
-    ranges: u64,
-}
-
-/// What is to come in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Records,
-    Blocks,
 }
 
 /// One reading of everything.
 struct Pass {
-    kind: Kind,
-    /// The keyspaces that are left; the last is being read.
+    kind: ReadKind,
+    /// The keyspaces that are left; the pass reads the last one.
     left: Vec<KeyspaceId>,
-    /// The last key that was read there.
+    /// The last key that it read there.
     behind: Option<Vec<u8>>,
-    /// What was read of that one, and of all.
+    /// What it read of that keyspace, and the records of all keyspaces.
     read: Estimate,
     records: u64,
     /// What the last step read.
@@ -115,7 +102,7 @@ struct Pass {
     stretch: Option<Stretch>,
 }
 
-/// What of a pass goes by one state.
+/// The part of a pass that reads one state.
 struct Stretch {
     epoch: Epoch,
     state: Arc<State>,
@@ -123,53 +110,33 @@ struct Stretch {
     scan: Box<dyn Scan>,
 }
 
-impl Asked {
-    fn of(core: &Core) -> Self {
-        Asked {
-            gets: core.counters.gets.get(),
-            ranges: core.counters.scans.get(),
-        }
-    }
-
-    /// What is mostly asked for.
-    fn kind_since(self, last: Asked) -> Kind {
-        let ranged = self.ranges.saturating_sub(last.ranges) * RANGE_MISSES;
-        match 2 * ranged > self.gets.saturating_sub(last.gets) {
-            true => Kind::Blocks,
-            false => Kind::Records,
-        }
-    }
-}
-
-/// What a pass would spare: gets that trees answered, and reads for ranges.
+/// What a pass would have spared: gets that trees answered, and reads for ranges.
 fn missed(core: &Core) -> u64 {
     core.counters.tree_gets.get() + core.store.scan_reads()
 }
 
-impl Kind {
-    /// Misses that cost as much as a pass over so many records, or over all pages.
-    fn worth(self, core: &Core, records: u64) -> u64 {
-        let misses = match self {
-            Kind::Records => records / GET_COST,
-            Kind::Blocks => core.store.live_bytes() / (BLOCK_BYTES * BLOCK_COST),
-        };
-        MISSES_MIN.max(misses)
-    }
+/// Misses that cost as much as a pass for reads of a kind, over `records` records or all pages.
+fn worth(kind: ReadKind, core: &Core, records: u64) -> u64 {
+    let misses = match kind {
+        ReadKind::Gets => records / GET_COST,
+        ReadKind::Ranges => core.store.live_bytes() / (BLOCK_BYTES * BLOCK_COST),
+    };
+    MISSES_MIN.max(misses)
+}
 
-    /// Whether nearly all of so many records, or of all blocks, is there.
-    fn is_there(self, core: &Core, records: u64) -> bool {
-        match self {
-            Kind::Records => core.records.counts().records >= records / 8 * 7,
-            Kind::Blocks => core.budget.used(Purpose::Blocks) >= core.store.live_bytes() / 8 * 7,
-        }
+/// Whether nearly all of `records` records, or nearly all blocks, are cached.
+fn is_there(kind: ReadKind, core: &Core, records: u64) -> bool {
+    match kind {
+        ReadKind::Gets => core.records.counts().records >= records / 8 * 7,
+        ReadKind::Ranges => core.budget.used(Purpose::Blocks) >= core.store.live_bytes() / 8 * 7,
     }
+}
 
-    /// Whether what is to come in fits beside memtables.
-    fn fits(self, core: &Core, state: &State) -> bool {
-        match self {
-            Kind::Records => core.could_hold_all(state),
-            Kind::Blocks => core.could_hold_blocks(state),
-        }
+/// The records' share of the memory for reads while what reads of that kind need comes in.
+fn records_permille(kind: ReadKind) -> u64 {
+    match kind {
+        ReadKind::Gets => RECORDS_PERMILLE,
+        ReadKind::Ranges => BLOCKS_PERMILLE,
     }
 }
 
@@ -179,8 +146,8 @@ impl Due {
         wait: WAIT_PASSES,
     };
 
-    /// After a pass that was worth so many misses, at so many, and brought nearly everything in or
-    /// did not.
+    /// The next pass after one that paid for `worth` misses and ended at `missed`. `is_there` says
+    /// whether nearly everything is cached then.
     fn after(self, missed: u64, worth: u64, is_there: bool) -> Due {
         let wait = match is_there {
             true => WAIT_PASSES,
@@ -193,15 +160,15 @@ impl Due {
     }
 }
 
-impl Warm {
-    /// For a core.
+impl WarmUp {
+    /// The job of a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
-        Box::new(Warm {
+        Box::new(WarmUp {
             core: core.clone(),
             next_look: MISSES_MIN,
             looked: 0,
-            last: Asked::default(),
-            kind: Kind::Records,
+            last: Operations::default(),
+            kind: ReadKind::Gets,
             since: 0,
             records_due: Due::FIRST,
             blocks_due: Due::FIRST,
@@ -211,12 +178,13 @@ impl Warm {
 
     fn due(&mut self) -> &mut Due {
         match self.kind {
-            Kind::Records => &mut self.records_due,
-            Kind::Blocks => &mut self.blocks_due,
+            ReadKind::Gets => &mut self.records_due,
+            ReadKind::Ranges => &mut self.blocks_due,
         }
     }
 
-    /// Looks at what is asked for, and begins a pass if it is time for one and worth it.
+    /// Looks at what users read, and begins a pass if it is time for one, it is worth it, and
+    /// everything fits.
     fn begin(&mut self) -> Result<()> {
         let core = self.core.clone();
         let missed = missed(&core);
@@ -224,11 +192,11 @@ impl Warm {
             return Ok(());
         }
         self.next_look = missed + MISSES_MIN;
-        // What is mostly read says also what memtables leave its room.
-        core.look_at_operations();
+        let now = core.operations();
+        let last = std::mem::replace(&mut self.last, now);
+        let kind = core.workload.look_at_reads(now, last);
+        core.look_at_users();
         let before = std::mem::replace(&mut self.looked, missed);
-        let asked = Asked::of(&core);
-        let kind = asked.kind_since(std::mem::replace(&mut self.last, asked));
         if kind != self.kind {
             (self.kind, self.since) = (kind, before);
         }
@@ -236,33 +204,23 @@ impl Warm {
             return Ok(());
         }
         let state = core.observe()?.state.clone();
-        if !core.tree_sizes.are_known() {
-            for keyspace in state.keyspaces.iter() {
-                let size = &keyspace.shared.tree_size;
-                // One that could not be read is tried again; the others are read in as if it held
-                // nothing.
-                let known = size.get().is_some() && size.is_readable();
-                if !known && core.measure(size, &*keyspace.version).is_err() {
-                    size.unreadable();
-                }
-            }
-        }
+        self.measure_trees(&state);
         let records = core.tree_sizes.held().map_or(0, |held| held.records);
-        let worth = kind.worth(&core, records);
+        let worth = worth(kind, &core, records);
         if missed < self.since + worth {
             return Ok(());
         }
-        if records == 0 || kind.is_there(&core, records) {
+        if records == 0 || is_there(kind, &core, records) {
             return Ok(());
         }
-        // What memtables may take was reckoned when the last was sealed, for the trees of then: it
-        // may be all that those left, to the byte.
-        core.rebalance(&core.install.lock());
-        let fits = kind.fits(&core, &state);
+        // The limits of memtables are from the last seal, for the trees of then. They may be all
+        // that those trees left, to the byte.
+        core.plan_memory(&core.install.lock());
+        let plan = core.plan_now();
+        let fits = plan.warms_up && plan.mix.reads == kind;
         let is_compacting = core.compactions.is_any_asked() && !core.schedule.space_is_short();
-        if fits && kind == Kind::Blocks && is_compacting {
-            // What would be read is about to be replaced, and what replaces it comes in as it is
-            // written, if blocks have the memory.
+        if fits && kind == ReadKind::Ranges && is_compacting {
+            // What replaces the old blocks comes in as it is written, if blocks have the memory.
             core.records.set_share(BLOCKS_PERMILLE);
             return Ok(());
         }
@@ -271,11 +229,8 @@ impl Warm {
             return Ok(());
         }
         core.release_pool();
-        core.records.set_share(match kind {
-            Kind::Records => RECORDS_PERMILLE,
-            Kind::Blocks => BLOCKS_PERMILLE,
-        });
-        core.balance.hold(true);
+        core.records.set_share(records_permille(kind));
+        core.cache_split.hold(true);
         let readable = state.keyspaces.iter();
         let readable = readable.filter(|keyspace| keyspace.shared.tree_size.is_readable());
         self.pass = Some(Pass {
@@ -290,20 +245,37 @@ impl Warm {
         Ok(())
     }
 
-    /// A piece of a pass; whether there is more of it.
+    /// Measures the trees that were not measured yet, and tries again those that could not be read.
+    /// A tree that cannot be read counts as empty, so that the others come in.
+    fn measure_trees(&self, state: &State) {
+        let core = &self.core;
+        if core.tree_sizes.are_known() {
+            return;
+        }
+        for keyspace in state.keyspaces.iter() {
+            let size = &keyspace.shared.tree_size;
+            let is_known = size.get().is_some() && size.is_readable();
+            let budget_bytes = core.budget.limit();
+            if !is_known && size.measure(&*keyspace.version, budget_bytes).is_err() {
+                size.unreadable();
+            }
+        }
+    }
+
+    /// Does a step of the pass. Returns whether there is more of it.
     fn go_on(&mut self) -> bool {
         let core = &self.core;
         let Some(pass) = &mut self.pass else {
             return false;
         };
         let has_room = match pass.kind {
-            Kind::Records => {
+            ReadKind::Gets => {
                 core.store.shrink_fully();
-                // Memtables that came meanwhile may have taken it.
+                // New memtables may have taken the room.
                 !core.records.over_target()
             }
-            Kind::Blocks => {
-                // Blocks that find no room now are not kept.
+            ReadKind::Ranges => {
+                // Blocks that find no room would not be kept.
                 let room = core.budget.room_for_caches() / ROOM_PARTS;
                 while !core.store.has_room_for_blocks(room) && core.records.give_way() {}
                 true
@@ -313,16 +285,15 @@ impl Warm {
             match pass.step(core) {
                 Ok(true) => {}
                 Ok(false) => return true,
-                // A get that comes to the same place reports it, and what other keyspaces hold
-                // comes in all the same.
+                // A get of the same block reports the error. Other keyspaces come in.
                 Err(_) => {
                     pass.next_keyspace();
                     return true;
                 }
             }
         }
-        let worth = pass.kind.worth(core, pass.records);
-        let is_there = pass.kind.is_there(core, pass.records);
+        let worth = worth(pass.kind, core, pass.records);
+        let is_there = is_there(pass.kind, core, pass.records);
         let missed = missed(core);
         *self.due() = self.due().after(missed, worth, is_there);
         self.end();
@@ -331,12 +302,12 @@ impl Warm {
 
     fn end(&mut self) {
         self.pass = None;
-        self.core.balance.hold(false);
+        self.core.cache_split.hold(false);
     }
 }
 
 impl Pass {
-    /// Reads some records; whether everything was read.
+    /// Reads some records. Returns whether everything was read.
     fn step(&mut self, core: &Core) -> Result<bool> {
         let Some(&id) = self.left.last() else {
             return Ok(true);
@@ -350,7 +321,7 @@ impl Pass {
             None => self.open(core, id)?,
         };
         let Some(mut stretch) = stretch else {
-            // It was dropped.
+            // The keyspace was dropped.
             self.next_keyspace();
             return Ok(false);
         };
@@ -362,7 +333,7 @@ impl Pass {
         self.read.records += self.batch.len() as u64;
         self.read.bytes += self.batch.bytes().len() as u64;
         self.records += self.batch.len() as u64;
-        if self.kind == Kind::Records {
+        if self.kind == ReadKind::Gets {
             for (key, value) in self.batch.records() {
                 if are_memtables_silent(keyspace, stretch.before, key) {
                     let (epoch, collection) = (stretch.epoch, keyspace.collection);
@@ -393,7 +364,7 @@ impl Pass {
         self.stretch = None;
     }
 
-    /// Reads on in the newest state; none when the keyspace is not in it.
+    /// Begins to read on in the newest state; none when the keyspace is not in it.
     fn open(&self, core: &Core, id: KeyspaceId) -> Result<Option<Stretch>> {
         let epoch = core.records.epoch();
         let observed = core.observe()?;
@@ -418,8 +389,7 @@ impl Pass {
 }
 
 impl Stretch {
-    /// Whether the tree is still the one that is being read: blocks of one that was replaced are of
-    /// no use.
+    /// Whether the stretch reads the newest tree. Blocks of a tree that was replaced are of no use.
     fn is_of_newest(&self, core: &Core, id: KeyspaceId) -> bool {
         let state = core.state.load();
         match (self.state.keyspaces.get(id), state.keyspaces.get(id)) {
@@ -429,9 +399,9 @@ impl Stretch {
     }
 }
 
-impl Job for Warm {
+impl Job for WarmUp {
     fn name(&self) -> &'static str {
-        "warm"
+        "warm-up"
     }
 
     fn step(&mut self) -> Step {
@@ -442,7 +412,7 @@ impl Job for Warm {
         }
         let more = match &self.pass {
             Some(_) => self.go_on(),
-            // It fails only once the database is closed.
+            // An error means that the database is closed.
             None => self.begin().is_ok() && self.pass.is_some(),
         };
         if more {
@@ -470,7 +440,7 @@ mod tests {
 
     /// One keyspace with a damaged node kept all others from coming in.
     #[test]
-    fn what_fits_is_read_though_another_tree_cannot_be() {
+    fn a_damaged_tree_does_not_keep_others_from_being_read_in() {
         const RECORDS: u64 = 20_000;
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
@@ -496,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_that_do_not_bring_everything_in_come_ever_less_often_and_others_as_before() {
+    fn passes_that_leave_something_out_come_less_and_less_often() {
         let mut due = Due::FIRST;
         let mut waits = Vec::new();
         for is_there in [false, false, false, false, false, true, true, false] {

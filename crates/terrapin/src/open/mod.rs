@@ -46,19 +46,20 @@ use crate::checkpoint::fold::FoldJob;
 use crate::checkpoint::job::Coordinator;
 use crate::checkpoint::merges::Worker;
 use crate::disk_space::reclaim::{Reclaim, Watch};
-use crate::engine::core::{Core, Install, POOL_SHARE};
+use crate::engine::core::{Core, Install};
 use crate::engine::events;
 use crate::engine::gate::Gate;
 use crate::engine::owner::Owner;
 use crate::keyspaces::catalog::Catalog;
 use crate::keyspaces::catalog::format::Stored;
-use crate::memory::fit::TreeSizes;
+use crate::memory::plan::pool_floor_bytes;
 use crate::types::options::{KeyspaceOptions, Options, Settings};
 
 use crate::engine::state::{KeyspaceShared, KeyspaceState, Keyspaces, LoggedMemtable, State};
 use crate::keyspaces::schema::DEFAULT_KEYSPACE;
-use crate::memory::prefault::Stock;
-use crate::memory::warm_up::Warm;
+use crate::memory::prefault::Prefault;
+use crate::memory::tree_size::TreeSizes;
+use crate::memory::warm_up::WarmUp;
 use crate::open::page_uses::PageUses;
 use crate::open::verify::check_copy;
 
@@ -563,7 +564,7 @@ fn start(
         store.begin_life(log.incarnation());
         budget.take(Purpose::Log, log.memory_bytes());
     }
-    let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
+    let pool = Pool::new(&budget, pool_floor_bytes(budget.limit()));
     let mut keyspaces = Keyspaces::default();
     let mut names = std::collections::BTreeMap::new();
     let tree_sizes = Arc::<TreeSizes>::default();
@@ -632,7 +633,7 @@ fn start(
         tree_sizes,
         install,
     );
-    core.rebalance(&core.install.lock());
+    core.plan_memory(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());
     if let Some(error) = &base.unread {
         core.health.damaged(error);
@@ -646,8 +647,8 @@ fn start(
             owner.run(Worker::job(&core))?;
         }
         owner.run(Reclaim::job(&core))?;
-        owner.run(Stock::job(&core))?;
-        owner.run(Warm::job(&core))?;
+        owner.run(Prefault::job(&core))?;
+        owner.run(WarmUp::job(&core))?;
         if core.settings.range_compaction {
             owner.run(Compactor::job(&core))?;
         }
@@ -696,8 +697,8 @@ mod tests {
             [
                 Worker::job(core),
                 Reclaim::job(core),
-                Stock::job(core),
-                Warm::job(core),
+                Prefault::job(core),
+                WarmUp::job(core),
                 Compactor::job(core),
                 Watch::job(core),
                 Box::new(FoldJob::new(core.clone())),

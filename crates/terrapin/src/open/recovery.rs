@@ -76,7 +76,7 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     let mut install = core.install.lock();
     install.replay = None;
     core.replayed.fetch_max(end.0, Ordering::AcqRel);
-    core.rebalance(&install);
+    core.plan_memory(&install);
     core.ask_for_space(had_pages);
     Ok(())
 }
@@ -110,7 +110,7 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
             return Ok(());
         }
         if short && core.schedule.releasing_count() == 0 {
-            core.cut_largest();
+            core.seal_largest();
             if core.schedule.sealed_count() == 0 {
                 return Ok(());
             }

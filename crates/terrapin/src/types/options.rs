@@ -535,6 +535,13 @@ impl Options {
     }
 }
 
+/// The largest fixed χ that a budget holds, with units of `unit_bytes`: a quarter of it as the
+/// memtable, since a second one is sealed meanwhile and arenas take about 1.6 times what they hold.
+/// Never above [`DISTANCE_MAX`]; 0 where it holds not even one unit.
+pub(crate) fn distance_max(memory: u64, unit_bytes: u64) -> u64 {
+    (memory / 4 / unit_bytes).min(DISTANCE_MAX)
+}
+
 /// Refuses a budget that the log's ring, which keeps the size that it has at the open, would take
 /// more than a quarter of.
 pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
@@ -602,11 +609,9 @@ impl Settings {
         self.log_check_shift = log_check_shift(bytes);
     }
 
-    /// The largest χ that a budget holds: a quarter of it as the memtable, since a second one is
-    /// sealed meanwhile and arenas take about 1.6 times what they hold. Never above
-    /// [`DISTANCE_MAX`].
+    /// The largest fixed χ that a budget holds.
     pub fn distance_max(&self, memory: u64) -> u64 {
-        (memory / 4 / self.merge.group_bytes).min(DISTANCE_MAX)
+        distance_max(memory, self.merge.group_bytes)
     }
 
     /// Whether memory can hold a χ.

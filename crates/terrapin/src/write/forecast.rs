@@ -1,10 +1,11 @@
-//! How long a keyspace's sealed memtable still needs until it is gone: what back-pressure goes by.
+//! How long a keyspace's sealed memtable still needs until it is gone. The pace of writers is
+//! computed from this.
 //!
-//! A checkpoint of a checkpoint is three stretches for a keyspace: *ahead* of its merge (the
-//! memtable is walked over, other keyspaces are merged first), the *merge*, and *behind* it
-//! (catalog, syncs, superblocks). Of the merge, progress tells what is left; of the other two, how
-//! long they took last; what is behind a merge is taken for a part of the merge until one was seen.
-//! Everything here is a guess from relaxed atomics, and a wrong one costs a wait.
+//! A checkpoint has three stretches for a keyspace: *ahead* of its merge (the memtable is walked
+//! over, other keyspaces are merged first), the *merge*, and *behind* it (catalog, syncs,
+//! superblocks). The merge's progress says what is left of it. Of the other two, the last
+//! checkpoint's time is expected. Until a checkpoint has shown what is behind a merge, a part of
+//! the merge is expected. Relaxed atomics: a wrong guess costs a wait.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
@@ -12,20 +13,20 @@ const AHEAD: u64 = 1;
 const MERGE: u64 = 2;
 const BEHIND: u64 = 3;
 
-/// The part of a merge that what is behind it is taken for.
+/// What is behind a merge is expected to take this part of it, until a checkpoint has shown it.
 const BEHIND_PART: u64 = 8;
 
-/// See the head of this file.
+/// The stretches of one keyspace's checkpoints.
 #[derive(Default)]
 pub(crate) struct Forecast {
     /// The stretch that the sealed memtable is in; 0 while there is none.
     stretch: AtomicU64,
-    /// When it began.
+    /// When that stretch began.
     since_ns: AtomicU64,
-    /// Bytes of progress of the merge, and the total it expects.
+    /// The merge's progress, and the total that it expects, in bytes.
     done: AtomicU64,
     total: AtomicU64,
-    /// What merges take per KiB of their progress; 0 while none has run.
+    /// What merges take for a KiB of their progress; 0 until one has run.
     ns_per_kib: AtomicU64,
     /// How long the last stretches ahead of a merge, in it, and behind it took.
     ahead_ns: AtomicU64,
@@ -34,12 +35,12 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// A memtable was sealed, or its checkpoint failed and another will come.
+    /// A memtable was sealed, or its checkpoint failed and the next one begins from there.
     pub fn sealed(&self, now_ns: u64) {
         self.enter(AHEAD, now_ns);
     }
 
-    /// Its merge begins.
+    /// The merge begins.
     pub fn merges(&self, now_ns: u64) {
         if self.stretch.load(Ordering::Relaxed) == AHEAD {
             self.ahead_ns
@@ -48,12 +49,11 @@ impl Forecast {
         self.enter(MERGE, now_ns);
     }
 
-    /// Its merge has done so many bytes of a total.
+    /// The merge has done a number of bytes of a total.
     pub fn progress(&self, (done, total): (u64, u64), now_ns: u64) {
         self.total.store(total, Ordering::Relaxed);
         let last = self.done.swap(done.min(total), Ordering::Relaxed);
-        // A pace is measured once a thirty-second part is done; before that the last merge's
-        // counts.
+        // Until a thirty-second part is done, the last merge's speed counts.
         if done > total / 32 && done > last {
             let took = u128::from(self.elapsed_ns(now_ns));
             let per_kib = u64::try_from(took * 1024 / u128::from(done)).unwrap_or(u64::MAX);
@@ -61,7 +61,7 @@ impl Forecast {
         }
     }
 
-    /// Its merge is over.
+    /// The merge is over.
     pub fn merged(&self, now_ns: u64) {
         if self.stretch.load(Ordering::Relaxed) == MERGE {
             self.merge_ns
@@ -70,7 +70,7 @@ impl Forecast {
         }
     }
 
-    /// It is gone.
+    /// The memtable is gone.
     pub fn released(&self, now_ns: u64) {
         if self.stretch.load(Ordering::Relaxed) == BEHIND {
             self.behind_ns
@@ -79,10 +79,11 @@ impl Forecast {
         self.enter(0, now_ns);
     }
 
-    /// Nanoseconds until it is gone, about; 0 while nothing is sealed, and while nothing is known.
+    /// Nanoseconds until the sealed memtable is gone, about. 0 if none is sealed, and until a merge
+    /// has run.
     pub fn left_ns(&self, now_ns: u64) -> u64 {
         let get = |what: &AtomicU64| what.load(Ordering::Relaxed);
-        // A stretch that takes longer than the last time goes on for a quarter of it.
+        // A stretch that takes longer than the last one is expected to take a quarter more.
         let rest = |usual: u64| usual.saturating_sub(self.elapsed_ns(now_ns)).max(usual / 4);
         let behind = |merge_ns: u64| match get(&self.behind_ns) {
             0 => merge_ns / BEHIND_PART,
@@ -105,7 +106,7 @@ impl Forecast {
         }
     }
 
-    /// How much of so many bytes is left to be merged.
+    /// How much of `bytes` is left to be merged.
     pub fn left_of(&self, bytes: u64) -> u64 {
         match self.stretch.load(Ordering::Relaxed) {
             AHEAD => bytes,
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_is_forecast_from_the_last_one_and_the_merge_from_its_progress() {
+    fn the_last_checkpoint_and_the_progress_of_the_merge_make_the_forecast() {
         let forecast = Forecast::default();
         assert_eq!(forecast.left_ns(0), 0);
         forecast.sealed(1000);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_checkpoint_is_ahead_of_its_next_merge_again() {
+    fn a_failed_checkpoint_begins_anew_ahead_of_its_merge() {
         let forecast = Forecast::default();
         forecast.sealed(0);
         forecast.merges(100);

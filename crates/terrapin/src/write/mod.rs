@@ -3,6 +3,7 @@
 //! fails: every later writer, and every reader, waits for it.
 
 pub mod forecast;
+pub mod pace;
 pub mod patience;
 pub mod pressure;
 pub mod yielding;
@@ -384,7 +385,7 @@ impl Core {
             self.counters.waits.seal.record(seal);
         }
         if self.memtable_memory_is_short() && self.schedule.releasing_count() == 0 {
-            self.cut_largest();
+            self.seal_largest();
         }
         if appended
             .end

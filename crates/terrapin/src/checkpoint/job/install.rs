@@ -27,7 +27,8 @@ impl Coordinator {
             // reports it.
             if let Some(merged) = &part.merged {
                 let size = &part.keyspace.shared.tree_size;
-                let _ = core.measure_merged(size, &**merged, part.added);
+                let budget_bytes = core.budget.limit();
+                let _ = size.measure_merged(&**merged, part.added, budget_bytes);
             }
         }
         let mut unsealed = 0;
@@ -78,7 +79,7 @@ impl Coordinator {
             core.schedule.unsealed(unsealed);
             self.seals += unsealed as u64;
             core.forget_unwritten(&install);
-            core.rebalance(&install);
+            core.plan_memory(&install);
             last
         };
         drop(last);

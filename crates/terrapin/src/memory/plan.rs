@@ -1,0 +1,352 @@
+//! How the memory budget is shared out: one pure function from [`Facts`] to a [`Plan`].
+//!
+//! `memory::apply` gathers the facts and applies the plan. Nothing here reads a clock, takes a lock
+//! or knows the engine; all numbers are integers, and facts of any size give a plan.
+//! `docs/MEMORY.md` has the page for readers: shares, floors, and what happens when memory is
+//! short.
+//!
+//! Invariants, held by the property tests in `plan/tests.rs`:
+//!
+//! - The same facts give the same plan.
+//! - Memtables that follow the plan leave the caches a part of the budget: the mark at which
+//!   writers wait is below the budget, and the mark at which memtables are sealed early is below
+//!   that one.
+//! - A memtable may hold at least one unit of L bytes. All automatic memtables together may hold no
+//!   more than half of the budget, except where one unit each is more.
+//! - More memory never means smaller memtables or fewer cached records, unless the additional
+//!   memory is what makes everything fit into the caches. Memtables give way then.
+
+use terrapin_structure::Estimate;
+
+use crate::memory::workload::{Mix, ReadKind};
+use crate::types::options::{CheckpointDistance, DISTANCE_MAX, distance_max};
+
+/// The part of the budget that active memtables share, by what they hold.
+const MEMTABLES_PART: u64 = 6;
+/// The part of the budget that active memtables have at least, by their arenas, beside caches that
+/// hold everything. Where this is too much, not everything fits anyway.
+const MEMTABLES_PART_MIN: u64 = 32;
+/// The share that arenas of active memtables have in a load at most, in thousandths.
+const LOAD_ARENA_PERMILLE: u64 = 430;
+/// The part of the budget that a load leaves to indexes, filters and nodes.
+const LOAD_METADATA_PART: u64 = 16;
+/// The part of the budget that merges may come to use, at least.
+const MERGE_PART: u64 = 32;
+/// The part of the budget that stays free, since no count is exact.
+const SLACK_PART: u64 = 64;
+/// The part of the budget that the pool of memtable memory may keep in any case.
+const POOL_PART: u64 = 8;
+/// What a cached record takes besides its bytes: header, rounding, its entry in the table.
+const RECORD_OVERHEAD_BYTES: u64 = 32;
+/// This share of what trees seem to hold must fit, in thousandths: some of it may be said twice.
+const TO_FIT_PERMILLE: u64 = 850;
+/// What an arena takes for a thousand bytes that its memtable counts, until a memtable of the
+/// keyspace has shown it.
+pub(crate) const ARENA_PERMILLE: u64 = 1600;
+
+/// What a plan is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The memory budget.
+    pub budget_bytes: u64,
+    /// What the log takes of the budget.
+    pub log_bytes: u64,
+    /// What merges take of the budget at the moment.
+    pub merge_bytes: u64,
+    /// What indexes, filters and nodes take of the budget at the moment.
+    pub metadata_bytes: u64,
+    /// What all memtables would take if every one were full, by the limits in force.
+    pub full_memtables_bytes: u64,
+    /// L, the unit that χ counts.
+    pub unit_bytes: u64,
+    /// χ of keyspaces that have none of their own.
+    pub distance: CheckpointDistance,
+    /// Keyspaces of which a memtable holds a record.
+    pub writers: u64,
+    /// All of these keyspaces are known to write mostly new keys.
+    pub is_growing: bool,
+    /// What users mostly do.
+    pub mix: Mix,
+    /// What all trees hold; none while that is not known.
+    pub trees: Option<Estimate>,
+    /// Bytes of all live pages.
+    pub page_bytes: u64,
+    /// What the record cache can take; none where it is switched off.
+    pub record_cache: Option<RecordCacheBounds>,
+    /// The disk is low: there is room for small memtables only (D10).
+    pub is_disk_low: bool,
+}
+
+/// What the record cache can take, however large the budget is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordCacheBounds {
+    /// Bytes of all records.
+    pub bytes_max: u64,
+    /// Bytes of one record.
+    pub record_bytes_max: u64,
+}
+
+impl Facts {
+    /// The facts of a database that was just opened: empty and unused.
+    pub fn at_open(budget_bytes: u64, unit_bytes: u64, distance: CheckpointDistance) -> Self {
+        Facts {
+            budget_bytes,
+            log_bytes: 0,
+            merge_bytes: 0,
+            metadata_bytes: 0,
+            full_memtables_bytes: 0,
+            unit_bytes,
+            distance,
+            writers: 0,
+            is_growing: false,
+            mix: Mix::default(),
+            trees: None,
+            page_bytes: 0,
+            record_cache: None,
+            is_disk_low: false,
+        }
+    }
+
+    /// Users write and hardly read, and the writes add records, or there is little to overwrite.
+    fn is_load(&self) -> bool {
+        let is_small = self.page_bytes < self.budget_bytes / MEMTABLES_PART;
+        !self.mix.is_read && (self.is_growing || is_small)
+    }
+
+    /// What log and merges take of the budget, and what stays free.
+    fn taken_bytes(&self) -> u64 {
+        let merge_bytes = self.merge_bytes.max(self.budget_bytes / MERGE_PART);
+        let slack_bytes = self.budget_bytes / SLACK_PART;
+        self.log_bytes
+            .saturating_add(merge_bytes)
+            .saturating_add(slack_bytes)
+    }
+
+    /// Arenas of all active memtables in a load.
+    fn load_arena_bytes(&self) -> u64 {
+        let metadata_bytes = self.budget_bytes / LOAD_METADATA_PART;
+        let taken_bytes = self.taken_bytes().saturating_add(metadata_bytes);
+        let left_bytes = self.budget_bytes.saturating_sub(taken_bytes);
+        // The sealed memtables take as much again.
+        (left_bytes / 2).min(self.budget_bytes / 1000 * LOAD_ARENA_PERMILLE)
+    }
+
+    /// All records as cached records; none where that is not known, or the mean record is too long
+    /// for the cache.
+    fn all_records_bytes(&self) -> Option<u64> {
+        let trees = self.trees?;
+        let record_bytes_max = self.record_cache?.record_bytes_max;
+        if trees.bytes / trees.records.max(1) > record_bytes_max {
+            return None;
+        }
+        let overhead_bytes = trees.records.saturating_mul(RECORD_OVERHEAD_BYTES);
+        Some(trees.bytes.saturating_add(overhead_bytes))
+    }
+
+    /// What memtables may take beside `bytes` of cached records; none where these do not fit.
+    fn beside_records(&self, bytes: u64) -> Option<u64> {
+        if bytes > self.record_cache?.bytes_max {
+            return None;
+        }
+        let taken_bytes = self.taken_bytes().saturating_add(self.metadata_bytes);
+        self.budget_bytes
+            .checked_sub(taken_bytes.saturating_add(bytes))
+    }
+
+    /// All pages as cached blocks, with what log and merges take.
+    fn all_blocks_bytes(&self) -> u64 {
+        // Slabs are not all full, and entries take something besides.
+        self.page_bytes
+            .saturating_add(self.page_bytes / 16)
+            .saturating_add(self.taken_bytes())
+    }
+
+    /// The arenas of active memtables, of what caches leave to memtables; none where that is too
+    /// little.
+    fn active_arena_bytes(&self, left_bytes: u64) -> Option<u64> {
+        let arena_bytes = left_bytes / 2;
+        (arena_bytes >= self.budget_bytes / MEMTABLES_PART_MIN).then_some(arena_bytes)
+    }
+
+    /// Whether all records fit in the cache beside full memtables. Some of what trees seem to hold
+    /// may be said twice, so a little less must fit.
+    fn do_records_fit(&self) -> bool {
+        let all_bytes = self.all_records_bytes();
+        let left_bytes =
+            all_bytes.and_then(|bytes| self.beside_records(bytes / 1000 * TO_FIT_PERMILLE));
+        left_bytes.is_some_and(|left_bytes| self.full_memtables_bytes <= left_bytes)
+    }
+
+    /// Whether all blocks fit in the cache beside full memtables.
+    fn do_blocks_fit(&self) -> bool {
+        let bytes = self
+            .all_blocks_bytes()
+            .saturating_add(self.full_memtables_bytes);
+        self.record_cache.is_some() && bytes <= self.budget_bytes
+    }
+}
+
+/// How memory is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Above this, the largest memtables are sealed though they are not full.
+    pub seal_early_bytes: u64,
+    /// The pool of memtable memory may keep this much however slowly writers write.
+    pub pool_floor_bytes: u64,
+    /// The pool may keep this much where writers are fast.
+    pub pool_ceiling_bytes: u64,
+    /// Memtables and pool may keep this much together, since the caches hold everything that is
+    /// read without it. 0 where they do not.
+    pub memtables_spared_bytes: u64,
+    /// When caches want the pool's memory, an active memtable still keeps this much.
+    pub active_spared_bytes: u64,
+    /// What users mostly did when this was planned.
+    pub mix: Mix,
+    /// Everything that these reads need fits in its cache: bring it in once.
+    pub warms_up: bool,
+    /// A merge also puts the memtable's records into the record cache.
+    pub caches_merged_records: bool,
+    /// What limits of memtables are computed from.
+    limits: LimitBasis,
+}
+
+/// What is the same for the limits of all memtables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LimitBasis {
+    budget_bytes: u64,
+    unit_bytes: u64,
+    distance: CheckpointDistance,
+    writers: u64,
+    /// Arenas of active memtables in a load; none where users do something else.
+    load_arena_bytes: Option<u64>,
+    /// Arenas of active memtables beside caches that hold everything that is read; none where that
+    /// does not fit, or users do not read often.
+    beside_caches_arena_bytes: Option<u64>,
+    is_disk_low: bool,
+}
+
+/// Bytes at which one keyspace's active memtable is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemtableLimit {
+    /// In force.
+    pub bytes: u64,
+    /// While the disk has room.
+    pub ample_bytes: u64,
+}
+
+/// Shares the budget out. Equal facts give equal plans.
+pub(crate) fn plan(facts: &Facts) -> Plan {
+    let load_arena_bytes = facts.load_arena_bytes();
+    let all_records_bytes = facts.all_records_bytes();
+    let beside_records = all_records_bytes
+        .and_then(|bytes| facts.beside_records(bytes))
+        .and_then(|left_bytes| facts.active_arena_bytes(left_bytes));
+    let beside_blocks = facts
+        .budget_bytes
+        .checked_sub(facts.all_blocks_bytes())
+        .and_then(|left_bytes| facts.active_arena_bytes(left_bytes));
+    let (fits, beside_caches) = match facts.mix.reads {
+        ReadKind::Gets => (facts.do_records_fit(), beside_records),
+        ReadKind::Ranges => (facts.do_blocks_fit(), beside_blocks),
+    };
+    let beside_caches = beside_caches.filter(|_| facts.mix.is_often_read);
+    let is_load = facts.is_load();
+    let mut seal_early_bytes = usual_seal_early_bytes(facts.budget_bytes);
+    if is_load {
+        // An arena may take a little more than the last one did for the same records, and the pool
+        // may hold a few chunks.
+        let both_bytes = load_arena_bytes * 2 + facts.budget_bytes / 64;
+        seal_early_bytes = seal_early_bytes.max(both_bytes);
+    }
+    let get_soon = facts.mix.is_mostly_got || facts.mix.is_often_read && facts.do_records_fit();
+    Plan {
+        seal_early_bytes,
+        pool_floor_bytes: pool_floor_bytes(facts.budget_bytes),
+        // What a load's memtable leaves. The next one is as good as full by then.
+        pool_ceiling_bytes: load_arena_bytes,
+        memtables_spared_bytes: beside_caches
+            .map_or(0, |bytes| (bytes * 2).min(facts.full_memtables_bytes)),
+        active_spared_bytes: beside_records.unwrap_or(0).min(beside_blocks.unwrap_or(0)),
+        mix: facts.mix,
+        warms_up: fits,
+        caches_merged_records: facts.record_cache.is_some() && get_soon,
+        limits: LimitBasis {
+            budget_bytes: facts.budget_bytes,
+            unit_bytes: facts.unit_bytes.max(1),
+            distance: facts.distance,
+            writers: facts.writers.max(1),
+            load_arena_bytes: is_load.then_some(load_arena_bytes),
+            beside_caches_arena_bytes: beside_caches,
+            is_disk_low: facts.is_disk_low,
+        },
+    }
+}
+
+impl Plan {
+    /// χ of keyspaces that have none of their own.
+    pub fn distance(&self) -> CheckpointDistance {
+        self.limits.distance
+    }
+
+    /// The limit of a memtable: χ·L, with the keyspace's own χ or the database's. `arena_permille`
+    /// is what the keyspace's arenas take for a thousand bytes that their memtable counts.
+    pub fn memtable_limit(
+        &self,
+        own: Option<CheckpointDistance>,
+        arena_permille: u64,
+    ) -> MemtableLimit {
+        let basis = &self.limits;
+        let units = match own.unwrap_or(basis.distance) {
+            // Memory may have shrunk since a fixed χ was accepted.
+            CheckpointDistance::Fixed(chi) => {
+                u64::from(chi).min(distance_max(basis.budget_bytes, basis.unit_bytes))
+            }
+            CheckpointDistance::Auto => {
+                basis.auto_share_bytes(arena_permille) / basis.writers / basis.unit_bytes
+            }
+        };
+        let units = units.clamp(1, DISTANCE_MAX);
+        let ample_bytes = units.saturating_mul(basis.unit_bytes);
+        let bytes = match basis.is_disk_low {
+            true => basis.unit_bytes,
+            false => ample_bytes,
+        };
+        MemtableLimit { bytes, ample_bytes }
+    }
+}
+
+impl LimitBasis {
+    /// What all active memtables on auto may hold together.
+    fn auto_share_bytes(&self, arena_permille: u64) -> u64 {
+        let held_in = |arena_bytes: u64| {
+            let held = u128::from(arena_bytes) * 1000 / u128::from(arena_permille.max(1000));
+            u64::try_from(held).unwrap_or(arena_bytes)
+        };
+        let usual_bytes = self.budget_bytes / MEMTABLES_PART;
+        let load_bytes = self.load_arena_bytes.map_or(0, held_in);
+        let share_bytes = usual_bytes.max(load_bytes);
+        match self.beside_caches_arena_bytes {
+            Some(arena_bytes) => share_bytes.min(held_in(arena_bytes)),
+            None => share_bytes,
+        }
+    }
+}
+
+/// [`Plan::seal_early_bytes`], unless a load may take more.
+pub(crate) fn usual_seal_early_bytes(budget_bytes: u64) -> u64 {
+    budget_bytes / 10 * 6
+}
+
+/// Above this much memtable memory, writers wait until a merge gives some back.
+#[inline]
+pub(crate) fn writers_wait_bytes(budget_bytes: u64) -> u64 {
+    budget_bytes / 16 * 15
+}
+
+/// [`Plan::pool_floor_bytes`].
+pub(crate) fn pool_floor_bytes(budget_bytes: u64) -> u64 {
+    budget_bytes / POOL_PART
+}
+
+#[cfg(test)]
+mod tests;
