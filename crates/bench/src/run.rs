@@ -767,7 +767,7 @@ mod tests {
                 },
             );
             let error = error.unwrap_err().to_string();
-            assert!(error.contains("overwritten before"), "{error}");
+            assert!(error.contains("overwritten value"), "{error}");
             // Load and overwriting are reported, each with its settling.
             assert_eq!(done, if read_in_between { 2 } else { 4 });
         }
