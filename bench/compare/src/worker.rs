@@ -56,6 +56,7 @@ pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
         loaded: false,
         shape: Records::new(KEY_BYTES, plan.value_bytes())?,
         threads: plan.cell.threads,
+        scan_records_max: terrapin_bench::SCAN_RECORDS_MAX,
         seed: u64::from(job.repeat),
     };
     let progress = Progress::default();

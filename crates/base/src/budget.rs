@@ -19,17 +19,20 @@ pub enum Purpose {
     Merge,
     /// The log's ring.
     Log,
+    /// The map of separated values.
+    Locations,
 }
 
 impl Purpose {
     /// Every purpose, in the order of its number.
-    pub const ALL: [Purpose; 6] = [
+    pub const ALL: [Purpose; 7] = [
         Purpose::Memtable,
         Purpose::Blocks,
         Purpose::Metadata,
         Purpose::Records,
         Purpose::Merge,
         Purpose::Log,
+        Purpose::Locations,
     ];
 }
 
@@ -111,6 +114,7 @@ impl Budget {
     pub fn room_for_data(&self) -> u64 {
         let room = self.room_beside_writes();
         room.saturating_sub(self.used(Purpose::Metadata))
+            .saturating_sub(self.used(Purpose::Locations))
             .max(room / 2)
     }
 
@@ -119,6 +123,7 @@ impl Budget {
     pub fn room_for_caches(&self) -> u64 {
         self.room_beside_writes()
             .saturating_sub(self.used(Purpose::Records))
+            .saturating_sub(self.used(Purpose::Locations))
     }
 }
 

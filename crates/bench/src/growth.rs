@@ -186,6 +186,7 @@ mod tests {
         let phase = |operations, rss_peak_bytes| PhaseReport {
             phase: "load",
             threads: 2,
+            written: None,
             records: 1000,
             operations,
             seconds: 2.0,

@@ -8,17 +8,19 @@
 //! - `chi`: the sweep over χ
 //! - `space`: the cost of overwriting in space
 //! - `growth`: the cost of a load as data grows
-//! - `reads`: reads beside the raw device
+//! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys
 //! - `workload`: what the workloads do; `generator`: which records they pick; `record`: their bytes
 //! - `run`: how a phase is timed; `system`: the operating system's figures; `figures`, `report`:
 //!   output
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
+mod absent;
 mod chi;
 mod figures;
 mod generator;
 mod growth;
+mod opening;
 mod reads;
 mod record;
 mod report;
@@ -37,15 +39,17 @@ mod workload;
 /// waits for compaction for ranges, is no revision: only Terrapin takes longer.
 pub const REVISION: u32 = 2;
 
+pub use absent::{AbsentReport, measure_absent};
 pub use chi::{ChiStep, ChiSweep, ReadFigures};
 pub use figures::Figures;
 pub use generator::{Distribution, Random, Zipfian};
 pub use growth::{GrowthReport, measure_growth};
+pub use opening::{OpenReport, measure_open};
 pub use reads::{ReadsBench, ReadsTurn};
-pub use record::Records;
+pub use record::{KeyKind, Records};
 pub use report::{Latencies, PhaseReport};
-pub use run::{Config, Driver, Phase, Progress, check, check_loaded, run};
+pub use run::{Config, Driver, Phase, Progress, SCAN_RECORDS_MAX, check, check_loaded, run};
 pub use space::{SpaceReport, SpaceSeen, Written, measure_space};
-pub use store::{Client, Store, TerrapinStore};
+pub use store::{Client, FileBytes, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
-pub use workload::Workload;
+pub use workload::{Mix, Workload};

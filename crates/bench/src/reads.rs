@@ -91,6 +91,7 @@ impl ReadsBench {
             loaded: false,
             shape: self.shape,
             threads: 1,
+            scan_records_max: crate::SCAN_RECORDS_MAX,
             seed: self.seed,
         };
         let store = TerrapinStore::new(database.clone(), Durability::Process, self.memory_bytes);

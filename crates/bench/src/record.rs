@@ -1,24 +1,112 @@
 //! The bytes of records: a key from a number, and a value that can be checked against its key.
 
+use std::io::Write;
+use std::ops::{Range, RangeInclusive};
+
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::generator::mix;
 
+/// What keys look like. Each kind puts keys into the order of the same positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Eight bytes that look random.
+    Random,
+    /// `user` and twenty decimal digits.
+    Decimal,
+    /// Addresses of pages on a thousand hosts.
+    Url,
+}
+
+/// Hosts of [`KeyKind::Url`].
+const HOSTS: u64 = 1000;
+
+impl KeyKind {
+    /// Bytes of its shortest keys.
+    #[must_use]
+    pub fn bytes_min(self) -> usize {
+        match self {
+            KeyKind::Random => 8,
+            KeyKind::Decimal => 24,
+            KeyKind::Url => 44,
+        }
+    }
+
+    fn put(self, position: u64, out: &mut Vec<u8>) {
+        // Writing to memory cannot fail.
+        let _ = match self {
+            KeyKind::Random => out.write_all(&position.to_be_bytes()),
+            KeyKind::Decimal => write!(out, "user{position:020}"),
+            KeyKind::Url => {
+                let host = (u128::from(position) * u128::from(HOSTS)) >> 64;
+                write!(out, "https://www.site{host:03}.example/{position:016x}")
+            }
+        };
+    }
+
+    /// The position that a key was made of; 0 for what is no such key.
+    fn position(self, key: &[u8]) -> u64 {
+        let text = |range: Range<usize>| key.get(range).and_then(|t| std::str::from_utf8(t).ok());
+        match self {
+            KeyKind::Random => key.first_chunk().map(|first| u64::from_be_bytes(*first)),
+            KeyKind::Decimal => text(4..24).and_then(|digits| digits.parse().ok()),
+            KeyKind::Url => text(28..44).and_then(|digits| u64::from_str_radix(digits, 16).ok()),
+        }
+        .unwrap_or(0)
+    }
+}
+
+impl std::str::FromStr for KeyKind {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "random" => Ok(KeyKind::Random),
+            "decimal" => Ok(KeyKind::Decimal),
+            "url" => Ok(KeyKind::Url),
+            _ => Err(Error::invalid("a kind of keys is random, decimal or url")
+                .with("given", text.to_owned())),
+        }
+    }
+}
+
 /// The shape of all records of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Records {
-    key_bytes: usize,
+    kind: KeyKind,
+    key_bytes_min: usize,
+    key_bytes_max: usize,
     value_bytes: usize,
+    /// How many records of a hundred have keys in the order of their numbers.
+    sequential_percent: u64,
 }
 
+/// Sequential keys lie in the upper half of all positions, others below.
+const SEQUENTIAL: u64 = 1 << 63;
+
 impl Records {
-    /// Keys of at least 8 bytes; values of any size.
+    /// Random keys of at least 8 bytes; values of any size.
     pub fn new(key_bytes: usize, value_bytes: usize) -> Result<Self> {
-        if !(8..=terrapin_base::KEY_BYTES_MAX).contains(&key_bytes) {
-            return Err(
-                Error::invalid("keys of the benchmark have 8 to 65,535 bytes")
-                    .with("given", key_bytes),
-            );
+        Self::of_kind(KeyKind::Random, key_bytes..=key_bytes, value_bytes)
+    }
+
+    /// Keys of a kind. Each key has a length of its own within the bounds, which its number
+    /// decides.
+    ///
+    /// Errors: `InvalidArgument` where the shortest keys are too short for the kind, or a key would
+    /// be longer than the store takes; `TooLarge` for such values.
+    pub fn of_kind(
+        kind: KeyKind,
+        key_bytes: RangeInclusive<usize>,
+        value_bytes: usize,
+    ) -> Result<Self> {
+        let (min, max) = key_bytes.into_inner();
+        if min < kind.bytes_min() || max < min || max > terrapin_base::KEY_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "keys of this kind have {} to 65,535 bytes",
+                kind.bytes_min()
+            ))
+            .with("kind", format!("{kind:?}").to_lowercase())
+            .with("given", format!("{min}..{max}")));
         }
         if value_bytes > terrapin_base::VALUE_BYTES_MAX {
             return Err(Error::new(ErrorKind::TooLarge, "the values are too large")
@@ -26,15 +114,40 @@ impl Records {
                 .with("limit", terrapin_base::VALUE_BYTES_MAX));
         }
         Ok(Records {
-            key_bytes,
+            kind,
+            key_bytes_min: min,
+            key_bytes_max: max,
             value_bytes,
+            sequential_percent: 0,
         })
     }
 
-    /// Key and value bytes of one record.
+    /// The same records, so many of a hundred with keys in the order of their numbers. A load then
+    /// writes that share in order (SplinterDB, USENIX ATC '20, §6.4).
+    ///
+    /// Errors: `InvalidArgument` above 100.
+    pub fn sequential(self, percent: u64) -> Result<Self> {
+        if percent > 100 {
+            return Err(
+                Error::invalid("the share of sequential keys is at most 100 %")
+                    .with("given", percent),
+            );
+        }
+        Ok(Records {
+            sequential_percent: percent,
+            ..self
+        })
+    }
+
+    /// Key and value bytes of one record, on average.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        (self.key_bytes + self.value_bytes) as u64
+        ((self.key_bytes_min + self.key_bytes_max) / 2 + self.value_bytes) as u64
+    }
+
+    /// Key and value bytes of the record of a key.
+    pub(crate) fn bytes_with(&self, key: &[u8]) -> u64 {
+        (key.len() + self.value_bytes) as u64
     }
 
     /// Whether values have a tag: those of at least eight bytes.
@@ -49,27 +162,49 @@ impl Records {
             .map_or(0, |tag| u64::from_le_bytes(*tag))
     }
 
-    /// The key of record `number`. Consecutive numbers give scattered keys.
+    /// The key of record `number`. Consecutive numbers give scattered keys, except sequential ones.
     pub(crate) fn key(&self, number: u64, out: &mut Vec<u8>) {
         out.clear();
-        out.extend_from_slice(&mix(number.wrapping_add(1)).to_be_bytes());
-        out.resize(self.key_bytes, b'k');
+        let bits = mix(number.wrapping_add(1));
+        let position = if self.sequential_percent == 0 {
+            bits
+        } else if mix(bits) % 100 < self.sequential_percent {
+            SEQUENTIAL | number
+        } else {
+            bits >> 1
+        };
+        self.kind.put(position, out);
+        let lengths = (self.key_bytes_max - self.key_bytes_min + 1) as u64;
+        let length = match lengths {
+            1 => self.key_bytes_min,
+            _ => self.key_bytes_min + (mix(bits ^ 1) % lengths) as usize,
+        };
+        out.resize(length, b'k');
     }
 
-    /// The expected number of records with a key above this one. Keys are spread evenly over all
-    /// numbers of eight bytes.
-    pub(crate) fn follow(key: &[u8], records: u64) -> u64 {
-        let before = key
-            .first_chunk()
-            .map_or(0, |first| u64::from_be_bytes(*first));
-        ((u128::from(u64::MAX - before) * u128::from(records)) >> 64) as u64
+    /// The expected number of records with a key above this one. Random keys are spread evenly over
+    /// all positions.
+    pub(crate) fn follow(&self, key: &[u8], records: u64) -> u64 {
+        let position = self.kind.position(key);
+        let share = |all: u64, part: u64| ((u128::from(all) * u128::from(part)) >> 64) as u64;
+        if self.sequential_percent == 0 {
+            return share(u64::MAX - position, records);
+        }
+        let sequential = |records: u64| records / 100 * self.sequential_percent;
+        match position.checked_sub(SEQUENTIAL) {
+            Some(number) => sequential(records.saturating_sub(number)),
+            None => {
+                let random = records - sequential(records);
+                share((SEQUENTIAL - 1 - position) << 1, random) + sequential(records)
+            }
+        }
     }
 
     /// A value for a key: eight bytes of `tag`, then bits derived from key and tag.
     pub(crate) fn value(&self, key: &[u8], tag: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&tag.to_le_bytes());
-        let mut state = seed(key, tag);
+        let mut state = self.seed(key, tag);
         while out.len() < self.value_bytes {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             out.extend_from_slice(&mix(state).to_le_bytes());
@@ -91,7 +226,7 @@ impl Records {
         let Some((tag, rest)) = value.split_first_chunk::<8>() else {
             return Ok(());
         };
-        let mut state = seed(key, u64::from_le_bytes(*tag));
+        let mut state = self.seed(key, u64::from_le_bytes(*tag));
         let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             mix(state)
@@ -103,13 +238,10 @@ impl Records {
             false => Err(wrong()),
         }
     }
-}
 
-fn seed(key: &[u8], tag: u64) -> u64 {
-    let mut head = [0; 8];
-    let count = key.len().min(8);
-    head[..count].copy_from_slice(&key[..count]);
-    mix(u64::from_le_bytes(head) ^ tag)
+    fn seed(&self, key: &[u8], tag: u64) -> u64 {
+        mix(self.kind.position(key) ^ tag)
+    }
 }
 
 #[cfg(test)]
@@ -117,13 +249,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_expected_number_of_later_keys_is_right() {
-        assert_eq!(Records::follow(&[0; 8], 1000), 999);
-        assert_eq!(
-            Records::follow(&[0x80, 0, 0, 0, 0, 0, 0, 0, b'k'], 1000),
-            499
-        );
-        assert_eq!(Records::follow(&[0xff; 8], u64::MAX), 0);
+    fn about_as_many_records_follow_a_key_as_there_are() {
+        for kind in [KeyKind::Random, KeyKind::Decimal, KeyKind::Url] {
+            for percent in [0, 30, 100] {
+                let lengths = kind.bytes_min()..=200;
+                let records = Records::of_kind(kind, lengths, 100).unwrap();
+                let records = records.sequential(percent).unwrap();
+                let keys: Vec<Vec<u8>> = (0..10_000).map(|i| key_of(&records, i)).collect();
+                let mut sorted = keys.clone();
+                sorted.sort();
+                sorted.dedup();
+                assert_eq!(sorted.len(), keys.len());
+                for key in keys.iter().step_by(97) {
+                    let behind = sorted.len() - 1 - sorted.binary_search(key).unwrap();
+                    let told = records.follow(key, 10_000);
+                    assert!(
+                        told.abs_diff(behind as u64) < 300,
+                        "{told}, {behind} {kind:?}"
+                    );
+                }
+                let mean = keys.iter().map(Vec::len).sum::<usize>() as u64 / 10_000;
+                assert!(mean.abs_diff(records.bytes() - 100) <= 2);
+            }
+        }
+    }
+
+    fn key_of(records: &Records, number: u64) -> Vec<u8> {
+        let mut key = Vec::new();
+        records.key(number, &mut key);
+        key
+    }
+
+    #[test]
+    fn shapes_that_cannot_be_are_refused() {
+        assert!(Records::of_kind(KeyKind::Decimal, 23..=30, 1).is_err());
+        assert!(Records::of_kind(KeyKind::Url, 44..=43, 1).is_err());
+        assert!(Records::of_kind(KeyKind::Random, 8..=65_536, 1).is_err());
+        assert!(Records::new(8, 1).unwrap().sequential(101).is_err());
+        assert!("uuid".parse::<KeyKind>().is_err());
     }
 
     #[test]

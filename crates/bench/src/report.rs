@@ -1,6 +1,7 @@
 //! Figures of a phase: a line of a table for people, or a JSON object for programs.
 
 use crate::figures::Figures;
+use crate::store::FileBytes;
 
 /// Percentiles of a phase's operations, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +39,8 @@ pub struct PhaseReport {
     pub device_bytes_written: u64,
     /// Bytes read, by the operating system's count for the process.
     pub device_bytes_read: u64,
+    /// What of it went to the log and to the data file, as the store counts.
+    pub written: Option<FileBytes>,
     /// Allocated bytes of the directory afterwards.
     pub space_bytes: u64,
     /// Key and value bytes of all records.
@@ -83,7 +86,7 @@ impl PhaseReport {
 impl Figures for PhaseReport {
     fn table_head() -> String {
         format!(
-            "{:<7}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>9}{:>10}{:>8}{:>8}{:>6}",
+            "{:<9}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>10}{:>10}{:>9}{:>10}{:>8}{:>8}{:>6}",
             "phase",
             "operations",
             "seconds",
@@ -93,6 +96,8 @@ impl Figures for PhaseReport {
             "p99.9 µs",
             "max µs",
             "W amp",
+            "log MiB",
+            "data MiB",
             "space",
             "read MiB",
             "RSS MiB",
@@ -108,8 +113,12 @@ impl Figures for PhaseReport {
         } else {
             "-".into()
         };
+        let mib = |of: fn(&FileBytes) -> u64| match &self.written {
+            Some(written) => format!("{:.0}", of(written) as f64 / f64::from(1 << 20)),
+            None => "-".into(),
+        };
         format!(
-            "{:<7}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
+            "{:<9}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>10}{:>10}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
             self.phase,
             self.operations,
             self.seconds,
@@ -119,6 +128,8 @@ impl Figures for PhaseReport {
             l.p999,
             l.max,
             amplification,
+            mib(|written| written.log_bytes),
+            mib(|written| written.data_bytes),
             self.space_amplification(),
             self.device_bytes_read as f64 / f64::from(1 << 20),
             self.rss_peak_bytes as f64 / f64::from(1 << 20),
@@ -129,10 +140,15 @@ impl Figures for PhaseReport {
 
     fn json(&self) -> String {
         let l = &self.latency_us;
+        let bytes = |of: fn(&FileBytes) -> u64| match &self.written {
+            Some(written) => of(written).to_string(),
+            None => "null".into(),
+        };
         format!(
             "{{\"phase\":\"{}\",\"threads\":{},\"records\":{},\"operations\":{},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
              \"latency_us\":{{\"p50\":{:.3},\"p99\":{:.3},\"p999\":{:.3},\"p9999\":{:.3},\"max\":{:.3}}},\"user_bytes_written\":{},\
-             \"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"space_bytes\":{},\
+             \"device_bytes_written\":{},\"device_bytes_read\":{},\"log_bytes_written\":{},\
+             \"data_file_bytes_written\":{},\"write_amplification\":{:.4},\"space_bytes\":{},\
              \"space_amplification\":{:.4},\"rss_peak_bytes\":{},\"cpu_seconds\":{:.2},\"chi\":{},\"memory_bytes\":{}}}",
             self.phase,
             self.threads,
@@ -148,6 +164,8 @@ impl Figures for PhaseReport {
             self.user_bytes_written,
             self.device_bytes_written,
             self.device_bytes_read,
+            bytes(|written| written.log_bytes),
+            bytes(|written| written.data_bytes),
             self.write_amplification(),
             self.space_bytes,
             self.space_amplification(),

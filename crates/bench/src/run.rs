@@ -11,13 +11,13 @@ use terrapin_base::{Error, Result};
 use crate::generator::{Distribution, Random, Zipfian, mix, scatter};
 use crate::record::Records;
 use crate::report::{Latencies, PhaseReport};
-use crate::store::{Client, Store};
+use crate::store::{Client, FileBytes, Store};
 use crate::system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 use crate::watch::Watch;
 use crate::workload::{Action, Workload};
 
-/// Longest scan of workload E.
-const SCAN_RECORDS_MAX: u64 = 100;
+/// Records of the longest scan, as YCSB has it.
+pub const SCAN_RECORDS_MAX: u64 = 100;
 
 /// A scan that ends early is accepted if at most this many records are expected behind its start.
 /// By chance 64 expected records are all missing once in e⁶⁴ times.
@@ -34,6 +34,8 @@ pub struct Config {
     pub shape: Records,
     /// Client threads.
     pub threads: usize,
+    /// Records of the longest scan: each asks for 1 to so many.
+    pub scan_records_max: u64,
     /// Seed of all choices.
     pub seed: u64,
 }
@@ -41,12 +43,13 @@ pub struct Config {
 impl Config {
     /// Checks that there are clients and records. Errors: `InvalidArgument` if not.
     pub fn check(&self) -> Result<()> {
-        if self.threads == 0 || self.records == 0 {
-            return Err(
-                Error::invalid("a benchmark has at least one thread and one record")
-                    .with("threads", self.threads)
-                    .with("records", self.records),
-            );
+        if self.threads == 0 || self.records == 0 || self.scan_records_max == 0 {
+            return Err(Error::invalid(
+                "a benchmark has at least one thread and one record, and scans of one record",
+            )
+            .with("threads", self.threads)
+            .with("records", self.records)
+            .with("scan length", self.scan_records_max));
         }
         Ok(())
     }
@@ -83,7 +86,7 @@ pub fn check_loaded<S: Store>(config: &Config, store: &S) -> Result<()> {
     for record in [0, config.records.saturating_sub(1)] {
         config.shape.key(record, &mut key);
         let there = client.read(&key, &mut value)?;
-        if !there || (key.len() + value.len()) as u64 != config.shape.bytes() {
+        if !there || (key.len() + value.len()) as u64 != config.shape.bytes_with(&key) {
             return Err(Error::invalid(
                 "the records of this run are not there: load them first, or give their number and the bytes of their keys and \
                  values as when they were loaded",
@@ -207,7 +210,7 @@ impl<'a, S: Store> Driver<'a, S> {
             self.zipfian
                 .get_or_init(|| Zipfian::new(self.config.records))
         };
-        let measure = Measure::start();
+        let measure = Measure::start(self.store);
         let shared = &Shared {
             driver: self,
             phase,
@@ -252,7 +255,7 @@ impl<'a, S: Store> Driver<'a, S> {
 
     /// Lets the store move everything into its final place, as a phase of one operation.
     pub fn settle(&self) -> Result<PhaseReport> {
-        let measure = Measure::start();
+        let measure = Measure::start(self.store);
         self.store.settle()?;
         let mut outcome = Outcome::new()?;
         outcome
@@ -322,14 +325,16 @@ impl Outcome {
 
 struct Measure {
     before: Usage,
+    written: Option<FileBytes>,
     start: Instant,
 }
 
 impl Measure {
-    fn start() -> Self {
+    fn start<S: Store>(store: &S) -> Self {
         reset_rss_peak();
         Measure {
             before: Usage::now(),
+            written: store.written(),
             start: Instant::now(),
         }
     }
@@ -365,6 +370,8 @@ impl Measure {
                 .device_bytes_read
                 .saturating_sub(self.before.device_bytes_read),
             space_bytes: allocated_bytes(driver.directory)?,
+            written: (self.written.zip(driver.store.written()))
+                .map(|(before, after)| after.since(before)),
             data_bytes: records * driver.config.shape.bytes(),
             rss_peak_bytes: rss_peak_bytes(),
             cpu_seconds: after.cpu_seconds - self.before.cpu_seconds,
@@ -412,7 +419,7 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
         let writes = !matches!(action, Action::Read | Action::Scan);
         if writes {
             shape.value(&key, tag, &mut value);
-            outcome.user_bytes_written += shape.bytes();
+            outcome.user_bytes_written += shape.bytes_with(&key);
         }
         let looking = (action == Action::Read).then(|| driver.watch.look(record));
         let writing = writes.then(|| driver.watch.begin(record)).flatten();
@@ -425,7 +432,7 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
                 true
             }
             Action::Scan => {
-                let count = 1 + random.below(SCAN_RECORDS_MAX);
+                let count = 1 + random.below(driver.config.scan_records_max);
                 scan(driver.config, &mut store, &key, count as usize, &mut found)?;
                 true
             }
@@ -543,7 +550,7 @@ fn scan(
         return Err(Error::corrupt("a scan found nothing where a record is")
             .with("from", format!("{start:02x?}")));
     }
-    if seen < count && Records::follow(last, config.records) > FOLLOW_MAX {
+    if seen < count && config.shape.follow(last, config.records) > FOLLOW_MAX {
         return Err(Error::corrupt("a scan ends before the records do")
             .with("after", format!("{last:02x?}")));
     }
@@ -627,6 +634,7 @@ mod tests {
             loaded: false,
             shape: Records::new(8, 64).unwrap(),
             threads: 2,
+            scan_records_max: SCAN_RECORDS_MAX,
             seed: 1,
         }
     }

@@ -29,6 +29,32 @@ pub trait Store: Sync {
 
     /// The memory budget in bytes.
     fn memory_bytes(&self) -> u64;
+
+    /// Bytes written to log files and to the data file since the store was opened; none where the
+    /// store does not tell them apart.
+    fn written(&self) -> Option<FileBytes> {
+        None
+    }
+}
+
+/// Bytes that a store wrote to its files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileBytes {
+    /// To log files.
+    pub log_bytes: u64,
+    /// To the data file.
+    pub data_bytes: u64,
+}
+
+impl FileBytes {
+    /// What was written since another reading.
+    #[must_use]
+    pub fn since(self, before: FileBytes) -> FileBytes {
+        FileBytes {
+            log_bytes: self.log_bytes.saturating_sub(before.log_bytes),
+            data_bytes: self.data_bytes.saturating_sub(before.data_bytes),
+        }
+    }
 }
 
 /// One thread's access to a store.
@@ -111,6 +137,14 @@ impl Store for TerrapinStore {
 
     fn memory_bytes(&self) -> u64 {
         self.memory_bytes
+    }
+
+    fn written(&self) -> Option<FileBytes> {
+        let metrics = self.database.metrics();
+        Some(FileBytes {
+            log_bytes: metrics.log_bytes_written,
+            data_bytes: metrics.device_written.total(),
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The workloads of YCSB by their letters, and one with updates only.
+//! The workloads of YCSB by their letters, one with updates only, and mixes.
 
 use terrapin_base::{Error, Result};
 
@@ -23,6 +23,45 @@ pub enum Workload {
     F,
     /// Updates only. It is not part of YCSB; it measures the cost of overwriting.
     Overwrite,
+    /// A mix of gets, ranges and updates. Not one of YCSB's.
+    Mix(Mix),
+}
+
+/// How many operations of a hundred are which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// Gets.
+    pub gets: u64,
+    /// Ranges, of 1 to as many records as the run's longest scan has.
+    pub ranges: u64,
+    /// Updates.
+    pub updates: u64,
+}
+
+impl std::str::FromStr for Mix {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let parts: Vec<u64> = text
+            .split(',')
+            .map_while(|part| part.parse().ok())
+            .collect();
+        match parts[..] {
+            [gets, ranges, updates]
+                if text.matches(',').count() == 2
+                    && gets.saturating_add(ranges).saturating_add(updates) == 100 =>
+            {
+                Ok(Mix {
+                    gets,
+                    ranges,
+                    updates,
+                })
+            }
+            _ => Err(Error::invalid(
+                "a mix is three whole numbers that sum to 100, of gets, ranges and updates: 10,40,50",
+            )
+            .with("given", text.to_owned())),
+        }
+    }
 }
 
 /// What a client does next.
@@ -48,13 +87,18 @@ impl Workload {
             Workload::E => "e",
             Workload::F => "f",
             Workload::Overwrite => "overwrite",
+            Workload::Mix(_) => "mix",
         }
     }
 
     /// Whether the phase writes, so that `settle` follows.
     #[must_use]
     pub fn writes(self) -> bool {
-        self != Workload::C
+        match self {
+            Workload::C => false,
+            Workload::Mix(mix) => mix.updates > 0,
+            _ => true,
+        }
     }
 
     pub(crate) fn action(self, random: &mut Random) -> Action {
@@ -62,6 +106,8 @@ impl Workload {
         match self {
             Workload::Load => Action::Insert,
             Workload::Overwrite => Action::Update,
+            Workload::Mix(mix) if percent < mix.updates => Action::Update,
+            Workload::Mix(mix) if percent < mix.updates + mix.ranges => Action::Scan,
             Workload::A if percent < 50 => Action::Update,
             Workload::B if percent < 5 => Action::Update,
             Workload::D if percent < 5 => Action::Insert,
@@ -97,5 +143,41 @@ impl std::str::FromStr for Workload {
                 Error::invalid("a workload is load, a, b, c, d, e, f or overwrite")
                     .with("given", text.to_owned())
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_does_what_its_numbers_say() {
+        let mix: Mix = "10,40,50".parse().unwrap();
+        let mut random = Random::new(1);
+        let mut seen = [0; 3];
+        for _ in 0..100_000 {
+            match Workload::Mix(mix).action(&mut random) {
+                Action::Read => seen[0] += 1,
+                Action::Scan => seen[1] += 1,
+                Action::Update => seen[2] += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        for (seen, percent) in seen.into_iter().zip([10_u64, 40, 50]) {
+            assert!(percent.abs_diff(seen / 1000) <= 1, "{seen}");
+        }
+        for wrong in [
+            "",
+            "100",
+            "50,50",
+            "50,50,1",
+            "10,40,50,0",
+            "10,40,50,",
+            "a,b,c",
+        ] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+        }
+        let reads: Mix = "60,40,0".parse().unwrap();
+        assert!(!Workload::Mix(reads).writes() && Workload::Mix(mix).writes());
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{TestDirectory, fail, run, succeed, text};
 use serde_json::Value;
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 19] = [
     "phase",
     "threads",
     "records",
@@ -16,6 +16,8 @@ const KEYS: [&str; 17] = [
     "user_bytes_written",
     "device_bytes_written",
     "device_bytes_read",
+    "log_bytes_written",
+    "data_file_bytes_written",
     "write_amplification",
     "space_bytes",
     "space_amplification",

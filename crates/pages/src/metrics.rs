@@ -46,6 +46,14 @@ pub struct DeviceReads {
     pub verify_bytes: u64,
 }
 
+impl DeviceReads {
+    /// All reads.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.get_reads + self.scan_reads + self.merge_reads + self.meta_reads + self.verify_reads
+    }
+}
+
 /// Bytes written to the data file, by what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

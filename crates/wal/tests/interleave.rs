@@ -97,7 +97,7 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
                     point(); // as where a memtable is installed
                     notes.lock().unwrap().order.push((lsn, true));
                 };
-                let ((), cut) = log.boundary(note);
+                let ((), boundary) = log.boundary(note);
                 env.wait(&log.boundary_condition(&boundary)).unwrap();
                 (boundary.lsn, notes.lock().unwrap().installed.clone())
             })

@@ -10,7 +10,7 @@
 //! - Records longer than a block's target: each has a block of its own. So the group's index has
 //!   its length, and the group's filter decides whether it is there.
 //! - Shorter records of unequal length: the merge reads some of the records that the memtable
-//!   deletes and scales the mean by what it finds.
+//!   deletes or replaces, and scales the mean by what it finds.
 
 use std::sync::Arc;
 
@@ -31,8 +31,10 @@ const UNEVEN: u64 = 3;
 /// part (1/n) of a block's target.
 const WALKED_PART: u64 = 8;
 
-/// About this many deleted records are read at a node.
-const SAMPLES: usize = 32;
+/// Deleted records that a merge reads at a node, about, and as many replaced ones.
+const SAMPLES: usize = 64;
+/// The mean counts as this many sampled deletes: a sample may miss the few long records.
+const SAMPLES_OF_MEAN: u64 = 32;
 /// For each sampled record, a merge looks at no more than this many messages.
 const SAMPLED_AMONG: u64 = 8;
 
@@ -57,6 +59,9 @@ pub(super) struct Hiding {
     block_bytes: u64,
     /// Mean bytes of deleted records, in thousandths of the mean of all records.
     deleted_permille: u64,
+    /// By how much replaced records are longer than the puts that replace them, on average over all
+    /// puts, in thousandths of the mean. Only of uneven records within a block's target.
+    replaced_permille: u64,
 }
 
 /// A record that a key's message may hide.
@@ -86,6 +91,7 @@ impl Hiding {
             below: below.into(),
             block_bytes: u64::from(context.options.block_bytes),
             deleted_permille: 1000,
+            replaced_permille: 0,
         }
     }
 
@@ -97,6 +103,7 @@ impl Hiding {
             below: self.below.clone(),
             block_bytes: self.block_bytes,
             deleted_permille: self.deleted_permille,
+            replaced_permille: self.replaced_permille,
         }
     }
 
@@ -116,8 +123,8 @@ impl Hiding {
         self.mean(pivot).saturating_mul(self.deleted_permille) / 1000
     }
 
-    /// Reads some of the records that the memtable deletes, for pivots where their lengths may
-    /// differ from the mean.
+    /// Reads some of the records that the memtable deletes or replaces, where these may differ from
+    /// the mean.
     pub(super) fn sample(
         &mut self,
         context: &Context,
@@ -129,23 +136,31 @@ impl Hiding {
         };
         let is_uneven = |&pivot: &usize| !self.is_counted(pivot) && self.below[pivot].is_uneven();
         let uneven: Vec<usize> = (0..ranges.len()).filter(is_uneven).collect();
-        let (mut found, mut expected) = (0, 0);
+        let mut deleted = Ratio::default();
+        let mut replaced = Ratio::default();
         let step = uneven.len().div_ceil(SAMPLES).max(1);
         let each = SAMPLES.div_ceil(uneven.len().max(1));
         for &pivot in uneven.iter().step_by(step) {
-            for key in deleted_keys(context, memtable, &ranges[pivot], each)? {
+            for sampled in sampled(context, memtable, &ranges[pivot], each)? {
                 let top = (Top::Node(&self.node), &*context.leaf_filters);
-                let bytes = find(&context.store, top, &key, hash64(&key), |block, at| {
+                let (key, mean) = (&*sampled.key, self.mean(pivot));
+                let bytes = find(&context.store, top, key, hash64(key), |block, at| {
                     Some((key.len() + block.message(at).value_bytes()) as u64)
                 });
-                if let Some(bytes) = readable(bytes)? {
-                    found += bytes.unwrap_or(0);
-                    expected += self.mean(pivot);
+                let Some(bytes) = readable(bytes)? else {
+                    continue;
+                };
+                let bytes = bytes.unwrap_or(0);
+                match sampled.put_bytes {
+                    None => deleted.add(bytes, mean),
+                    Some(own) => replaced.add(bytes.saturating_sub(own), mean),
                 }
             }
         }
-        let permille = u64::saturating_mul(found, 1000).checked_div(expected);
-        self.deleted_permille = permille.unwrap_or(self.deleted_permille);
+        self.deleted_permille = deleted
+            .permille(SAMPLES_OF_MEAN)
+            .unwrap_or(self.deleted_permille);
+        self.replaced_permille = replaced.permille(0).unwrap_or(self.replaced_permille);
         Ok(())
     }
 
@@ -180,7 +195,7 @@ impl Hiding {
         } else if message.is_delete() {
             self.mean_deleted(pivot).saturating_add(key.len() as u64)
         } else {
-            0
+            self.mean(pivot).saturating_mul(self.replaced_permille) / 1000
         };
         // A damaged node may claim any mean (D8).
         Ok(hidden.min(2 * RECORD_BYTES_MAX))
@@ -261,30 +276,70 @@ fn readable<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// At most `most` keys that a memtable deletes near the start of a range. Their hashes choose them,
-/// because neighbouring keys may follow a pattern.
-fn deleted_keys(
+/// A message of a memtable, of which the merge reads what it hides.
+struct Sampled {
+    key: Vec<u8>,
+    /// Bytes of the key and the value of a put. None for a delete.
+    put_bytes: Option<u64>,
+}
+
+/// A sum beside the sum that the means would give.
+#[derive(Default)]
+struct Ratio {
+    count: u64,
+    found: u64,
+    expected: u64,
+}
+
+impl Ratio {
+    fn add(&mut self, found: u64, expected: u64) {
+        self.count += 1;
+        self.found += found;
+        self.expected += expected;
+    }
+
+    /// The ratio in thousandths. A sample that finds less than expected may have missed the few
+    /// long records, so `after` more that are as expected count with it.
+    fn permille(&self, after: u64) -> Option<u64> {
+        let mean = self.expected.checked_div(self.count)?;
+        let as_expected = match self.found < self.expected {
+            true => mean.saturating_mul(after),
+            false => 0,
+        };
+        let found = self.found.saturating_add(as_expected).saturating_mul(1000);
+        found.checked_div(self.expected.saturating_add(as_expected))
+    }
+}
+
+/// At most `most` deletes and `most` puts of a memtable near the start of a range. The hashes of
+/// their keys choose them, because neighbouring keys may follow a pattern.
+fn sampled(
     context: &Context,
     memtable: &Run,
     range: &KeyRange,
     most: usize,
-) -> Result<Vec<Vec<u8>>> {
-    let mut keys = Vec::new();
+) -> Result<Vec<Sampled>> {
+    let mut sampled = Vec::new();
+    let (mut deletes, mut puts) = (0, 0);
     for mut messages in memtable.messages_of_memtable(context, range) {
         for _ in 0..most as u64 * SAMPLED_AMONG {
-            match messages.key() {
-                Some(key) if keys.len() < most => {
-                    let is_chosen = hash64(key).is_multiple_of(SAMPLED_AMONG);
-                    if is_chosen && messages.message().is_delete() {
-                        keys.push(key.to_vec());
-                    }
+            let Some(key) = messages.key() else { break };
+            if hash64(key).is_multiple_of(SAMPLED_AMONG) {
+                let message = messages.message();
+                let (of_kind, put_bytes) = match message.is_delete() {
+                    true => (&mut deletes, None),
+                    false => (&mut puts, Some((key.len() + message.value_bytes()) as u64)),
+                };
+                if *of_kind < most {
+                    *of_kind += 1;
+                    let key = key.to_vec();
+                    sampled.push(Sampled { key, put_bytes });
                 }
-                _ => break,
             }
             messages.advance()?;
         }
     }
-    Ok(keys)
+    Ok(sampled)
 }
 
 impl Below {

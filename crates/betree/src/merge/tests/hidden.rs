@@ -54,6 +54,11 @@ impl Kind {
         (self.key(i), Some(vec![i as u8; (self.value_bytes)(i)]))
     }
 
+    /// Whether lengths differ, but within a block.
+    fn is_sampled(self) -> bool {
+        (self.value_bytes)(7) == 400
+    }
+
     /// A tree of all records, merged in memtables of some groups each.
     fn loaded(self) -> Tree {
         let mut tree = Tree::new(GROUP_BYTES, 8, Some(130));
@@ -103,12 +108,14 @@ impl Tree {
         assert!(stats.superseded_bytes >= sums.hidden_bytes);
     }
 
-    /// Checks that hidden bytes are not much more than the accepted share of the tree.
-    fn check_space(&self, what: &str) {
+    /// Little more than the accepted share of what the tree holds is hidden. Records that are known
+    /// by samples may hide more.
+    fn check_space(&self, kind: Kind, what: &str) {
         let (sums, truth) = (self.sums(), self.oracle_bytes());
         let held = sums.leaf_bytes + sums.buffered_bytes;
+        let percent = if kind.is_sampled() { 170 } else { 140 };
         assert!(
-            held <= truth * 14 / 10 + GROUP_BYTES,
+            held <= truth * percent / 100 + GROUP_BYTES,
             "{what}: {held} bytes are held for {truth}: {sums:?}"
         );
     }
@@ -133,7 +140,7 @@ fn deletes_give_space_back_however_long_records_are() {
                     let memtable = memtable.iter().map(|&i| (kind.key(i), None));
                     tree.merge(&memtable.collect());
                     tree.check_live(&what);
-                    tree.check_space(&what);
+                    tree.check_space(kind, &what);
                 }
             }
         }
@@ -142,14 +149,14 @@ fn deletes_give_space_back_however_long_records_are() {
 
 #[test]
 fn long_records_that_short_ones_replace_give_space_back() {
-    for kind in [LONG, UNEVEN] {
+    for kind in [LONG, UNEVEN, UNEVEN_SHORT] {
         let mut tree = kind.loaded();
         let replaced: Vec<_> = (0..kind.records).filter(|i| i % 20 != 0).collect();
         for memtable in replaced.chunks(replaced.len().div_ceil(3)) {
             let memtable = memtable.iter().map(|&i| (kind.key(i), Some(vec![1; 6])));
             tree.merge(&memtable.collect());
             tree.check_live(&format!("{kind:?}"));
-            tree.check_space(&format!("{kind:?}"));
+            tree.check_space(kind, &format!("{kind:?}"));
         }
     }
 }
@@ -170,7 +177,7 @@ fn a_key_deleted_and_put_again_counts_once() {
             }
             tree.merge(&memtable);
             tree.check_live(&format!("round {round} of {kind:?}"));
-            tree.check_space(&format!("round {round} of {kind:?}"));
+            tree.check_space(kind, &format!("round {round} of {kind:?}"));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use terrapin::{CheckpointDistance, Options};
 use terrapin_base::Result;
-use terrapin_bench::{Config, Records};
+use terrapin_bench::{Config, KeyKind, Records, SCAN_RECORDS_MAX};
 
 use crate::arguments;
 use crate::temporary::Temporary;
@@ -17,9 +17,19 @@ pub(super) struct Driven {
     /// Bytes of a value
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = arguments::whole::<usize>)]
     value_bytes: usize,
-    /// Bytes of a key, from 8 on
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = arguments::whole::<usize>)]
-    key_bytes: usize,
+    /// What keys look like: random, decimal (user and 20 digits) or url
+    #[arg(long, value_name = "NAME", default_value = "random")]
+    key_kind: KeyKind,
+    /// Bytes of a key, or of the shortest and the longest, such as 44..200: from 8 on for random
+    /// keys, 24 for decimal ones, 44 for urls [default: as short as the kind allows]
+    #[arg(long, value_name = "N|N..N", value_parser = lengths)]
+    key_bytes: Option<Lengths>,
+    /// Share in per cent of the records whose keys ascend in the order of the load
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = arguments::whole::<u64>)]
+    sequential_share: u64,
+    /// Records of the longest range: each range asks for 1 to N
+    #[arg(long, value_name = "N", default_value_t = SCAN_RECORDS_MAX, value_parser = arguments::at_least_one::<u64>)]
+    scan_length: u64,
     /// Client threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = arguments::whole::<usize>)]
     threads: usize,
@@ -28,14 +38,36 @@ pub(super) struct Driven {
     seed: u64,
 }
 
+/// Bytes of the shortest and the longest key.
+#[derive(Clone, Copy)]
+struct Lengths(usize, usize);
+
+fn lengths(text: &str) -> std::result::Result<Lengths, String> {
+    let (shortest, longest) = text.split_once("..").unwrap_or((text, text));
+    let bytes = |text: &str| text.parse::<usize>().ok();
+    match (bytes(shortest), bytes(longest)) {
+        (Some(shortest), Some(longest)) => Ok(Lengths(shortest, longest)),
+        _ => Err("a number of bytes is expected, or two of them such as 8..200".into()),
+    }
+}
+
 impl Driven {
+    /// The records' shape.
+    fn shape(&self) -> Result<Records> {
+        let least = self.key_kind.bytes_min();
+        let Lengths(shortest, longest) = self.key_bytes.unwrap_or(Lengths(least, least));
+        Records::of_kind(self.key_kind, shortest..=longest, self.value_bytes)?
+            .sequential(self.sequential_share)
+    }
+
     /// The settings for this many records. Nonsense is refused before any work.
     pub(super) fn config(&self, records: u64) -> Result<Config> {
         let config = Config {
             records,
             loaded: false,
-            shape: Records::new(self.key_bytes, self.value_bytes)?,
+            shape: self.shape()?,
             threads: self.threads,
+            scan_records_max: self.scan_length,
             seed: self.seed,
         };
         config.check()?;

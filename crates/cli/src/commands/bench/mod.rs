@@ -1,21 +1,28 @@
 //! `terrapin bench`: measurements. The crate `terrapin-bench` measures; this module has arguments
 //! and output.
 
+mod absent;
 mod chi;
 mod driven;
 mod growth;
+mod open;
 mod reads;
+mod recovery;
 mod space;
 mod ycsb;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use terrapin::{Database, Durability};
 use terrapin_base::Result;
-use terrapin_bench::{Figures, Progress};
+use terrapin_bench::{
+    Config, Distribution, Driver, Figures, Phase, Progress, TerrapinStore, Workload,
+};
 
 use super::help::Help;
 use crate::{output, progress};
@@ -45,6 +52,12 @@ enum Suite {
     /// Many cold keys at once and a scan of everything, beside raw reads of the device in the same
     /// run
     Reads(reads::Reads),
+    /// What an open costs, and the first gets after it
+    Open(open::Open),
+    /// What an open costs after a process died with its writes in the log only
+    Recovery(recovery::Recovery),
+    /// Gets of keys that are not there beside gets of keys that are
+    Absent(absent::Absent),
     /// Print this message or the help of one of these
     Help(Help),
 }
@@ -58,6 +71,9 @@ impl Bench {
             Suite::Space(space) => space.run(),
             Suite::Growth(growth) => growth.run(),
             Suite::Reads(reads) => reads.run(),
+            Suite::Open(open) => open.run(),
+            Suite::Recovery(recovery) => recovery.run(),
+            Suite::Absent(absent) => absent.run(),
             Suite::Help(help) => return help.run(&["bench"]),
         }
         .map(|()| ExitCode::SUCCESS)
@@ -109,4 +125,23 @@ fn with_bar<R>(name: &'static str, records: u64, run: impl FnOnce(&Progress) -> 
         drop(done);
         result
     })
+}
+
+/// Writes the records of a run into the default keyspace of an empty database.
+fn load(
+    config: &Config,
+    database: &Database,
+    memory_bytes: u64,
+    directory: &Path,
+    progress: &Progress,
+) -> Result<()> {
+    let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
+    let load = Phase {
+        workload: Workload::Load,
+        distribution: Distribution::Uniform,
+        operations: config.records,
+        time: None,
+    };
+    Driver::new(config, &store, directory, progress)?.phase(load)?;
+    Ok(())
 }

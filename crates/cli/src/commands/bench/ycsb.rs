@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use terrapin::{CheckpointDistance, Options};
 use terrapin_base::{Error, Result};
-use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Workload};
+use terrapin_bench::{Config, Distribution, Mix, Phase, PhaseReport, TerrapinStore, Workload};
 
 use super::{Form, driven::Driven, with_bar};
 use crate::arguments::{self, CompressionName, DurabilityName};
@@ -32,6 +32,9 @@ pub(super) struct Ycsb {
         default_value = "load,a,b,c,d,e,f"
     )]
     workloads: Vec<Workload>,
+    /// A phase more, at the end: per cent of gets, of ranges and of updates, such as 10,40,50
+    #[arg(long, value_name = "GETS,RANGES,UPDATES")]
+    mix: Option<Mix>,
     /// Records to load
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = arguments::whole::<u64>)]
     records: u64,
@@ -105,7 +108,8 @@ impl Ycsb {
             },
             time: None,
         };
-        self.workloads.iter().map(phase).collect()
+        let mix = self.mix.map(Workload::Mix);
+        self.workloads.iter().chain(&mix).map(phase).collect()
     }
 
     fn run_in(&self, directory: &Path, config: &Config, phases: &[Phase]) -> Result<()> {

@@ -1,0 +1,57 @@
+//! `terrapin bench absent`: gets of keys that are not there beside gets of keys that are; see
+//! [`terrapin_bench::measure_absent`].
+
+use clap::Args;
+use terrapin_base::Result;
+use terrapin_bench::{AbsentReport, measure_absent};
+
+use super::driven::{Driven, Fresh};
+use super::{Form, with_bar};
+use crate::arguments;
+
+/// Arguments of `bench absent`.
+#[derive(Args)]
+pub(super) struct Absent {
+    /// Records to load
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = arguments::whole::<u64>)]
+    records: u64,
+    /// Gets of each kind
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = arguments::at_least_one::<u64>)]
+    gets: u64,
+    /// Times that everything is measured, each with a database of its own
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = arguments::at_least_one::<u64>)]
+    turns: u64,
+    #[command(flatten)]
+    driven: Driven,
+    /// Memory budget
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
+    memory: u64,
+    #[command(flatten)]
+    fresh: Fresh,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl Absent {
+    /// Runs the suite.
+    pub(super) fn run(&self) -> Result<()> {
+        let config = self.driven.config(self.records)?;
+        let options = self.fresh.options(self.memory);
+        self.form.say_head::<AbsentReport>()?;
+        for _ in 0..self.turns {
+            let place = self.fresh.place("absent")?;
+            let report = with_bar("absent", self.records, |seen| {
+                measure_absent(
+                    &config,
+                    &options,
+                    self.memory,
+                    self.gets,
+                    place.path(),
+                    seen,
+                )
+            })?;
+            self.form.say(&report)?;
+        }
+        Ok(())
+    }
+}
