@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Tests under AddressSanitizer (and LeakSanitizer): of the crates with unsafe code, and of threads that go through them. Arguments are
-# those of `cargo test`; without any, the crates whose memory is unsafe. Needs no nightly toolchain.
+# Tests the crates with unsafe code, and threads that go through them, under AddressSanitizer and
+# LeakSanitizer. Arguments are those of `cargo test`; without any, the crates whose memory is unsafe.
+# Needs no nightly toolchain.
 #
-# Memtables cut their nodes from large chunks, in which a sanitizer sees no bounds; their tests therefore also use memtables each of whose
-# pieces is an allocation of its own (`Memtable::new_for_memory_checkers`). Maps of files and buffers lie beyond its sight but for their ends.
+# Memtables cut their nodes from large chunks, in which a sanitizer sees no bounds. Their tests
+# therefore also use memtables in which each piece is an allocation of its own
+# (`Memtable::new_for_memory_checkers`). The sanitizer sees only the ends of mapped files and buffers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- --lib --tests -p terrapin-disk -p terrapin-memtable -p terrapin-recordcache

@@ -1,7 +1,8 @@
 #!/bin/sh
-# The whole flow on real input: a registry of millions of packages (about 257 MB of JSON) is imported with 64 MiB of memory,
-# exported, queried, killed in mid-import, reopened and verified. Takes the JSON file's path, or fetches the npm package
-# `all-the-package-repos` with npm. Prints how long each step took.
+# The whole flow on real input: a registry of millions of packages (about 257 MB of JSON) is imported
+# with 64 MiB of memory, exported, queried, killed during an import, reopened and verified. Takes the
+# JSON file's path, or fetches the npm package `all-the-package-repos` with npm. Prints each step's
+# time.
 set -eu
 cd "$(dirname "$0")/.."
 if [ $# -gt 0 ]; then

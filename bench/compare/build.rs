@@ -1,5 +1,5 @@
-//! Puts the commit of the engine under test into the binary, and whether it or this crate was
-//! edited since: a result says what it measured.
+//! Puts the commit of the engine under test into the binary, and whether the engine or this crate
+//! was edited since. A result then says what it measured.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn main() {
         let text = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| text.trim().to_owned())
     };
-    // What lies beside a checkout (an unpacked archive) has no commit.
+    // An unpacked archive has no commit.
     let commit = git(&["rev-parse", "--short=10", "HEAD"]).unwrap_or_else(|| "unknown".into());
     let edited = git(&[
         "status",

@@ -1,9 +1,10 @@
-//! Notes with what the binary is built, since that decides how many instructions it takes.
+//! Records the compiler and target of this binary, since they decide how many instructions it
+//! takes.
 
 use std::env;
 use std::process::Command;
 
-/// Variables that change code behind the back of Cargo.toml.
+/// Variables that change generated code past Cargo.toml.
 const OVERRIDES: [&str; 4] = [
     "CARGO_PROFILE_RELEASE_LTO",
     "CARGO_PROFILE_RELEASE_CODEGEN_UNITS",

@@ -1,7 +1,7 @@
-//! Tables of rates in a Markdown document, made from `summary.json` files.
+//! Tables of rates in a Markdown document, generated from `summary.json` files.
 //!
-//! The document marks where a table stands: `<!-- rates SIZE CELL -->` before it and
-//! `<!-- end -->` behind it. What lies between is replaced; the rest stays as it is.
+//! The document marks a table's place: `<!-- rates SIZE CELL -->` before it and `<!-- end -->`
+//! behind it. The text between the marks is replaced; the rest stays.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const BEGIN: &str = "<!-- rates ";
 const BEGIN_END: &str = " -->";
 const END: &str = "<!-- end -->";
 
-/// Reads summaries. Of two of one cell and size the later one counts.
+/// Reads summaries. The later of two for one cell and size counts.
 pub fn summaries(files: &[impl AsRef<Path>]) -> Result<Vec<Summary>> {
     let mut all: Vec<Summary> = Vec::new();
     for file in files {
@@ -32,8 +32,7 @@ pub fn summaries(files: &[impl AsRef<Path>]) -> Result<Vec<Summary>> {
     Ok(all)
 }
 
-/// The document with its tables made anew. Errors: a mark without an end, or of a cell that no
-/// summary has.
+/// The document with new tables. Errors: a mark without an end, or for a cell that no summary has.
 pub fn filled(document: &str, summaries: &[Summary]) -> Result<String> {
     let mut text = String::new();
     let mut rest = document;
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_replaced_between_their_marks_and_nothing_else_is() {
+    fn only_tables_between_marks_are_replaced() {
         let filled = filled(DOCUMENT, &[summary()]).unwrap();
         assert!(
             filled.starts_with("before\n\n<!-- rates tiny 128-third-2 -->\n| engine | load |\n")
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_lead_nowhere_are_errors() {
+    fn unknown_marks_are_errors() {
         let open = DOCUMENT.replace("<!-- end -->", "");
         assert!(filled(&open, &[summary()]).is_err());
         let other = DOCUMENT.replace("128-third-2", "128-all-1");
@@ -98,7 +97,7 @@ mod tests {
 
     /// The tables of the page are those of the results beside it.
     #[test]
-    fn the_page_of_benchmarks_shows_what_was_measured() {
+    fn the_benchmarks_page_equals_the_results() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let files =
             ["full", "one-client"].map(|d| docs.join("benchmarks").join(d).join("summary.json"));

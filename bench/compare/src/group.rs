@@ -8,19 +8,19 @@ use terrapin_base::{Error, Result};
 /// Where systems mount the groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// What groups are called, before the number of the process that made them.
+/// The prefix of group names, before the number of the process that made the group.
 const NAME: &str = "terrapin-compare-";
 
-/// A group that exists until this is dropped.
+/// A group that is removed on drop.
 pub struct Group {
     path: PathBuf,
     unified: bool,
 }
 
 impl Group {
-    /// A new group, directly below the root, whose processes may have so much memory, the page
-    /// cache included. The error is for the result: without the right to make groups runs go on
-    /// without.
+    /// Creates a group directly below the root, whose processes may have this many bytes, page
+    /// cache included. The error goes into the result: without the privilege, runs go on without a
+    /// group.
     pub fn new(limit_bytes: u64) -> Result<Self> {
         Self::below(Path::new(ROOT), limit_bytes)
     }
@@ -28,7 +28,7 @@ impl Group {
     fn below(mounted: &Path, limit_bytes: u64) -> Result<Self> {
         let unified = mounted.join("cgroup.controllers").exists();
         let root = if unified {
-            // Where it is on already, or refused, the limit below tells.
+            // It may be on already. If it was refused, the limit below fails.
             let _ = fs::write(mounted.join("cgroup.subtree_control"), "+memory");
             mounted.to_path_buf()
         } else {
@@ -47,8 +47,7 @@ impl Group {
         for limit in limits {
             fs::write(group.path.join(limit), limit_bytes.to_string()).map_err(failed)?;
         }
-        // Nothing leaves memory but through files. Kernels without swap accounting have no such
-        // file.
+        // Memory leaves by files only, not by swap. Kernels without swap accounting lack this file.
         let swap = if unified {
             ("memory.swap.max", 0)
         } else {
@@ -58,12 +57,12 @@ impl Group {
         Ok(group)
     }
 
-    /// Where a process enters.
+    /// The file through which a process enters.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the kernel killed a process of the group because it wanted more.
+    /// Whether the kernel killed a process of the group for its memory.
     pub fn killed(&self) -> bool {
         let file = if self.unified {
             "memory.events"
@@ -80,8 +79,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group whose process is gone can be removed; where the kernel is still at it, an empty
-        // one is left.
+        // The group can be removed once its process is gone. If the kernel is still busy with it,
+        // an empty group stays.
         let _ = fs::remove_dir(&self.path);
     }
 }
@@ -92,13 +91,13 @@ fn remove_left_over(root: &Path) {
         let name = entry.file_name();
         let maker = name.to_str().and_then(|name| name.strip_prefix(NAME));
         if maker.is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
-            // One that is still in use stays.
+            // A group in use stays.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Puts the calling process into a group.
+/// Moves the calling process into a group.
 pub fn enter(path: &Path) -> Result<()> {
     fs::write(path.join("cgroup.procs"), std::process::id().to_string())
         .map_err(|e| Error::io("cannot enter the memory control group", e))
@@ -108,14 +107,14 @@ pub fn enter(path: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A directory that looks like the kernel's, where files are what was written to them.
-    struct Place(PathBuf);
+    /// A directory that imitates the kernel's: its files hold what was written to them.
+    struct FakeHierarchy(PathBuf);
 
-    impl Place {
+    impl FakeHierarchy {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("{NAME}{name}-{}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
-            Place(path)
+            FakeHierarchy(path)
         }
 
         fn read(&self, name: &str) -> String {
@@ -123,7 +122,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for FakeHierarchy {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -131,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_unified_hierarchy_is_limited_by_its_own_files() {
-        let place = Place::new("unified");
+        let place = FakeHierarchy::new("unified");
         fs::write(place.0.join("cgroup.controllers"), "memory").unwrap();
         let group = Group::below(&place.0, 1 << 20).unwrap();
         let name = group
@@ -154,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_older_hierarchy_is_limited_below_its_memory_controller() {
-        let place = Place::new("older");
+        let place = FakeHierarchy::new("older");
         fs::create_dir(place.0.join("memory")).unwrap();
         let group = Group::below(&place.0, 1 << 20).unwrap();
         assert_eq!(
@@ -176,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn without_the_right_or_the_kernel_it_says_so() {
-        let place = Place::new("none");
+    fn a_missing_privilege_or_kernel_feature_is_reported() {
+        let place = FakeHierarchy::new("none");
         let error = Group::below(&place.0, 1 << 20).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("control group"), "{error}");
     }

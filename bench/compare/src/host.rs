@@ -1,4 +1,4 @@
-//! The machine: what it is, its page cache, its block device.
+//! The machine: its hardware, its page cache, its block device.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,12 +7,12 @@ use rustix::fs::Advice;
 use serde::{Deserialize, Serialize};
 use terrapin_base::{Error, Result};
 
-/// What a reader of the results wants to know of the machine.
+/// The machine's figures for the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// How many of them.
+    /// Number of processors.
     pub processors: usize,
     /// Memory in bytes.
     pub memory_bytes: u64,
@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one, with a directory on the file system that is measured.
+    /// This machine, with a directory on the measured file system.
     pub fn here(directory: &Path) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpu = read("/proc/cpuinfo");
@@ -46,7 +46,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-/// The type of the file system that a directory is on: the mount with the longest path above it.
+/// The type of a directory's file system: that of the mount with the longest matching path.
 fn file_system(mounts: &str, directory: &Path) -> Option<String> {
     let directory = directory.canonicalize().ok()?;
     let kinds = mounts.lines().filter_map(|line| {
@@ -62,8 +62,8 @@ fn file_system(mounts: &str, directory: &Path) -> Option<String> {
         .map(|(_, kind)| kind)
 }
 
-/// Writes back what is dirty and forgets the page cache: all of it, or, without the right to, that
-/// of the directory's files. Says so in the second case.
+/// Writes back dirty pages and drops the page cache. Without the privilege it does this for the
+/// directory's files only, and says so.
 pub fn drop_page_cache(directory: &Path) -> Result<Option<&'static str>> {
     rustix::fs::sync();
     if fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
@@ -77,8 +77,7 @@ pub fn drop_page_cache(directory: &Path) -> Result<Option<&'static str>> {
     ))
 }
 
-/// Syncs every file below a directory: what an engine left in the page cache reaches the device.
-/// For engines that have no call for it.
+/// Syncs every file below a directory, for engines that have no call for it.
 #[cfg(feature = "bf-tree")]
 pub fn sync_files(directory: &Path) -> Result<()> {
     for_each_file(directory, &mut |file| file.sync_data())
@@ -96,14 +95,14 @@ fn for_each_file(
         if path.is_dir() {
             for_each_file(&path, act)?;
         } else if let Ok(file) = File::open(&path) {
-            // A file that went meanwhile is the engine's business.
+            // A file that disappears meanwhile is the engine's business.
             act(&file).map_err(failed)?;
         }
     }
     Ok(())
 }
 
-/// Bytes that the block device below a directory has written and read since it came up.
+/// Bytes written and read by the block device below a directory since boot.
 #[derive(Clone, Copy)]
 pub struct Disk {
     /// Bytes written.
@@ -113,7 +112,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Reads the counters; none for file systems that lie on no block device of their own.
+    /// Reads the counters; none for file systems without a block device of their own.
     pub fn now(directory: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         let device = fs::metadata(directory).ok()?.dev();

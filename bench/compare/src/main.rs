@@ -1,10 +1,11 @@
 //! Terrapin beside other engines: the same keys, threads and memory, each engine in a process and a
-//! memory control group of its own. See docs/BENCHMARKS.md for how to run it and how to read what
-//! it writes.
+//! memory control group of its own. docs/BENCHMARKS.md explains how to run it and how to read its
+//! output.
 //!
-//! What is measured is in `plan`, by whom in `engines`; `matrix` starts the processes, `worker` is
-//! what they do; `result` is what they bring home, `summary`, `table` and `plot` what becomes of
-//! it. `sweep` draws the sweep over χ.
+//! - `plan`: what is measured; `engines`: the engines
+//! - `matrix`: starts the processes; `worker`: the work of one process
+//! - `result`: the figures of one run; `summary`, `table`, `plot`, `document`: the reports
+//! - `sweep`: draws the sweep over χ
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
@@ -42,20 +43,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run cells (all of them, if none is named) as far as they have not run yet, then write the
-    /// report
+    /// Run cells (all by default) that have no results yet, then write the report
     Run(Run),
-    /// Write the report of the results that are there
+    /// Write the report of existing results
     Report {
         /// Directory of the results
         #[arg(long, value_name = "DIR", default_value = "compare-results")]
         results: PathBuf,
     },
-    /// Name the engines of this build, with versions
+    /// List the engines of this build, with versions
     Engines,
-    /// Draw what `terrapin bench chi --json` printed
+    /// Draw the output of `terrapin bench chi --json`
     Sweep {
-        /// Its lines
+        /// File with its lines
         lines: PathBuf,
         /// The picture to write (SVG)
         picture: PathBuf,
@@ -65,12 +65,12 @@ enum Command {
     },
     #[command(hide = true)]
     Worker { job: String },
-    /// Make the tables of rates anew that a Markdown document marks
+    /// Regenerate the tables of rates that a Markdown document marks
     Document {
         /// The document
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Summaries; of two of one cell the later one counts
+        /// Summaries; the later of two for one cell counts
         #[arg(value_name = "SUMMARY.json", required = true)]
         summaries: Vec<PathBuf>,
     },
@@ -82,7 +82,7 @@ struct Run {
     /// memory a third of the data and 2 threads
     #[arg(value_name = "CELL")]
     cells: Vec<String>,
-    /// How much data and how long: quick, full, or tiny (which shows only that everything works)
+    /// How much data and how long: quick, full, or tiny (which only shows that everything works)
     #[arg(long, value_name = "NAME", default_value = "quick")]
     size: Size,
     /// Phases besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
@@ -94,13 +94,13 @@ struct Run {
     /// Runs of each engine in each cell
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeats: u32,
-    /// Run also what has run already, and replace it
+    /// Repeat runs that exist, and replace their results
     #[arg(long)]
     again: bool,
     /// Directory of the results
     #[arg(long, value_name = "DIR", default_value = "compare-results")]
     results: PathBuf,
-    /// Directory for the engines' files, on the device to be measured; what they leave is removed
+    /// Directory for the engines' files, on the device to be measured; files left there are removed
     #[arg(long, value_name = "DIR", default_value = "compare-scratch")]
     scratch: PathBuf,
 }
@@ -145,16 +145,16 @@ impl Run {
         let mut sound = true;
         for cell in cells {
             sound &= matrix.cell(cell)?;
-            // After each cell, so that who stops it has a report.
+            // After each cell, so that a stopped command leaves a report.
             report(&self.results)?;
         }
-        // Only if nothing else is in it.
+        // Only if the directory is empty.
         let _ = std::fs::remove_dir(&self.scratch);
         Ok(sound)
     }
 }
 
-/// Writes table, figures and plots of whatever results are there.
+/// Writes tables, figures and plots of the existing results.
 fn report(results: &Path) -> Result<()> {
     for size in [Size::Tiny, Size::Quick, Size::Full] {
         let (mut summaries, mut machines) = (Vec::new(), Vec::new());
@@ -209,7 +209,7 @@ fn main() -> ExitCode {
         Command::Report { results } => report(&results).map(|()| true),
         Command::Engines => {
             let mut out = std::io::stdout().lock();
-            // A reader that has gone wants no more of them.
+            // A reader that has gone wants no more output.
             let _ = engines::ENGINES.iter().try_for_each(|engine| {
                 writeln!(
                     out,

@@ -1,5 +1,5 @@
-//! Runs cells: every engine in a process of its own, engines interleaved, each result a file, and
-//! none that is there already again.
+//! Runs cells: each engine in a process of its own, engines alternating, each result in a file.
+//! Existing results are not repeated.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use crate::plan::{Cell, Plan, Size};
 use crate::result::{Line, Run};
 use crate::worker::Job;
 
-/// Lines of an engine's complaints that a failure quotes.
+/// Lines of an engine's stderr that a failure quotes.
 const COMPLAINT_LINES: usize = 4;
 
 /// What to run, and where results go.
@@ -30,16 +30,16 @@ pub struct Matrix {
     pub engines: Vec<&'static Engine>,
     /// Runs of each engine in each cell.
     pub repeats: u32,
-    /// Whether runs that are there are done again.
+    /// Whether existing runs are repeated.
     pub again: bool,
     /// Where results lie.
     pub results: PathBuf,
-    /// Where engines keep their files meanwhile.
+    /// Where engines keep their files during a run.
     pub scratch: PathBuf,
 }
 
 impl Matrix {
-    /// Runs what is not there yet of one cell. Tells whether all of its runs succeeded.
+    /// Runs what a cell lacks. Returns whether all of its runs succeeded.
     pub fn cell(&self, cell: Cell) -> Result<bool> {
         let plan = Plan::new(self.size, cell, &self.phases)?;
         let engines: Vec<&Engine> = (self.engines.iter().copied())
@@ -71,8 +71,8 @@ impl Matrix {
         Ok(sound)
     }
 
-    /// Whether a run that is there says nothing: it failed, and not by being too slow, or its
-    /// process could have other memory than it would now.
+    /// Whether an existing run is useless: it failed for another reason than being too slow, or its
+    /// process had another memory limit than now.
     fn is_to_be_redone(&self, run: &Run, engine: &Engine, plan: &Plan) -> bool {
         let limit = limit_bytes(engine, plan);
         run.plan.is_like(plan)
@@ -150,16 +150,16 @@ impl Matrix {
         Ok(run)
     }
 
-    /// Where an engine has its files.
+    /// The engine's directory.
     fn directory(&self, engine: &Engine, repeat: u32) -> PathBuf {
         self.scratch.join(format!("{}-{repeat}", engine.name))
     }
 
-    /// Removes what a run has left, once its result is stored.
+    /// Removes a run's files once its result is stored.
     fn clear(&self, engine: &Engine, repeat: u32) -> Result<()> {
         let directory = self.directory(engine, repeat);
         let failed = |e| {
-            Error::io("cannot remove what an engine has left", e)
+            Error::io("cannot remove the files of an engine", e)
                 .with("directory", directory.display())
         };
         fs::remove_dir_all(&directory).map_err(failed)?;
@@ -167,8 +167,8 @@ impl Matrix {
     }
 }
 
-/// The engines in their order of a repeat: each begins with another one, and every other one goes
-/// the other way round, so that none always follows the same one.
+/// The order of the engines in a repeat. Each repeat begins with another engine, and every other
+/// repeat goes backwards, so that no engine always follows the same one.
 fn turns<'e>(engines: &[&'e Engine], repeat: u32) -> Vec<&'e Engine> {
     let mut order = engines.to_vec();
     let first = (repeat as usize - 1) % order.len().max(1);
@@ -181,12 +181,12 @@ fn turns<'e>(engines: &[&'e Engine], repeat: u32) -> Vec<&'e Engine> {
     order
 }
 
-/// What the memory control group lets an engine's process have.
+/// The memory control group's limit for an engine's process.
 fn limit_bytes(engine: &Engine, plan: &Plan) -> u64 {
     plan.memory_limit_bytes(engine.memory) + engine.overhead_bytes
 }
 
-/// Where an engine's complaints go.
+/// The file for an engine's stderr.
 fn complaints_of(directory: &Path) -> PathBuf {
     directory.with_extension("stderr")
 }
@@ -204,7 +204,7 @@ fn spawn(job: &Job, complaints: &Path) -> Result<Child> {
         .map_err(failed)
 }
 
-/// Takes a process's lines until it ends; a process that says nothing for too long is killed.
+/// Reads a process's lines until it ends. A process that is silent for too long is killed.
 fn listen(child: &mut Child, patience: Duration, run: &mut Run, title: &str) -> Result<()> {
     let Some(out) = child.stdout.take() else {
         return Err(Error::internal("the process has no standard output"));
@@ -233,7 +233,7 @@ fn listen(child: &mut Child, patience: Duration, run: &mut Run, title: &str) -> 
                     }
                     Ok(Line::Failure(failure)) => run.failure = Some(failure),
                     Ok(Line::Done) => done = true,
-                    // An engine that talks on standard output is no reason to fail.
+                    // An engine that prints on stdout does not fail the run.
                     Err(_) => eprintln!("{title}: says {line}"),
                 },
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -254,7 +254,7 @@ fn listen(child: &mut Child, patience: Duration, run: &mut Run, title: &str) -> 
     Ok(())
 }
 
-/// Where a run's result lies.
+/// The file of a run's result.
 fn run_path(results: &Path, size: Size, cell: Cell, engine: &str, repeat: u32) -> PathBuf {
     let directory = results.join(size.name()).join(cell.to_string());
     directory.join(format!("{engine}-{repeat}.json"))
@@ -269,14 +269,14 @@ fn load(place: &Path) -> Result<Option<Run>> {
         }
     };
     let run = serde_json::from_str(&text).map_err(|e| {
-        Error::invalid("a result is not one; remove it, and it is measured again")
+        Error::invalid("a result file is malformed; remove it to measure it again")
             .with("file", place.display())
             .with("why", e)
     })?;
     Ok(Some(run))
 }
 
-/// Replaces a result at once: who is interrupted leaves the old one or the new one.
+/// Replaces a result atomically: an interrupted command leaves the old or the new one.
 fn store(place: &Path, run: &Run) -> Result<()> {
     let failed =
         |e| Error::io("cannot write a result", e).with("file", place.display().to_string());
@@ -289,8 +289,8 @@ fn store(place: &Path, run: &Run) -> Result<()> {
     fs::rename(&fresh, place).map_err(failed)
 }
 
-/// The runs of a cell that are there, in no order: those of the newest one's plan, since others
-/// cannot stand beside them. Says how many it leaves out.
+/// The existing runs of a cell, in no order, with the newest run's plan; others are not comparable.
+/// Reports how many it leaves out.
 pub fn runs(results: &Path, size: Size, cell: Cell) -> Result<Vec<Run>> {
     let mut runs = all_runs(results, size, cell)?;
     let newest = runs.iter().max_by_key(|run| run.began);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_or_had_other_memory_is_run_again() {
+    fn failed_runs_and_runs_with_other_memory_are_repeated() {
         let matrix = Matrix {
             size: Size::Tiny,
             phases: Vec::new(),

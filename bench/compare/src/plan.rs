@@ -1,4 +1,4 @@
-//! What is measured: cells, sizes, and what a run of a cell consists of.
+//! What is measured: cells, sizes, and the parts of a run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,14 +17,14 @@ pub const KEY_BYTES: usize = 8;
 pub enum Size {
     /// Shows that everything works; its figures mean nothing.
     Tiny,
-    /// Minutes a cell.
+    /// Minutes per cell.
     Quick,
-    /// The size that counts.
+    /// The size of the published figures.
     Full,
 }
 
 impl Size {
-    /// As in paths and on the command line.
+    /// The name in paths and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Size::Tiny => "tiny",
@@ -33,9 +33,9 @@ impl Size {
         }
     }
 
-    /// With memory a third of the data the quick size has twice the records that it has in memory:
-    /// what an engine needs whatever it is told (threads, code, buffers) would otherwise be as much
-    /// as its memory.
+    /// With memory a third of the data, the quick size has twice the records of its in-memory
+    /// cells. Otherwise an engine's fixed needs (threads, code, buffers) would be as large as its
+    /// memory.
     fn records(self, record: Record, memory: Memory) -> u64 {
         match (self, record, memory) {
             (Size::Tiny, Record::Small, _) => 50_000,
@@ -49,7 +49,7 @@ impl Size {
         }
     }
 
-    /// Of a phase that writes.
+    /// Duration of a phase that writes.
     fn phase_ms(self) -> u64 {
         match self {
             Size::Tiny => 200,
@@ -58,8 +58,8 @@ impl Size {
         }
     }
 
-    /// Of a phase that only reads: nothing lags behind that would show later on, so that the full
-    /// size spends less time on it.
+    /// Duration of a phase that only reads. No backlog shows later, so the full size spends less
+    /// time on it.
     fn read_ms(self) -> u64 {
         match self {
             Size::Tiny => 200,
@@ -68,8 +68,7 @@ impl Size {
         }
     }
 
-    /// Reads before each phase, which are not measured; as long as a cache needs that fills from
-    /// the device.
+    /// Unmeasured reads before each phase: as long as a cache needs to fill from the device.
     fn warm_up_ms(self, memory: Memory) -> u64 {
         match (self, memory) {
             (Size::Tiny, _) => 20,
@@ -79,18 +78,17 @@ impl Size {
         }
     }
 
-    /// What every process may have beside its memory, for its code, its stacks and what its threads
-    /// hold.
+    /// Memory of every process beyond its budget: code, stacks, and thread-local data.
     fn room_bytes(self, memory: Memory) -> u64 {
         match (self, memory) {
-            // Of twice that, those who read through the page cache would keep as much as all others
-            // have memory.
+            // With twice that, engines that read through the page cache would keep as much as all
+            // others have memory.
             (Size::Quick, Memory::Third) => 32 << 20,
             _ => 64 << 20,
         }
     }
 
-    /// An engine that has not loaded everything by then is measured no further.
+    /// An engine that has not loaded everything by then is not measured further.
     fn load_limit_ms(self) -> u64 {
         match self {
             Size::Tiny => 60_000,
@@ -120,7 +118,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Key and value.
+    /// Key and value bytes.
     pub fn bytes(self) -> usize {
         match self {
             Record::Small => 128,
@@ -129,30 +127,29 @@ impl Record {
     }
 }
 
-/// Memory beside the data.
+/// Memory relative to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Memory {
     /// A third of the data.
     Third,
-    /// More than all of it, with every engine's overhead: pages that are two thirds full, what
-    /// ranges insert, and the half that a buffer of a power of two may leave out.
+    /// More than all of it, with every engine's overhead: half-filled pages, records inserted by
+    /// ranges, and the half that a buffer of a power of two may leave out.
     All,
 }
 
-/// One run of everything: what is compared, where all engines have the same records, memory and
-/// threads.
+/// One cell: the engines in it have the same records, memory and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// How large the records are.
+    /// The size of the records.
     pub record: Record,
-    /// How much memory engines get.
+    /// The memory of engines.
     pub memory: Memory,
     /// Client threads.
     pub threads: usize,
 }
 
 impl Cell {
-    /// The whole matrix, the cells that matter most first.
+    /// All cells, the most important first.
     pub fn matrix() -> Vec<Cell> {
         let mut cells = Vec::new();
         for memory in [Memory::Third, Memory::All] {
@@ -169,7 +166,7 @@ impl Cell {
         cells
     }
 
-    /// In words, for a heading.
+    /// The cell in words, for a heading.
     pub fn title(self) -> String {
         let memory = match self.memory {
             Memory::Third => "memory a third of the data",
@@ -207,9 +204,9 @@ impl FromStr for Cell {
     }
 }
 
-/// What a phase is called, and what it does. `load` comes first; the others follow in this order. D
-/// is the last, since it adds records as fast as an engine can: with everything in memory a third
-/// to half again as many as were loaded, where the ranges of E add some hundredths.
+/// The name of a phase, and its work. `load` comes first; the others follow in this order. D is
+/// last, since it adds records as fast as an engine can: with everything in memory a third to a
+/// half of those loaded. E's ranges add a few hundredths.
 pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("load", Workload::Load, Distribution::Uniform),
     ("a", Workload::A, Distribution::Zipfian),
@@ -222,8 +219,7 @@ pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("d", Workload::D, Distribution::Zipfian),
 ];
 
-/// Everything that an engine's process must know of a run. Two runs of the same plan may be
-/// compared.
+/// Everything that an engine's process must know of a run. Runs of the same plan are comparable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The size that the figures below come from.
@@ -232,35 +228,35 @@ pub struct Plan {
     pub cell: Cell,
     /// Records to load.
     pub records: u64,
-    /// What engines are told that they may use.
+    /// The memory that engines are told to use.
     pub memory_bytes: u64,
     /// Names of the phases, load first.
     pub phases: Vec<String>,
     phase_ms: u64,
-    /// Results of before reads had a time of their own have none.
+    /// None in results older than the separate time for reads.
     #[serde(default)]
     read_ms: u64,
     warm_up_ms: u64,
     load_limit_ms: u64,
-    /// The driver's revision: what was driven otherwise cannot be compared. Results of before there
-    /// was one have none.
+    /// The driver's revision: other revisions are not comparable. None in results older than the
+    /// revision.
     #[serde(default)]
     driver: u32,
 }
 
-/// How an engine keeps to its memory, which says what its process may have at most.
+/// How an engine's memory is bounded, which decides its process's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code)] // a build has the engines that it was asked for
 pub enum MemoryKind {
-    /// It gets a tenth and the room of every process (64 MiB, which is what Terrapin promises, or
-    /// less) above what it is told; whoever uses the page cache too has the rest there.
+    /// The limit is a tenth above the engine's setting, plus the room of every process (64 MiB,
+    /// Terrapin's promise, or less). The page cache gets the rest.
     Bounded,
-    /// Its own memory goes beyond what it is told, by what the allocator cannot use again or by
-    /// what waits for flushes, and it was killed at less: half and the room of every process.
-    /// Whoever uses the page cache too has the rest there.
+    /// The engine's own memory exceeds its setting, by fragmentation or by memtables that wait for
+    /// flushes, and it was killed at less. The limit is half above the setting, plus the room of
+    /// every process. The page cache gets the rest.
     Allocated,
-    /// As [`MemoryKind::Allocated`]; with everything in memory it was killed at that too, and gets
-    /// as much again as it is told.
+    /// As [`MemoryKind::Allocated`]. With everything in memory the engine was killed at that too,
+    /// and gets twice its setting.
     Fragmented,
 }
 
@@ -276,11 +272,11 @@ impl Plan {
         let data = records * cell.record.bytes() as u64;
         let memory_bytes = match cell.memory {
             Memory::Third => data / 3,
-            // One engine's file comes to 2.4 times the data, and its buffer takes powers of two
+            // One engine's file grows to 2.4 times the data, and its buffer takes powers of two
             // only.
             Memory::All => (data * 5 / 2).next_power_of_two(),
         };
-        // No engine opens in less than this.
+        // No engine opens with less than this.
         let memory_bytes = memory_bytes.max(16 << 20);
         let phases = PHASES
             .iter()
@@ -301,7 +297,7 @@ impl Plan {
         })
     }
 
-    /// What the control group lets a process have, the page cache included.
+    /// The control group's limit of a process, page cache included.
     pub fn memory_limit_bytes(&self, kind: MemoryKind) -> u64 {
         let (memory, room) = (self.memory_bytes, self.size.room_bytes(self.cell.memory));
         match kind {
@@ -321,8 +317,8 @@ impl Plan {
         self.records * self.cell.record.bytes() as u64
     }
 
-    /// Whether what runs of both tell of a phase may stand in one table: they are the same but for
-    /// their phases.
+    /// Whether runs of both plans may stand in one table: they are the same except for their
+    /// phases.
     pub fn is_like(&self, other: &Plan) -> bool {
         let mine = Plan {
             phases: other.phases.clone(),
@@ -331,8 +327,8 @@ impl Plan {
         mine == *other
     }
 
-    /// Whether a run of this plan tells all that a run of the other one would: it has the other's
-    /// phases, in their order.
+    /// Whether a run of this plan includes a run of the other one: it has the other's phases in
+    /// their order.
     pub fn covers(&self, other: &Plan) -> bool {
         let shared = self
             .phases
@@ -360,7 +356,7 @@ impl Plan {
         })
     }
 
-    /// The reads before a phase: they warm its caches, and are not measured.
+    /// The unmeasured reads before a phase, which warm its caches.
     pub fn warm_up(&self, phase: &Phase) -> Phase {
         Phase {
             workload: Workload::C,
@@ -370,7 +366,7 @@ impl Plan {
         }
     }
 
-    /// A process that reports no phase for so long hangs.
+    /// A process that reports no phase for this long hangs.
     pub fn patience(&self) -> Duration {
         let longest = self.load_limit_ms + 10 * (self.phase_ms + self.warm_up_ms);
         Duration::from_millis(2 * longest)
@@ -393,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_fragmented_gets_more_only_where_everything_is_in_memory() {
+    fn fragmented_engines_get_more_only_with_everything_in_memory() {
         let more = |cell: &str| {
             let plan = Plan::new(Size::Quick, cell.parse().unwrap(), &[]).unwrap();
             let limit = |kind| plan.memory_limit_bytes(kind);

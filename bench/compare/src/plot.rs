@@ -1,5 +1,5 @@
-//! A cell as a picture: a panel for each phase, a bar for each engine, a line from the slowest to
-//! the fastest repeat.
+//! A cell as a picture: a panel per phase, a bar per engine, a line from the slowest to the fastest
+//! repeat.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,7 +11,7 @@ use crate::summary::{Contender, Summary};
 const PANEL: (u32, u32) = (330, 210);
 const COLUMNS: usize = 3;
 const HEAD: u32 = 40;
-/// Where bars begin and end in a panel; names stand before, figures behind.
+/// Where bars begin and end in a panel; names are before them, figures behind.
 const BARS: (i32, i32) = (80, 265);
 const TERRAPIN: RGBColor = RGBColor(0x1b, 0x7f, 0x5c);
 const LOGGED: RGBColor = RGBColor(0x6b, 0x7a, 0x8f);

@@ -1,4 +1,4 @@
-//! What a run brings home: one JSON file for each engine, cell and repeat.
+//! The result of a run: one JSON file for each engine, cell and repeat.
 
 use serde::{Deserialize, Serialize};
 use terrapin_bench::PhaseReport;
@@ -21,7 +21,7 @@ pub struct Latencies {
     pub max: f64,
 }
 
-/// One phase with its settling. Bytes and CPU are those of both.
+/// One phase with its settling. Bytes and CPU cover both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The phase's name.
@@ -30,28 +30,27 @@ pub struct Outcome {
     pub operations: u64,
     /// Wall time of the operations.
     pub seconds: f64,
-    /// Wall time of bringing everything into its final place afterwards; 0 where nothing was
-    /// written.
+    /// Wall time of settling afterwards; 0 for a phase without writes.
     pub settle_seconds: f64,
-    /// Of operations, without the settling.
+    /// Latency of operations, without the settling.
     pub latency_us: Latencies,
     /// Key and value bytes that clients wrote.
     pub user_bytes_written: u64,
-    /// The process's bytes to storage.
+    /// Bytes that the process wrote to storage.
     pub device_bytes_written: u64,
-    /// The process's bytes from storage.
+    /// Bytes that the process read from storage.
     pub device_bytes_read: u64,
-    /// The same, of the whole block device, file system and other processes included.
+    /// Bytes written to the whole block device, file system and other processes included.
     pub disk_bytes_written: Option<u64>,
-    /// The same, of the whole block device.
+    /// Bytes read from the whole block device.
     pub disk_bytes_read: Option<u64>,
-    /// All threads, user and system.
+    /// CPU of all threads, user and system.
     pub cpu_seconds: f64,
     /// Allocated bytes of the engine's directory afterwards.
     pub space_bytes: u64,
     /// Key and value bytes of all records afterwards.
     pub data_bytes: u64,
-    /// Peak of resident memory, mapped files included.
+    /// Peak resident memory, mapped files included.
     pub rss_peak_bytes: u64,
     /// Terrapin's χ.
     pub chi: u32,
@@ -88,12 +87,12 @@ impl Outcome {
         }
     }
 
-    /// Operations a second, the settling included.
+    /// Operations per second, settling included.
     pub fn rate(&self) -> f64 {
         ratio(self.operations as f64, self.seconds + self.settle_seconds)
     }
 
-    /// Device bytes written for each byte that clients wrote.
+    /// Device bytes written per client byte.
     pub fn write_amplification(&self) -> f64 {
         ratio(
             self.device_bytes_written as f64,
@@ -101,8 +100,8 @@ impl Outcome {
         )
     }
 
-    /// The same with the bytes of the whole block device: the file system's own, and those of
-    /// whatever else ran.
+    /// The same with the bytes of the whole block device, which include the file system and other
+    /// programs.
     pub fn disk_amplification(&self) -> f64 {
         ratio(
             self.disk_bytes_written.unwrap_or(0) as f64,
@@ -110,17 +109,17 @@ impl Outcome {
         )
     }
 
-    /// Device bytes read for each operation.
+    /// Device bytes read per operation.
     pub fn read_bytes_per_operation(&self) -> f64 {
         ratio(self.device_bytes_read as f64, self.operations as f64)
     }
 
-    /// CPU microseconds for each operation.
+    /// CPU microseconds per operation.
     pub fn cpu_us_per_operation(&self) -> f64 {
         ratio(self.cpu_seconds * 1e6, self.operations as f64)
     }
 
-    /// Allocated bytes for each byte of data.
+    /// Allocated bytes per byte of data.
     pub fn space(&self) -> f64 {
         ratio(self.space_bytes as f64, self.data_bytes as f64)
     }
@@ -133,7 +132,7 @@ fn ratio(a: f64, b: f64) -> f64 {
 /// A line that an engine's process writes to its standard output.
 #[derive(Serialize, Deserialize)]
 pub enum Line {
-    /// What the process says of its surroundings: the limits that it could not have.
+    /// Warnings of the process about its surroundings: limits that it could not set.
     Notes(Vec<String>),
     /// A phase ended.
     Phase(Outcome),
@@ -150,29 +149,28 @@ pub struct Run {
     pub engine: String,
     /// Its version.
     pub version: String,
-    /// Which repeat, from 1 on; also the seed.
+    /// The repeat, from 1; also the seed.
     pub repeat: u32,
-    /// What was to be done.
+    /// The plan.
     pub plan: Plan,
     /// When it began, seconds since 1970.
     pub began: u64,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// Which allocator `malloc` was.
+    /// The process's allocator.
     pub allocator: String,
-    /// What its control group let it have; none without the right to make one.
+    /// The control group's limit; none without the privilege to make a group.
     pub memory_limit_bytes: Option<u64>,
-    /// What was not as planned: missing privileges.
+    /// Deviations from the plan: missing privileges.
     pub notes: Vec<String>,
-    /// Why it ended early.
+    /// Why the run ended early.
     pub failure: Option<String>,
-    /// What was measured.
+    /// The measured phases.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Run {
-    /// Whether what it has measured counts: it did not fail, or only by a load that was not done in
-    /// time.
+    /// Whether the figures count: the run did not fail, or only because the load was too slow.
     pub fn counts(&self) -> bool {
         let unfinished = |o: &Outcome| o.phase == "load" && o.operations < self.plan.records;
         let too_slow = !self.outcomes.is_empty() && self.outcomes.iter().all(unfinished);

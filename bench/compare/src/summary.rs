@@ -11,7 +11,7 @@ use crate::result::{Outcome, Run};
 /// A figure over the repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The middle one; the mean of both in the middle.
+    /// The median; the mean of the middle two for an even number.
     pub median: f64,
     /// The smallest.
     pub low: f64,
@@ -20,7 +20,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Of some values; zeros of none.
+    /// The spread of some values; zeros for none.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(&low), Some(&high)) = (values.first(), values.last()) else {
@@ -49,9 +49,9 @@ impl Figure {
 pub struct Row {
     /// How many runs are in the medians.
     pub runs: usize,
-    /// Operations a second, the settling included.
+    /// Operations per second, settling included.
     pub rate: Figure,
-    /// Median latency, and so on, in microseconds.
+    /// Median latency in microseconds.
     pub p50_us: Figure,
     /// 99th percentile.
     pub p99_us: Figure,
@@ -61,17 +61,17 @@ pub struct Row {
     pub p9999_us: Figure,
     /// The slowest operation.
     pub max_us: Figure,
-    /// Device bytes written for each byte that clients wrote; 0 for phases that write nothing.
+    /// Device bytes written per client byte; 0 for phases without writes.
     pub write_amplification: Figure,
     /// The same with the bytes of the whole block device.
     pub disk_amplification: Figure,
-    /// Device bytes read for each operation.
+    /// Device bytes read per operation.
     pub read_bytes: Figure,
-    /// CPU microseconds for each operation.
+    /// CPU microseconds per operation.
     pub cpu_us: Figure,
-    /// Allocated bytes for each byte of data.
+    /// Allocated bytes per byte of data.
     pub space: Figure,
-    /// Peak of resident memory in bytes.
+    /// Peak resident memory in bytes.
     pub rss_bytes: Figure,
     /// Seconds of the settling.
     pub settle_seconds: Figure,
@@ -106,13 +106,13 @@ impl Row {
 pub struct Contender {
     /// Its name.
     pub engine: String,
-    /// The versions that ran; one, unless results of different days are mixed.
+    /// The versions that ran: one, unless results of different days are mixed.
     pub versions: Vec<String>,
     /// Whether it runs with a log.
     pub logged: bool,
-    /// How many runs of it there are that count; of some phases there may be fewer.
+    /// The number of its runs that count; some phases may have fewer.
     pub repeats: usize,
-    /// Why runs of it failed, each reason once.
+    /// Why its runs failed, each reason once.
     pub failures: Vec<String>,
     /// By phase.
     pub rows: BTreeMap<String, Row>,
@@ -131,9 +131,9 @@ pub struct Summary {
     pub records: u64,
     /// Their keys and values.
     pub data_bytes: u64,
-    /// What engines were told that they may use.
+    /// The memory that engines were told to use.
     pub memory_bytes: u64,
-    /// What was not as planned, each thing once.
+    /// Deviations from the plan, each once.
     pub notes: Vec<String>,
     /// When the first run began, seconds since 1970.
     pub began: u64,
@@ -141,13 +141,13 @@ pub struct Summary {
     pub ended: u64,
     /// In the order of the engines.
     pub contenders: Vec<Contender>,
-    /// Names of the phases that somebody ran, in their order.
+    /// Names of the phases that any engine ran, in their order.
     pub phases: Vec<String>,
 }
 
 impl Summary {
-    /// Of all runs of a cell; none if there are none. What a run that failed has measured counts
-    /// for nothing, unless it failed by being too slow: the rate that its load had until then does.
+    /// The summary of all runs of a cell; none if there are none. A failed run has no figures,
+    /// except that a load which was too slow keeps its rate.
     pub fn new(size: Size, cell: Cell, runs: &[Run]) -> Option<Self> {
         let first = runs.iter().min_by_key(|run| run.began)?;
         let mut contenders = Vec::new();
@@ -223,7 +223,7 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
     }
 }
 
-/// Each text once, in the order in which they come first.
+/// Each text once, in order of first appearance.
 pub fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut seen = Vec::new();
     for text in texts {

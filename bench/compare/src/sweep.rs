@@ -1,5 +1,5 @@
-//! The sweep over χ as a picture: what `terrapin bench chi --json` printed, write amplification
-//! beside a model's figures.
+//! The sweep over χ as a picture: the output of `terrapin bench chi --json`, with write
+//! amplification beside a model's figures.
 
 use plotters::prelude::*;
 use serde::Deserialize;

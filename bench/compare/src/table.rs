@@ -1,5 +1,4 @@
-//! The report as Markdown: machine, engines, and for each cell tables of rates and of what they
-//! cost.
+//! The report as Markdown: machine, engines, and for each cell tables of rates and their costs.
 
 use std::fmt::Write;
 
@@ -96,7 +95,7 @@ fn cell(summary: &Summary) -> String {
     text
 }
 
-/// How many runs there are: "3 runs", "1 to 3 runs".
+/// The number of runs: "3 runs", "1 to 3 runs".
 fn runs(summary: &Summary) -> String {
     let repeats = || summary.contenders.iter().map(|c| c.repeats);
     let (fewest, most) = (repeats().min().unwrap_or(0), repeats().max().unwrap_or(0));
@@ -107,12 +106,12 @@ fn runs(summary: &Summary) -> String {
     }
 }
 
-/// Rates of a cell, and Terrapin's as multiples of others'.
+/// Rates of a cell, and Terrapin's as multiples of the others'.
 fn rates(summary: &Summary) -> String {
     rates_by_engine(summary) + &against(summary, &GROUPS)
 }
 
-/// Terrapin's rates as multiples of the best of the engines that run with a log.
+/// Terrapin's rates as multiples of the best engine with a log.
 pub fn against_the_logged(summary: &Summary) -> String {
     against(summary, &GROUPS[1..2])
 }
@@ -148,7 +147,7 @@ pub fn rates_by_engine(summary: &Summary) -> String {
     text
 }
 
-/// Whether a peer is of a group.
+/// Whether a peer belongs to a group.
 type Takes = fn(&Contender) -> bool;
 
 /// Groups of peers.
@@ -158,7 +157,7 @@ const GROUPS: [(&str, Takes); 3] = [
     ("÷ the best", |_| true),
 ];
 
-/// Terrapin's rates as multiples of others'.
+/// Terrapin's rates as multiples of the others'.
 fn against(summary: &Summary, groups: &[(&str, Takes)]) -> String {
     let is_terrapin = |c: &&Contender| c.engine == TERRAPIN;
     let Some(terrapin) = summary.contenders.iter().find(is_terrapin) else {

@@ -1,5 +1,5 @@
-//! What an engine's own process does: enters its group, opens the engine, goes through the phases,
-//! and writes a line for each.
+//! An engine's own process: it enters its group, opens the engine, runs the phases, and writes a
+//! line for each.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use crate::host::{self, Disk};
 use crate::plan::{KEY_BYTES, Memory, Plan};
 use crate::result::{Line, Outcome};
 
-/// What the process is told, as JSON in its one argument.
+/// The job, as JSON in the process's only argument.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// The engine's name.
     pub engine: String,
-    /// What to do.
+    /// The plan.
     pub plan: Plan,
     /// The seed.
     pub repeat: u32,
@@ -29,10 +29,9 @@ pub struct Job {
     pub group: Option<PathBuf>,
 }
 
-/// Does the job. Whatever comes of it is a line on standard output; the error is for when not even
-/// that works.
+/// Does the job. Every outcome is a line on stdout; the error is for a stdout that fails.
 pub fn run(job: &Job) -> Result<()> {
-    // Who stops the command stops this process too.
+    // Stopping the command stops this process too.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|e| Error::io("cannot follow the command that started this", e.into()))?;
     let result = job
@@ -47,7 +46,7 @@ pub fn run(job: &Job) -> Result<()> {
     })
 }
 
-/// Goes through the phases with one store. Compiled for each engine by itself.
+/// Runs the phases on one store. Compiled for each engine.
 pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
     let Job {
         plan, directory, ..

@@ -1,10 +1,10 @@
-//! The χ figure (TurtleKV, Fig. 11): what loading costs at each checkpoint distance, and that reads
-//! afterwards, at χ = 1, do not care which it was.
+//! The χ figure (TurtleKV, Fig. 11): the cost of a load at each checkpoint distance, and the cost
+//! of reads at χ = 1 afterwards.
 //!
-//! Every step of the sweep is a store of its own with the same memory: load at χ; then χ := 1 and
-//! everything into the tree, which is timed; then workloads C and E, each warmed first. Write
-//! amplification is split into the tree's and the log's by the store's own counters; reads and CPU
-//! are the operating system's figures.
+//! Each step of the sweep is a new store with the same memory. The step loads at χ, then sets χ to
+//! 1, which merges everything into the tree and is timed. Workloads C and E follow, each warmed
+//! first. The store's own counters split write amplification into the tree's and the log's. Reads
+//! and CPU are the operating system's figures.
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,13 +19,13 @@ use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
 use crate::workload::Workload;
 
-/// What all steps have in common.
+/// The settings that all steps share.
 #[derive(Clone, Debug)]
 pub struct ChiSweep {
-    /// What to load, who works on it, and the seed.
+    /// The records, the threads, and the seed.
     pub config: Config,
-    /// Reads of workload C that are measured; a fifth of that are scans of E. As many warm the
-    /// caches before.
+    /// Measured reads of workload C; a fifth as many ranges of E. As many of each warm the caches
+    /// first.
     pub operations: u64,
     /// The memory budget, which must hold the largest χ.
     pub memory_bytes: u64,
@@ -36,13 +36,13 @@ pub struct ChiSweep {
 /// Figures of reads at χ = 1.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadFigures {
-    /// Operations a second.
+    /// Operations per second.
     pub ops_per_second: f64,
-    /// Device reads an operation.
+    /// Device reads per operation.
     pub device_reads: f64,
-    /// Device bytes read an operation.
+    /// Device bytes read per operation.
     pub device_bytes: f64,
-    /// CPU of all threads an operation, in microseconds.
+    /// CPU of all threads per operation, in microseconds.
     pub cpu_us: f64,
 }
 
@@ -51,15 +51,15 @@ pub struct ReadFigures {
 pub struct ChiStep {
     /// χ of the load.
     pub chi: u32,
-    /// Records a second, what follows until everything is in the tree included.
+    /// Records per second, including the time until everything is in the tree.
     pub load_per_second: f64,
-    /// Bytes that the tree wrote for each byte of the users'.
+    /// Bytes that the tree wrote per user byte.
     pub tree_amplification: f64,
-    /// Bytes that the log wrote for each byte of the users'.
+    /// Bytes that the log wrote per user byte.
     pub log_amplification: f64,
-    /// Peak of resident memory during the load.
+    /// Peak resident memory during the load.
     pub rss_peak_bytes: u64,
-    /// From χ := 1 until the memtable was in the tree.
+    /// Time from setting χ to 1 until the memtable is in the tree.
     pub retune_seconds: f64,
     /// Workload C, uniform.
     pub gets: ReadFigures,
@@ -68,7 +68,7 @@ pub struct ChiStep {
 }
 
 impl ChiSweep {
-    /// One step, in an empty directory.
+    /// Runs one step in an empty directory.
     pub fn step(&self, chi: u32, directory: &Path, progress: &Progress) -> Result<ChiStep> {
         let database = Options::new()
             .memory(self.memory_bytes)

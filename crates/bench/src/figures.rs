@@ -1,6 +1,6 @@
-//! Figures as a suite shows them: a line of a table, or an object of JSON.
+//! Output of a suite's figures: a line of a table, or a JSON object.
 
-/// What a suite measured at once.
+/// The figures of one measurement.
 pub trait Figures {
     /// The table's head.
     #[must_use]

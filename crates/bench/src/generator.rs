@@ -10,7 +10,7 @@ const THETA: f64 = 0.99;
 pub enum Distribution {
     /// Zipfian with exponent 0.99; the popular records are scattered over the key space.
     Zipfian,
-    /// Every record alike.
+    /// Every record is equally likely.
     Uniform,
 }
 
@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-/// A bijection on 64 bits that leaves nothing of the order.
+/// A bijection on 64 bits that scatters neighbours.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -109,13 +109,14 @@ impl Zipfian {
     }
 }
 
-/// A prime above every number of records, so that it shares no factor with any.
+/// A prime above every number of records, so it shares no factor with any.
 const SCATTER: u64 = 0xffff_ffff_ffff_ffc5;
 
-/// Scatters ranks over `0..items`, each to a number of its own: popular records lie anywhere, and
-/// none takes another's place. (A hash of the rank reduced to the items, as in YCSB, lets several
-/// ranks share an item, and leaves others without any: how many, and so how much a cache has to
-/// hold, hangs on the hash and the number of items.)
+/// Scatters ranks over `0..items`: each rank gets an item of its own, so popular records are
+/// anywhere.
+///
+/// YCSB reduces a hash of the rank to the items. Several ranks then share an item and others have
+/// none, so the working set depends on the hash and the number of items.
 pub(crate) fn scatter(rank: u64, items: u64) -> u64 {
     (u128::from(rank) * u128::from(SCATTER) % u128::from(items)) as u64
 }
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zipfian_draws_ranks_as_often_as_the_law_says() {
+    fn zipfian_ranks_follow_the_law() {
         let items = 1000;
         let zipfian = Zipfian::new(items);
         let zeta: f64 = (1..=items).map(|i| 1.0 / (i as f64).powf(THETA)).sum();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_is_the_same_as_starting_large_and_one_item_is_enough() {
+    fn a_grown_generator_equals_a_large_one_and_one_item_is_enough() {
         let mut grown = Zipfian::new(10);
         grown.grow(500);
         assert!((grown.zeta - Zipfian::new(500).zeta).abs() < 1e-9);

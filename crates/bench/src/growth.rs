@@ -1,7 +1,7 @@
-//! What a record of a load costs as the data grows, beside what theory allows.
+//! The cost of a loaded record as the data grows, beside the theory.
 //!
-//! With a memtable of χ·L bytes a record of N bytes of data is merged about log₂(N / χL) times
-//! (TurtleKV §4: each level of the tree doubles what a buffer holds), so CPU and bytes a record may
+//! With a memtable of χ·L bytes, a record of N bytes of data is merged about log₂(N / χL) times:
+//! each level of the tree doubles what a buffer holds (TurtleKV §4). CPU and bytes per record may
 //! grow by that much and no more.
 
 use std::path::Path;
@@ -16,29 +16,29 @@ use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
 use crate::workload::Workload;
 
-/// What loading so many records came to, settling included.
+/// The cost of a load, settling included.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthReport {
     /// Records loaded.
     pub records: u64,
     /// Their key and value bytes: N.
     pub data_bytes: u64,
-    /// χ·L in force at the load's end.
+    /// χ·L at the end of the load.
     pub memtable_bytes: u64,
     /// Wall time.
     pub seconds: f64,
     /// CPU of all threads.
     pub cpu_seconds: f64,
-    /// All that the process wrote, log included, as the operating system says.
+    /// All bytes that the process wrote, log included, by the operating system.
     pub device_bytes_written: u64,
-    /// All that it read.
+    /// All bytes that it read.
     pub device_bytes_read: u64,
-    /// Peak of resident memory.
+    /// Peak resident memory.
     pub rss_peak_bytes: u64,
 }
 
-/// Loads records in random order into an empty directory, settles, and reads everything once to
-/// check it.
+/// Loads records in random order into an empty directory, settles, and checks everything by one
+/// full read.
 pub fn measure_growth(
     config: &Config,
     options: &Options,
@@ -46,7 +46,7 @@ pub fn measure_growth(
     progress: &Progress,
 ) -> Result<GrowthReport> {
     let database = options.open(directory)?;
-    // The driver asks for no memory figure here.
+    // The driver needs no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
     let driver = Driver::new(config, &store, directory, progress)?;
     let load = driver.phase(Phase {
@@ -63,7 +63,7 @@ pub fn measure_growth(
 }
 
 impl GrowthReport {
-    /// A load and what settled it, as one.
+    /// A load and its settling, added up.
     fn of(load: &PhaseReport, settle: &PhaseReport, memtable_bytes: u64) -> Self {
         GrowthReport {
             records: load.operations,
@@ -73,12 +73,12 @@ impl GrowthReport {
             cpu_seconds: load.cpu_seconds + settle.cpu_seconds,
             device_bytes_written: load.device_bytes_written + settle.device_bytes_written,
             device_bytes_read: load.device_bytes_read + settle.device_bytes_read,
-            // Every phase begins a peak of its own.
+            // Each phase resets the peak.
             rss_peak_bytes: load.rss_peak_bytes.max(settle.rss_peak_bytes),
         }
     }
 
-    /// log₂(N / χL): how often a record may be merged. 0 while the memtable holds the data.
+    /// log₂(N / χL): how often a record may be merged. 0 while the memtable holds all data.
     #[must_use]
     pub fn merges(&self) -> f64 {
         (self.data_bytes as f64 / self.memtable_bytes.max(1) as f64)
@@ -86,7 +86,7 @@ impl GrowthReport {
             .max(0.0)
     }
 
-    /// CPU of a record in microseconds.
+    /// CPU per record in microseconds.
     #[must_use]
     pub fn cpu_us(&self) -> f64 {
         self.cpu_seconds * 1e6 / self.records.max(1) as f64
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_needs_more_memory_than_its_settling_tells_the_peak() {
+    fn a_load_reports_its_own_peak_of_memory() {
         let phase = |operations, rss_peak_bytes| PhaseReport {
             phase: "load",
             threads: 2,

@@ -1,16 +1,17 @@
-//! YCSB for Terrapin, and for whatever else implements [`Store`] and [`Client`].
+//! YCSB for Terrapin and for any other [`Store`] and [`Client`].
 //!
 //! The workloads are those of Cooper et al., *Benchmarking Cloud Serving Systems with YCSB* (SoCC
-//! 2010): load, and A–F. Every read is checked: a missing record or a value that does not belong to
-//! its key fails the run. Device bytes, CPU and memory are the operating system's figures for this
-//! process, not the store's own.
+//! 2010): load, and A to F. Every read is checked. A missing record, or a value that does not
+//! belong to its key, fails the run. Device bytes, CPU and memory are the operating system's
+//! figures for this process.
 //!
-//! The sweep over χ is in `chi`, what overwriting costs in space in `space`, what a load costs as
-//! the data grows in `growth`, reads beside the device in `reads`, opens in `opening`, keys that are
-//! not there in `absent`. To change what the workloads do
-//! look in `workload`; which records they pick, `generator`; what records look like, `record`; how
-//! a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `figures` and
-//! `report`.
+//! - `chi`: the sweep over χ
+//! - `space`: the cost of overwriting in space
+//! - `growth`: the cost of a load as data grows
+//! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys
+//! - `workload`: what the workloads do; `generator`: which records they pick; `record`: their bytes
+//! - `run`: how a phase is timed; `system`: the operating system's figures; `figures`, `report`:
+//!   output
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
@@ -30,11 +31,12 @@ mod system;
 mod watch;
 mod workload;
 
-/// Goes up when the same phase does something else than before, so that its figures are not set
-/// beside older ones. 1: each rank of a zipfian draw is a record of its own; before, ranks shared
-/// records, down to a quarter of them. 2: a scan says how many records it wants, to stores that can
-/// be told. (That Terrapin's settling waits for the compaction that ranges asked for is no
-/// revision: it takes Terrapin longer, and others do what they did.)
+/// The revision of the workloads. It grows when a phase does other work than before, so that
+/// figures are not compared with older ones.
+///
+/// 1: each rank of a zipfian draw is a record of its own; before, ranks shared records, down to a
+/// quarter of them. 2: a scan tells stores how many records it wants. Terrapin's settling, which
+/// waits for compaction for ranges, is no revision: only Terrapin takes longer.
 pub const REVISION: u32 = 2;
 
 pub use absent::{AbsentReport, measure_absent};

@@ -1,10 +1,8 @@
-//! Reads beside the device: many cold keys at once, and a scan of everything, each beside what the
-//! device gives for reads of the same kind, from the same file and by the same calls, but with
-//! nothing in between.
+//! Reads beside the device: many cold keys at once, and a scan of everything. Each stands beside
+//! raw reads of the same kind, by the same calls, from the same file.
 //!
-//! The store is opened anew for each of them, so that nothing is cached; uniform keys and a budget
-//! that is small beside the data keep it so. Everything runs on one thread, as one user's call
-//! would.
+//! The store is opened again for each measurement, so nothing is cached. Uniform keys and a small
+//! budget keep it so. Everything runs on one thread, like one user call.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,57 +23,58 @@ use crate::workload::Workload;
 const DATA_FILE: &str = "data";
 /// Bytes of a random read of the device: a block's.
 const RANDOM_BYTES: usize = 4096;
-/// Reads between two looks at the clock,
+/// Reads between two checks of the clock.
 const RANDOM_READS: usize = 2048;
-/// and how many of them are in flight.
+/// Reads in flight.
 const RANDOM_DEPTH: usize = 32;
-/// Random reads of the device and of keys take turns after so long.
+/// Seconds of random reads of the device and of keys before the other takes its turn.
 const SLICE_SECONDS: f64 = 0.05;
 /// Bytes of a sequential read.
 const SEQUENTIAL_BYTES: usize = 256 << 10;
-/// Reads added together; as many are in flight as the disk keeps there.
+/// Reads submitted together; as many are in flight as the disk keeps.
 const SEQUENTIAL_READS: usize = 128;
 
-/// What is measured.
+/// The settings of the measurement.
 #[derive(Clone, Debug)]
 pub struct ReadsBench {
     /// Records to load.
     pub records: u64,
-    /// Their shape.
+    /// The shape of the records.
     pub shape: Records,
     /// The memory budget.
     pub memory_bytes: u64,
     /// Keys of one call.
     pub keys_at_once: usize,
-    /// How long random reads are measured, each time.
+    /// Duration of each measurement of random reads.
     pub time: Duration,
     /// Seed of all choices.
     pub seed: u64,
 }
 
-/// One turn of all measurements.
+/// The figures of one turn.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadsTurn {
-    /// Random reads of a block that the device gives, a second.
+    /// Random block reads per second of the device.
     pub device_reads_per_second: f64,
-    /// CPU of one of them, in microseconds.
+    /// CPU per such read, in microseconds.
     pub device_cpu_us: f64,
-    /// Random reads that the device gives when as many as a call has keys are begun together, and
-    /// all are waited for before the next: what calls one after the other could come to at most.
+    /// Random reads per second of the device in bursts: as many reads as a call has keys start
+    /// together, and all end before the next burst. That is the limit for calls one after the
+    /// other.
     pub burst_reads_per_second: f64,
-    /// Keys found by `multi_get`, a second.
+    /// Keys per second found by `multi_get`.
     pub keys_per_second: f64,
-    /// Device reads of those, a second.
+    /// Device reads per second of those.
     pub key_reads_per_second: f64,
-    /// CPU of one key, in microseconds.
+    /// CPU per key, in microseconds.
     pub key_cpu_us: f64,
-    /// Bytes that the device gives in large reads, one behind the other, a second.
+    /// Bytes per second of large sequential reads of the device.
     pub device_bytes_per_second: f64,
-    /// Bytes that the scan of everything had the device read, a second.
+    /// Bytes per second that the full scan read from the device.
     pub scan_bytes_per_second: f64,
-    /// Key and value bytes that it returned, a second.
+    /// Key and value bytes per second that it returned.
     pub scan_record_bytes_per_second: f64,
-    /// CPU of one record of it, in microseconds.
+    /// CPU per record of it, in microseconds.
     pub scan_cpu_us: f64,
 }
 
@@ -107,7 +106,7 @@ impl ReadsBench {
         database.close().map(drop)
     }
 
-    /// Measures everything once; `turn` says that it is another time.
+    /// Measures everything once; `turn` numbers the repetition.
     pub fn turn(&self, directory: &Path, turn: u64) -> Result<ReadsTurn> {
         let file = data_file(directory)?;
         let mut random = Random::new(self.seed ^ turn << 32);
@@ -128,8 +127,8 @@ impl ReadsBench {
         })
     }
 
-    /// Random reads of the device, all the time and in bursts, and of keys; a slice of time each in
-    /// turns, so that all meet the same machine.
+    /// Random reads of the device, continuous and in bursts, and of keys. They take turns in slices
+    /// of time, so that all meet the same machine.
     fn random_reads(
         &self,
         directory: &Path,
@@ -140,7 +139,7 @@ impl ReadsBench {
         let mut flight = Flight::new(AlignedBuf::zeroed(room));
         let database = self.open(directory)?;
         let (mut device, mut bursts, mut keys) = (Sum::default(), Sum::default(), Sum::default());
-        // Nodes, indexes and filters are to be there, blocks are not.
+        // Nodes, indexes and filters should be cached, blocks should not.
         let mut warm = Sum::default();
         while warm.keys < self.records / 20 {
             self.multi_get(&database, random, &mut warm)?;
@@ -164,7 +163,7 @@ impl ReadsBench {
         Ok((device, bursts, keys))
     }
 
-    /// One call for many keys; checks what it returns, which is not measured.
+    /// One call for many keys. Checking the answers is not measured.
     fn multi_get(&self, database: &Database, random: &mut Random, sum: &mut Sum) -> Result<()> {
         let mut keys = vec![Vec::new(); self.keys_at_once];
         for key in &mut keys {
@@ -184,7 +183,7 @@ impl ReadsBench {
         Ok(())
     }
 
-    /// Device bytes of a scan of everything, and its seconds and CPU seconds.
+    /// Device bytes of a full scan, with its seconds and CPU seconds.
     fn scan(&self, directory: &Path) -> Result<(u64, f64, f64)> {
         let database = self.open(directory)?;
         let (used, start) = (Usage::now(), Instant::now());
@@ -198,7 +197,7 @@ impl ReadsBench {
         let cpu = Usage::now().cpu_seconds - used.cpu_seconds;
         drop(range);
         if (count, bytes) != (self.records, self.records * self.shape.bytes()) {
-            return Err(Error::corrupt("a scan of everything found something else")
+            return Err(Error::corrupt("a full scan found another record")
                 .with("records", count)
                 .with("expected", self.records)
                 .with("bytes", bytes));
@@ -209,13 +208,13 @@ impl ReadsBench {
     }
 }
 
-/// What some measured calls came to.
+/// Totals of the measured calls.
 #[derive(Default)]
 struct Sum {
     keys: u64,
     reads: u64,
     seconds: f64,
-    /// Of the calling thread.
+    /// CPU of the calling thread.
     cpu_seconds: f64,
 }
 
@@ -229,8 +228,7 @@ impl Sum {
     }
 }
 
-/// So many random reads of the device. All are in flight at once if they are fewer than are read
-/// between two looks at the clock.
+/// Random reads of the device. All are in flight at once if they are fewer than [`RANDOM_READS`].
 fn device_random(
     file: &dyn File,
     flight: &mut Flight,
@@ -261,7 +259,7 @@ fn device_random(
     Ok(())
 }
 
-/// Waits for some reads of a flight; how many bytes those were.
+/// Waits for some reads of a flight and returns their bytes.
 fn show_some(file: &dyn File, flight: &mut Flight) -> Result<u64> {
     let mut done = Ok(0);
     file.show(
@@ -276,7 +274,7 @@ fn show_some(file: &dyn File, flight: &mut Flight) -> Result<u64> {
     done
 }
 
-/// The store's data file, for reading past the kernel's cache.
+/// The store's data file, read past the kernel's cache.
 fn data_file(directory: &Path) -> Result<std::sync::Arc<dyn File>> {
     let disk = RealDisk::open(Env::threads(), directory, false)?;
     let options = OpenOptions {
@@ -286,7 +284,7 @@ fn data_file(directory: &Path) -> Result<std::sync::Arc<dyn File>> {
     disk.open(DATA_FILE, options)
 }
 
-/// Bytes a second of the whole file in large reads.
+/// Bytes per second of the whole file in large reads.
 fn device_sequential(file: &dyn File) -> Result<f64> {
     let places = file.bytes()? / SEQUENTIAL_BYTES as u64;
     let mut flight = Flight::new(AlignedBuf::zeroed(SEQUENTIAL_READS * SEQUENTIAL_BYTES));
@@ -312,19 +310,19 @@ fn reads_of(database: &Database) -> u64 {
 }
 
 impl ReadsTurn {
-    /// Device reads of `multi_get` for each that the device gives.
+    /// Device reads of `multi_get` per raw read of the device.
     #[must_use]
     pub fn key_share(&self) -> f64 {
         self.key_reads_per_second / self.device_reads_per_second
     }
 
-    /// Device reads of `multi_get` for each that the device gives in bursts.
+    /// Device reads of `multi_get` per raw read in bursts.
     #[must_use]
     pub fn key_burst_share(&self) -> f64 {
         self.key_reads_per_second / self.burst_reads_per_second
     }
 
-    /// Bytes of the scan for each that the device gives.
+    /// Bytes of the scan per raw byte of the device.
     #[must_use]
     pub fn scan_share(&self) -> f64 {
         self.scan_bytes_per_second / self.device_bytes_per_second

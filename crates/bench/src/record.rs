@@ -1,4 +1,4 @@
-//! What records look like: a key from a number, a value that can be checked against its key.
+//! The bytes of records: a key from a number, and a value that can be checked against its key.
 
 use std::io::Write;
 use std::ops::{Range, RangeInclusive};
@@ -89,7 +89,8 @@ impl Records {
         Self::of_kind(KeyKind::Random, key_bytes..=key_bytes, value_bytes)
     }
 
-    /// Keys of a kind. Each key has a length of its own within the bounds, which its number decides.
+    /// Keys of a kind. Each key has a length of its own within the bounds, which its number
+    /// decides.
     ///
     /// Errors: `InvalidArgument` where the shortest keys are too short for the kind, or a key would
     /// be longer than the store takes; `TooLarge` for such values.
@@ -161,7 +162,7 @@ impl Records {
             .map_or(0, |tag| u64::from_le_bytes(*tag))
     }
 
-    /// The key of record `number`: but for sequential ones, numbers in order give keys in none.
+    /// The key of record `number`. Consecutive numbers give scattered keys, except sequential ones.
     pub(crate) fn key(&self, number: u64, out: &mut Vec<u8>) {
         out.clear();
         let bits = mix(number.wrapping_add(1));
@@ -181,7 +182,7 @@ impl Records {
         out.resize(length, b'k');
     }
 
-    /// About how many of so many records have keys behind this one: random ones lie evenly among
+    /// The expected number of records with a key above this one. Random keys are spread evenly over
     /// all positions.
     pub(crate) fn follow(&self, key: &[u8], records: u64) -> u64 {
         let position = self.kind.position(key);
@@ -199,7 +200,7 @@ impl Records {
         }
     }
 
-    /// A value for a key: eight bytes of `tag`, then bits that follow from key and tag.
+    /// A value for a key: eight bytes of `tag`, then bits derived from key and tag.
     pub(crate) fn value(&self, key: &[u8], tag: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&tag.to_le_bytes());
@@ -211,10 +212,10 @@ impl Records {
         out.truncate(self.value_bytes);
     }
 
-    /// Whether a value is one that [`Records::value`] made for this key.
+    /// Whether [`Records::value`] made this value for this key.
     pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let wrong = || {
-            Error::corrupt("a read returned what was never written")
+            Error::corrupt("a read returned a value that was never written")
                 .with("key", format!("{key:02x?}"))
         };
         if value.len() != self.value_bytes {

@@ -1,4 +1,4 @@
-//! A phase's figures, as a line of a table for people or as one JSON object for programs.
+//! Figures of a phase: a line of a table for people, or a JSON object for programs.
 
 use crate::figures::Figures;
 use crate::store::FileBytes;
@@ -18,7 +18,7 @@ pub struct Latencies {
     pub max: f64,
 }
 
-/// What a phase came to.
+/// The figures of a phase.
 #[derive(Clone, Debug)]
 pub struct PhaseReport {
     /// `load`, `a`–`f`, or `settle`.
@@ -31,13 +31,13 @@ pub struct PhaseReport {
     pub operations: u64,
     /// Wall time.
     pub seconds: f64,
-    /// Of single operations.
+    /// Latencies of single operations.
     pub latency_us: Latencies,
     /// Key and value bytes that the clients wrote.
     pub user_bytes_written: u64,
-    /// The operating system's figure for the process.
+    /// Bytes written, by the operating system's count for the process.
     pub device_bytes_written: u64,
-    /// The operating system's figure for the process.
+    /// Bytes read, by the operating system's count for the process.
     pub device_bytes_read: u64,
     /// What of it went to the log and to the data file, as the store counts.
     pub written: Option<FileBytes>,
@@ -45,9 +45,9 @@ pub struct PhaseReport {
     pub space_bytes: u64,
     /// Key and value bytes of all records.
     pub data_bytes: u64,
-    /// Peak of resident memory during the phase.
+    /// Peak resident memory during the phase.
     pub rss_peak_bytes: u64,
-    /// All threads, user and system.
+    /// CPU seconds of all threads, user and system.
     pub cpu_seconds: f64,
     /// χ in force at the end.
     pub chi: u32,
@@ -60,7 +60,7 @@ pub(crate) fn ratio(a: u64, b: u64) -> f64 {
 }
 
 impl PhaseReport {
-    /// Operations a second.
+    /// Operations per second.
     #[must_use]
     pub fn ops_per_second(&self) -> f64 {
         if self.seconds > 0.0 {
@@ -70,14 +70,13 @@ impl PhaseReport {
         }
     }
 
-    /// Device bytes written for each byte that the clients wrote in this phase; 0 where they wrote
-    /// none.
+    /// Device bytes written per byte that the clients wrote in this phase; 0 if they wrote none.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         ratio(self.device_bytes_written, self.user_bytes_written)
     }
 
-    /// Space for each byte of data.
+    /// Space per byte of data.
     #[must_use]
     pub fn space_amplification(&self) -> f64 {
         ratio(self.space_bytes, self.data_bytes)

@@ -1,4 +1,4 @@
-//! Runs phases: threads of clients, each with its own generator and histogram, over one store.
+//! Runs phases: threads of clients over one store, each with its own generator and histogram.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -19,18 +19,18 @@ use crate::workload::{Action, Workload};
 /// Records of the longest scan, as YCSB has it.
 pub const SCAN_RECORDS_MAX: u64 = 100;
 
-/// A scan that ends early is at the end of all records if no more than so many are to be expected
-/// behind it: chance alone puts 64 where none are to be once in e⁶⁴ times.
+/// A scan that ends early is accepted if at most this many records are expected behind its start.
+/// By chance 64 expected records are all missing once in e⁶⁴ times.
 const FOLLOW_MAX: u64 = 64;
 
-/// What all phases of a run have in common.
+/// The settings that all phases of a run share.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Records to load, or that are there already.
+    /// Records to load, or already loaded.
     pub records: u64,
-    /// Whether they are there already.
+    /// Whether they are already loaded.
     pub loaded: bool,
-    /// The records' shape.
+    /// The shape of the records.
     pub shape: Records,
     /// Client threads.
     pub threads: usize,
@@ -41,8 +41,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether there is somebody to do something, and something to do it with: `InvalidArgument` if
-    /// not.
+    /// Checks that there are clients and records. Errors: `InvalidArgument` if not.
     pub fn check(&self) -> Result<()> {
         if self.threads == 0 || self.records == 0 || self.scan_records_max == 0 {
             return Err(Error::invalid(
@@ -56,20 +55,21 @@ impl Config {
     }
 }
 
-/// One phase: it ends when its operations are done or its time is over, whichever comes first.
+/// One phase. It ends when its operations are done or its time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
     /// What clients do.
     pub workload: Workload,
-    /// How A, B, C, E and F pick records; D always picks the latest.
+    /// How A, B, C, E and F pick records; D picks the latest.
     pub distribution: Distribution,
-    /// Most operations, of all clients together; load has one for each record.
+    /// The most operations of all clients together; load has one per record.
     pub operations: u64,
     /// Longest duration.
     pub time: Option<Duration>,
 }
 
-/// Whether a run of these phases makes sense: `InvalidArgument` if not, before anything is done.
+/// Checks that a run of these phases is possible. Errors: `InvalidArgument` if not, before any
+/// work.
 pub fn check(config: &Config, phases: &[Phase]) -> Result<()> {
     config.check()?;
     let loads = |phase: &Phase| phase.workload == Workload::Load;
@@ -79,8 +79,8 @@ pub fn check(config: &Config, phases: &[Phase]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a store holds the records that a run without a load works on, as far as the first and
-/// the last of them tell: `InvalidArgument` if not.
+/// Checks by the first and last record that a store holds the records a run without a load needs.
+/// Errors: `InvalidArgument` if not.
 pub fn check_loaded<S: Store>(config: &Config, store: &S) -> Result<()> {
     let (mut client, mut key, mut value) = (store.client()?, Vec::new(), Vec::new());
     for record in [0, config.records.saturating_sub(1)] {
@@ -99,16 +99,16 @@ pub fn check_loaded<S: Store>(config: &Config, store: &S) -> Result<()> {
     Ok(())
 }
 
-/// How far the running phase is; shared with whoever shows it.
+/// Progress of the running phase, shared with the display.
 #[derive(Default)]
 pub struct Progress {
     /// Operations done in this phase.
     pub done: AtomicU64,
-    /// Operations that it has.
+    /// Operations of the phase in all.
     pub total: AtomicU64,
 }
 
-/// Drives one store through phases, and knows between them which records are there.
+/// Drives one store through phases, and remembers between them which records exist.
 pub struct Driver<'a, S> {
     config: &'a Config,
     store: &'a S,
@@ -116,41 +116,41 @@ pub struct Driver<'a, S> {
     progress: &'a Progress,
     /// The next record's number to insert.
     next: AtomicU64,
-    /// Made when a phase first needs it, since that takes a while.
+    /// Built when a phase first needs it, since that takes a while.
     zipfian: OnceLock<Zipfian>,
-    /// Phases begun: the same workload twice asks for other records.
+    /// Phases begun: a repeated workload asks for other records.
     begun: AtomicU64,
-    /// What was written last, to some of the records.
+    /// The last writes to some of the records.
     watch: Watch,
 }
 
-/// On a cache line of the client's own, since it changes with each insert.
+/// Each inserting client has a cache line of its own, which changes with each insert.
 #[repr(align(128))]
 struct Inserting(AtomicU64);
 
-/// What the clients of a phase share.
+/// Data that the clients of a phase share.
 struct Shared<'a, S> {
     driver: &'a Driver<'a, S>,
     phase: Phase,
     zipfian: &'a Zipfian,
     seed: u64,
     deadline: Option<Instant>,
-    /// What each client is inserting right now, or `u64::MAX`: records from the smallest on may not
-    /// be there yet.
+    /// The number that each client is inserting now, or `u64::MAX`. Records from the smallest on
+    /// may be missing.
     inserting: Vec<Inserting>,
     failed: AtomicBool,
 }
 
-/// What one client brings back.
+/// The results of one client.
 struct Outcome {
     latency_ns: Histogram<u64>,
     operations: u64,
     user_bytes_written: u64,
 }
 
-/// Runs the phases in order, each one that writes followed by `settle`, and reports each as it
-/// ends. Stops at the first error, a wrong or missing record included, and checks in the end that
-/// some of the records have what was written last.
+/// Runs the phases in order, each writing phase followed by `settle`, and reports each at its end.
+/// Stops at the first error, including a wrong or missing record. At the end it checks that some of
+/// the records have their last write.
 pub fn run<S: Store>(
     config: &Config,
     phases: &[Phase],
@@ -197,7 +197,7 @@ impl<'a, S: Store> Driver<'a, S> {
         })
     }
 
-    /// Runs one phase. Records that it asks for must be there: load comes first.
+    /// Runs one phase. Its records must exist: load comes first.
     pub fn phase(&self, phase: Phase) -> Result<PhaseReport> {
         let (operations, threads) = (phase.operations, self.config.threads as u64);
         self.progress.done.store(0, Ordering::Relaxed);
@@ -253,7 +253,7 @@ impl<'a, S: Store> Driver<'a, S> {
         measure.report(self, phase.workload.name(), &sum)
     }
 
-    /// Lets the store bring everything into its final place, as a phase of one operation.
+    /// Lets the store move everything into its final place, as a phase of one operation.
     pub fn settle(&self) -> Result<PhaseReport> {
         let measure = Measure::start(self.store);
         self.store.settle()?;
@@ -265,14 +265,14 @@ impl<'a, S: Store> Driver<'a, S> {
         measure.report(self, "settle", &outcome)
     }
 
-    /// Reads the records that are watched, and checks that each has what was written to it last.
-    /// Nobody writes meanwhile.
+    /// Reads the watched records and checks that each has its last write. No client writes
+    /// meanwhile.
     pub fn check_latest(&self) -> Result<()> {
         let (mut client, mut key, mut found) = (self.store.client()?, Vec::new(), Vec::new());
         for record in self.watch.records() {
             let Some(look) = self.watch.look(record) else {
                 return Err(Error::internal(
-                    "a write is under way behind the last phase",
+                    "a write is in progress after the last phase",
                 ));
             };
             self.config.shape.key(record, &mut key);
@@ -287,7 +287,7 @@ impl<'a, S: Store> Driver<'a, S> {
         Ok(())
     }
 
-    /// Reads everything once, in order, and checks that all records are there.
+    /// Reads everything once in order, and checks that all records exist.
     pub fn read_all(&self) -> Result<()> {
         let expected = self.next.load(Ordering::Relaxed);
         let (mut seen, mut last) = (0, Vec::new());
@@ -304,7 +304,7 @@ impl<'a, S: Store> Driver<'a, S> {
         })?;
         if seen != expected {
             return Err(
-                Error::corrupt("a scan of everything found another number of records")
+                Error::corrupt("a full scan found another number of records")
                     .with("found", seen)
                     .with("expected", expected),
             );
@@ -390,7 +390,7 @@ fn nanoseconds(from: Instant, to: Instant) -> u64 {
     u64::try_from((to - from).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One client: up to `operations` of the workload, one after the other.
+/// One client: up to `operations` operations of the workload, one after the other.
 fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> Result<Outcome> {
     let Shared { driver, phase, .. } = *shared;
     let (workload, shape) = (phase.workload, driver.config.shape);
@@ -479,11 +479,10 @@ fn missing(key: &[u8]) -> Error {
 
 #[cold]
 fn outdated(key: &[u8]) -> Error {
-    Error::corrupt("a read returned what was overwritten before").with("key", format!("{key:02x?}"))
+    Error::corrupt("a read returned an overwritten value").with("key", format!("{key:02x?}"))
 }
 
-/// Takes the next record's number, so that no moment passes in which it is neither free nor known
-/// to be under way.
+/// Takes the next record's number. At every moment the number is free or known to be in progress.
 fn claim<S>(shared: &Shared<'_, S>, client: usize) -> u64 {
     let (mine, next) = (&shared.inserting[client].0, &shared.driver.next);
     mine.store(next.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -492,7 +491,7 @@ fn claim<S>(shared: &Shared<'_, S>, client: usize) -> u64 {
     number
 }
 
-/// The number of a record that is surely there.
+/// The number of a record that certainly exists.
 fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Random) -> u64 {
     let driver = shared.driver;
     let records = driver.config.records;
@@ -514,8 +513,8 @@ fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Ra
     }
 }
 
-/// A scan whose records are in order, from the asked key on, belong to their keys, and are as many
-/// as were asked for or as there are.
+/// Checks a scan: records are in order, start at the requested key, belong to their keys, and are
+/// as many as requested or as exist.
 fn scan(
     config: &Config,
     store: &mut impl Client,
@@ -566,8 +565,8 @@ mod tests {
     use terrapin_base::ErrorKind;
     use terrapin_base::sync::Mutex;
 
-    /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of
-    /// more than one, `stubborn` drops updates.
+    /// A store in memory. `lossy` forgets one record in a hundred, `short` returns half of a range
+    /// of more than one record, `stubborn` drops updates.
     #[derive(Default)]
     struct Memory {
         records: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -693,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_nothing_are_refused() {
+    fn runs_without_clients_or_records_are_refused() {
         let (store, progress) = (Memory::default(), Progress::default());
         for (threads, records) in [(0, 5000), (2, 0)] {
             let config = Config {
@@ -708,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_were_loaded_otherwise_are_not_there() {
+    fn a_run_needs_records_of_the_same_shape() {
         let (store, loaded) = (Memory::default(), config());
         let load = [phase(Workload::Load, Distribution::Uniform)];
         let (directory, progress) = (std::env::temp_dir(), Progress::default());
@@ -776,7 +775,7 @@ mod tests {
                 },
             );
             let error = error.unwrap_err().to_string();
-            assert!(error.contains("overwritten before"), "{error}");
+            assert!(error.contains("overwritten value"), "{error}");
             // Load and overwriting are reported, each with its settling.
             assert_eq!(done, if read_in_between { 2 } else { 4 });
         }
@@ -801,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_ends_with_its_time_and_asks_for_other_records_the_second_time() {
+    fn a_phase_ends_with_its_time_and_picks_other_records_the_second_time() {
         let (store, config, progress) = (Memory::default(), config(), Progress::default());
         let directory = std::env::temp_dir();
         let driver = Driver::new(&config, &store, &directory, &progress).unwrap();

@@ -1,11 +1,11 @@
-//! The space figure: what overwriting uniformly costs in writes and in space, at a bound of space
+//! The space figure: the cost of uniform overwriting in writes and space, at a bound of space
 //! amplification.
 //!
-//! A fresh database is loaded, settled, and overwritten with as many bytes as it holds, so that its
-//! trees learn that records are replaced; then, measured, with twice as many, and settled again.
-//! Space is asked for all the time: after each checkpoint its least counts, since by then the
-//! checkpoint has given back what it replaced and the next one has hardly begun. Reserve and log
-//! are figures of their own.
+//! A new database is loaded, settled, and overwritten with as many bytes as it holds, so its trees
+//! learn that records are replaced. Then it is overwritten twice more, measured, and settled. Space
+//! is sampled all the time. After each checkpoint the least sample counts: by then the checkpoint
+//! has freed what it replaced, and the next one has hardly begun. Reserve and log have figures of
+//! their own.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +22,13 @@ use crate::store::TerrapinStore;
 use crate::system::{Usage, allocated_bytes};
 use crate::workload::Workload;
 
-/// How often space is asked for.
+/// The interval between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
-/// How often the data is overwritten before what is measured, and then.
+/// How often the data is overwritten before the measurement, and in it.
 const OVERWRITES_BEFORE: u64 = 1;
 const OVERWRITES_MEASURED: u64 = 2;
 
-/// What was written, and for how many bytes of the clients.
+/// Bytes written, and the clients' bytes behind them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
     /// Key and value bytes that clients wrote.
@@ -37,20 +37,20 @@ pub struct Written {
     pub page_bytes: u64,
     /// Bytes written to log files.
     pub log_bytes: u64,
-    /// All that the process wrote, as the operating system says.
+    /// All bytes that the process wrote, by the operating system.
     pub device_bytes: u64,
     /// Wall time.
     pub seconds: f64,
 }
 
 impl Written {
-    /// Bytes written to the data file for each byte of the clients.
+    /// Bytes written to the data file per client byte.
     #[must_use]
     pub fn pages_amplification(&self) -> f64 {
         ratio(self.page_bytes, self.user_bytes)
     }
 
-    /// Bytes written to data file and log for each byte of the clients.
+    /// Bytes written to data file and log per client byte.
     #[must_use]
     pub fn amplification(&self) -> f64 {
         ratio(self.page_bytes + self.log_bytes, self.user_bytes)
@@ -71,12 +71,12 @@ impl Written {
     }
 }
 
-/// Space while something ran. Bytes of the data file are those on the disk, less the reserve.
+/// Space during a measurement. Bytes of the data file are those on disk, without the reserve.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpaceSeen {
     /// Checkpoints seen.
     pub checkpoints: u64,
-    /// The data file after a checkpoint's freeing, on average.
+    /// The data file after a checkpoint's freeing: the mean.
     pub mean_bytes: u64,
     /// The same, at most.
     pub max_bytes: u64,
@@ -86,10 +86,10 @@ pub struct SpaceSeen {
     pub log_peak_bytes: u64,
 }
 
-/// What one bound came to.
+/// The figures of one bound.
 #[derive(Clone, Debug)]
 pub struct SpaceReport {
-    /// The bound that was set; none means the paper's rule only.
+    /// The bound; none means the paper's rule only.
     pub bound: Option<f64>,
     /// Key and value bytes of all records.
     pub data_bytes: u64,
@@ -99,7 +99,7 @@ pub struct SpaceReport {
     pub loaded_bytes: u64,
     /// The overwriting, settling included.
     pub overwrite: Written,
-    /// Space while it overwrote.
+    /// Space during the overwriting.
     pub seen: SpaceSeen,
     /// The reserve.
     pub reserve_bytes: u64,
@@ -109,7 +109,7 @@ pub struct SpaceReport {
     pub rest_bytes: u64,
 }
 
-/// Measures one bound in an empty directory. `options` say everything but the bound.
+/// Measures one bound in an empty directory. `options` has everything else.
 pub fn measure_space(
     config: &Config,
     options: &Options,
@@ -118,7 +118,7 @@ pub fn measure_space(
     progress: &Progress,
 ) -> Result<SpaceReport> {
     let database = options.clone().space_amplification(bound).open(directory)?;
-    // The driver asks for no memory figure here.
+    // The driver needs no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
     let driver = Driver::new(config, &store, directory, progress)?;
     let phase = |workload, times: u64| Phase {
@@ -159,7 +159,7 @@ pub fn measure_space(
     })
 }
 
-/// What is written between two moments.
+/// Bytes written between two moments.
 struct Span {
     metrics: Metrics,
     usage: Usage,
@@ -190,7 +190,7 @@ impl Span {
     }
 }
 
-/// Does something, and looks at the space meanwhile.
+/// Runs some work and samples the space meanwhile.
 fn watch<R>(database: &Database, run: impl FnOnce() -> Result<R>) -> Result<(R, SpaceSeen)> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -215,7 +215,7 @@ fn watch<R>(database: &Database, run: impl FnOnce() -> Result<R>) -> Result<(R, 
 struct Samples {
     seen: SpaceSeen,
     sum: u128,
-    /// Checkpoints at the last sample, and the least space since the last of them.
+    /// Checkpoints at the last sample, and the least space since the newest of them.
     checkpoints: u64,
     least: Option<u64>,
 }
@@ -237,7 +237,7 @@ impl Samples {
         let seen = &mut self.seen;
         if metrics.checkpoints != self.checkpoints {
             self.checkpoints = metrics.checkpoints;
-            // What was seen before the first checkpoint ended is no checkpoint's.
+            // Samples before the first checkpoint's end belong to no checkpoint.
             if let Some(least) = self.least.replace(data) {
                 seen.checkpoints += 1;
                 seen.max_bytes = seen.max_bytes.max(least);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(
             (seen.checkpoints, seen.mean_bytes, seen.max_bytes),
             (2, 70, 80),
-            "what the first and the last sample saw is no checkpoint's"
+            "the first and the last sample belong to no checkpoint"
         );
         assert_eq!(seen.peak_bytes, 120);
     }

@@ -1,29 +1,28 @@
-//! What the driver needs of a store: two small traits, so that other engines can be driven by the
-//! same code. The driver is compiled for each store by itself; no call of an operation goes through
-//! a table of functions.
+//! What the driver needs of a store: two small traits, so the same code drives other engines. The
+//! driver is compiled for each store, so operations have no dynamic calls.
 
 use std::time::Duration;
 
 use terrapin::{Database, Durability, Keyspace};
 use terrapin_base::Result;
 
-/// Between two looks at whether a compaction goes on.
+/// Time between two checks whether a compaction runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A store under test, shared by all clients.
 pub trait Store: Sync {
-    /// What one client works through; it stays in the client's thread.
+    /// The client of one thread.
     type Client<'a>: Client
     where
         Self: 'a;
 
-    /// A client of its own for the calling thread.
+    /// A new client for the calling thread.
     fn client(&self) -> Result<Self::Client<'_>>;
 
-    /// Brings everything written so far into its final place, durably.
+    /// Moves everything written so far durably into its final place.
     fn settle(&self) -> Result<()>;
 
-    /// χ in force; 0 where there is no such thing.
+    /// χ in force; 0 for a store without χ.
     fn chi(&self) -> u32 {
         0
     }
@@ -58,10 +57,10 @@ impl FileBytes {
     }
 }
 
-/// One thread's way into a store.
+/// One thread's access to a store.
 pub trait Client {
-    /// Copies the value of a key into `out`, which is as long as the value afterwards; `false` if
-    /// there is none.
+    /// Copies a key's value into `out`, which gets the value's length. Returns `false` if there is
+    /// none.
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
 
     /// Sets a key's value, new or not.
@@ -74,8 +73,8 @@ pub trait Client {
         Ok(there)
     }
 
-    /// Shows up to `count` records from the first key at or behind `start` on, in order. An error
-    /// of `show` ends the scan.
+    /// Shows up to `count` records in order from the first key at or above `start`. An error of
+    /// `show` ends the scan.
     fn scan(
         &mut self,
         start: &[u8],
@@ -93,7 +92,7 @@ pub struct TerrapinStore {
 }
 
 impl TerrapinStore {
-    /// Drives the default keyspace of a database that was opened with so much memory.
+    /// Drives the default keyspace of a database opened with this much memory.
     #[must_use]
     pub fn new(database: Database, durability: Durability, memory_bytes: u64) -> Self {
         let keyspace = database.default_keyspace();
@@ -122,7 +121,7 @@ impl Store for TerrapinStore {
 
     fn settle(&self) -> Result<()> {
         self.database.checkpoint()?;
-        // What ranges have asked for is theirs to pay, not the next phase's.
+        // Compactions that ranges asked for belong to this phase, not to the next.
         while self.database.metrics().is_compacting {
             if let Some(error) = self.database.background_error() {
                 return Err(error);

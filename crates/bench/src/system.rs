@@ -1,26 +1,25 @@
-//! What the operating system says of this process: bytes to and from devices, CPU time, memory,
-//! space on disk.
+//! The operating system's figures for this process: device bytes, CPU time, memory, disk space.
 
 use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 use terrapin_base::{Error, Result};
 
-/// A reading. Figures that the system does not give are 0.
+/// A reading. Figures that the system does not provide are 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Bytes this process caused to be written to storage (`/proc/self/io`): direct writes, and
-    /// pages that it dirtied, the log's ring included, less those that it gave up (by removing a
-    /// file) before they were written.
+    /// Bytes this process caused to be written to storage (`/proc/self/io`): direct writes and
+    /// dirtied pages, the log's ring included. Pages of files removed before they were written do
+    /// not count.
     pub device_bytes_written: u64,
-    /// Bytes it caused to be read from storage.
+    /// Bytes this process caused to be read from storage.
     pub device_bytes_read: u64,
     /// CPU seconds of all threads, user and system.
     pub cpu_seconds: f64,
 }
 
 impl Usage {
-    /// Reads the figures as of now.
+    /// Reads the current figures.
     #[must_use]
     pub fn now() -> Self {
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
@@ -41,7 +40,7 @@ fn field(text: &str, name: &str) -> u64 {
 
 fn cpu_seconds() -> f64 {
     // Fields 14 and 15, counted behind the command's name, in ticks of 10 ms on every Linux that
-    // Rust runs on.
+    // Rust supports.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let Some((_, rest)) = stat.rsplit_once(") ") else {
         return 0.0;
@@ -55,17 +54,17 @@ fn cpu_seconds() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// CPU seconds of the calling thread, up to this call: what files of `/proc` say of a thread that
-/// runs is as old as its last tick.
+/// CPU seconds of the calling thread up to this call. The files in `/proc` are only as recent as
+/// the thread's last tick.
 pub(crate) fn thread_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Forgets the peak of resident memory so far, where the system allows it.
+/// Resets the peak of resident memory, where the system allows it.
 pub fn reset_rss_peak() {
-    // Where it is refused, the peak is that of the process's whole life: larger, never smaller than
-    // the truth.
+    // If the system refuses, the peak covers the process's whole life, so the figure is too large,
+    // never too small.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -76,7 +75,7 @@ pub fn rss_peak_bytes() -> u64 {
     field(&status, "VmHWM:") * 1024
 }
 
-/// Bytes that the files of a directory, and of those in it, occupy on disk.
+/// Bytes on disk of all files in a directory and its subdirectories.
 pub fn allocated_bytes(directory: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let failed = |e| {
@@ -86,7 +85,7 @@ pub fn allocated_bytes(directory: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // A file may go between listing and asking: the log recycles its segments.
+        // A file may disappear after the listing: the log reuses its segments.
         let Ok(metadata) = entry.metadata() else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! The workloads of YCSB, by their letters, one of updates only, and mixes.
+//! The workloads of YCSB by their letters, one with updates only, and mixes.
 
 use terrapin_base::{Error, Result};
 
@@ -7,7 +7,7 @@ use crate::generator::Random;
 /// One phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Inserts all records, in no order.
+    /// Inserts all records in scattered order.
     Load,
     /// Half reads, half updates.
     A,
@@ -21,7 +21,7 @@ pub enum Workload {
     E,
     /// Half reads, half read-modify-writes.
     F,
-    /// Updates only. Not one of YCSB's: what overwriting costs is measured with it.
+    /// Updates only. It is not part of YCSB; it measures the cost of overwriting.
     Overwrite,
     /// A mix of gets, ranges and updates. Not one of YCSB's.
     Mix(Mix),
@@ -75,7 +75,7 @@ pub(crate) enum Action {
 }
 
 impl Workload {
-    /// As in tables and JSON.
+    /// The name in tables and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Workload {
         }
     }
 
-    /// Whether it writes, so that a `settle` phase follows.
+    /// Whether the phase writes, so that `settle` follows.
     #[must_use]
     pub fn writes(self) -> bool {
         match self {

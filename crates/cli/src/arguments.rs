@@ -1,4 +1,4 @@
-//! Values of options that need more than clap's own parsers: sizes, χ, durability, compression.
+//! Values of options beyond clap's own parsers: sizes, χ, durability, compression.
 
 use clap::ValueEnum;
 use terrapin::{CheckpointDistance, Compression, Durability, Keyspace};
@@ -9,22 +9,22 @@ pub fn size(text: &str) -> Result<u64, String> {
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let factor: u64 =
-        match unit.trim().to_ascii_lowercase().as_str() {
-            "" | "b" => 1,
-            "k" | "kib" => 1 << 10,
-            "m" | "mib" => 1 << 20,
-            "g" | "gib" => 1 << 30,
-            "t" | "tib" => 1 << 40,
-            "kb" => 1_000,
-            "mb" => 1_000_000,
-            "gb" => 1_000_000_000,
-            "tb" => 1_000_000_000_000,
-            _ => return Err(
-                "a size is a number of bytes, or one with KiB, MiB, GiB, KB, MB or GB behind it"
-                    .into(),
-            ),
-        };
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => {
+            return Err(
+                "a size is a number of bytes, or a number with KiB, MiB, GiB, KB, MB or GB".into(),
+            );
+        }
+    };
     if let Ok(whole) = number.parse::<u64>() {
         return whole
             .checked_mul(factor)
@@ -41,20 +41,20 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A whole number from 0 on.
+/// A whole number from 0.
 pub fn whole<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     let number = text.parse::<u64>().ok().and_then(|n| N::try_from(n).ok());
     number.ok_or_else(|| "a whole number from 0 on is expected".into())
 }
 
-/// A whole number from 1 on.
+/// A whole number from 1.
 pub fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     let number = whole::<u64>(text).ok().filter(|&number| number > 0);
     let number = number.and_then(|number| N::try_from(number).ok());
     number.ok_or_else(|| "a whole number from 1 on is expected".into())
 }
 
-/// χ from `auto` or a number from 1 on.
+/// χ from `auto` or a number from 1.
 pub fn distance(text: &str) -> Result<CheckpointDistance, String> {
     if text.eq_ignore_ascii_case("auto") {
         return Ok(CheckpointDistance::Auto);
@@ -75,7 +75,7 @@ pub fn distance_or_default(text: &str) -> Result<Option<CheckpointDistance>, Str
         .map_err(|message| format!("{message}, or default"))
 }
 
-/// A keyspace's name: whether it can be one is known before anything is opened or created.
+/// A keyspace's name, checked before anything is opened or created.
 pub fn keyspace_name(text: &str) -> Result<String, String> {
     match Keyspace::check_name(text) {
         Ok(()) => Ok(text.to_owned()),
@@ -83,7 +83,7 @@ pub fn keyspace_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// What a write waits for.
+/// The durability of a write.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum DurabilityName {
     /// Survives the death of the process; a power cut costs at most a tenth of a second

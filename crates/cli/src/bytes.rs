@@ -1,11 +1,11 @@
-//! Bytes as people see them: hexadecimal, escaped for a message, counts with thousands apart.
+//! Bytes for people: hexadecimal, escaped for a message, counts with a thousands separator.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use terrapin_base::{Error, Result};
 
-/// Appends two lower-case digits a byte.
+/// Appends two lower-case digits per byte.
 pub fn encode_hex(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
@@ -14,7 +14,7 @@ pub fn encode_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the bytes that hexadecimal digits of either case stand for; false if they do not.
+/// Appends the bytes of hexadecimal digits of either case; false if the text is none.
 #[must_use]
 pub fn decode_hex(text: &[u8], out: &mut Vec<u8>) -> bool {
     let digit = |c: u8| char::from(c).to_digit(16);
@@ -31,7 +31,7 @@ pub fn decode_hex(text: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The bytes of an argument: as they are, or written as hexadecimal digits.
+/// The bytes of an argument: as given, or decoded from hexadecimal digits.
 pub fn argument(text: &OsStr, hex: bool) -> Result<Vec<u8>> {
     if !hex {
         return Ok(text.as_bytes().to_vec());
@@ -46,7 +46,7 @@ pub fn argument(text: &OsStr, hex: bool) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A key for a message: escaped, and not longer than a line bears.
+/// A key for a message: escaped, and at most one line long.
 #[must_use]
 pub fn show(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 48;
@@ -55,8 +55,8 @@ pub fn show(bytes: &[u8]) -> String {
     format!("\"{}{more}\"", head.escape_ascii())
 }
 
-/// Appends bytes as a terminal may show them: control characters but those that are `kept`, and
-/// what is not UTF-8, as `\n`, `\r`, `\t` or `\xNN` for each byte, all else as it is.
+/// Appends bytes for a terminal. Control characters that are not `kept`, and bytes that are not
+/// UTF-8, become `\n`, `\r`, `\t` or `\xNN`.
 pub fn escape(bytes: &[u8], kept: &str, out: &mut Vec<u8>) {
     let mut utf8 = [0; 4];
     for chunk in bytes.utf8_chunks() {
@@ -72,7 +72,7 @@ pub fn escape(bytes: &[u8], kept: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// A whole number with thousands apart: `1,234,567`.
+/// A whole number with a thousands separator: `1,234,567`.
 #[must_use]
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -86,14 +86,14 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
-/// How many of something there are: `1 record`, `2,000 records`.
+/// A count with its noun: `1 record`, `2,000 records`.
 #[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{} {what}{ending}", thousands(count))
 }
 
-/// Bytes in the unit that suits them: `1.5 MiB`.
+/// Bytes in a fitting unit: `1.5 MiB`.
 #[must_use]
 pub fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hexadecimal_round_trips_and_refuses_what_it_is_not() {
+    fn hexadecimal_digits_round_trip_and_other_text_is_refused() {
         let bytes: Vec<u8> = (0..=255).collect();
         let (mut text, mut back) = (Vec::new(), Vec::new());
         encode_hex(&bytes, &mut text);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_no_control_characters_but_those_that_are_kept() {
+    fn a_terminal_gets_only_kept_control_characters() {
         let escaped = |bytes: &[u8], kept| {
             let mut out = Vec::new();
             escape(bytes, kept, &mut out);

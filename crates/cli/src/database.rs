@@ -1,4 +1,4 @@
-//! How commands open a database and find a keyspace in it.
+//! How commands open a database and find a keyspace.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::{output, own_files};
 /// The keyspace that every database has.
 const KEYSPACE_DEFAULT: &str = "default";
 
-/// The database that a command works on; one that it writes to has [`WriterArgs`].
+/// The database of a command; one that is written has [`WriterArgs`].
 #[derive(Args, Clone)]
 pub struct DatabaseArgs {
     /// Directory of the database
@@ -25,18 +25,18 @@ pub struct DatabaseArgs {
 
 impl DatabaseArgs {
     fn options(&self) -> Options {
-        // A command is over soon: what the next one reads again, the system has.
+        // A command ends soon: the page cache keeps the blocks for the next one.
         Options::new().memory(self.memory).system_cache(true)
     }
 
-    /// Opens what is there for reading only: nothing is written, the log is replayed in memory.
+    /// Opens an existing database read-only: nothing is written, and the log is replayed in memory.
     pub fn open_to_read(&self) -> Result<Database> {
         own_files::refuse_std(&self.path)?;
         self.options().read_only(true).open(&self.path)
     }
 }
 
-/// Closes a database, and warns where the next open has something to do that this close could not.
+/// Closes a database, and warns if this close left work for the next open.
 pub fn close(database: &Database) -> Result<()> {
     let closed = database.close()?;
     if let Some(cause) = closed.cause {
@@ -48,15 +48,15 @@ pub fn close(database: &Database) -> Result<()> {
     Ok(())
 }
 
-/// The database that a command writes to. Whatever it writes itself, it may find a log whose
-/// records are merged, too.
+/// The database that a command writes to. Even a command that writes no record may merge records of
+/// the log.
 #[derive(Args, Clone)]
 pub struct WriterArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Compression of the blocks that this command writes. Blocks that are there stay as they are
-    /// until a merge rewrites them, and are read as they are. The database does not remember it:
-    /// name it with each command that writes
+    /// Compression of the blocks that this command writes. Existing blocks stay as they are until a
+    /// merge rewrites them. The database does not remember it: name it with each command that
+    /// writes
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
 }
@@ -67,20 +67,20 @@ impl WriterArgs {
         options.compression(self.compression.into())
     }
 
-    /// Where it is.
+    /// The database's directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.database.path
     }
 
-    /// Opens what is there.
+    /// Opens an existing database.
     pub fn open(&self) -> Result<Database> {
         own_files::refuse_std(self.path())?;
         let options = self.options().create_if_missing(false);
         options.open(&self.database.path)
     }
 
-    /// Opens what is there, or creates it, and says so: a mistyped path shows.
+    /// Opens the database or creates it, and reports a creation, so that a mistyped path shows.
     pub fn open_or_create(&self) -> Result<Database> {
         match unless_missing(self.open())? {
             Some(found) => Ok(found),
@@ -88,8 +88,8 @@ impl WriterArgs {
         }
     }
 
-    /// The same for a new keyspace of that name and χ: where a new database would have it already,
-    /// or χ does not fit, nothing is created.
+    /// Does the same for a new keyspace with this name and χ. If a new database would already have
+    /// the keyspace, or χ does not fit, nothing is created.
     pub fn open_or_create_for(
         &self,
         name: &str,
@@ -100,7 +100,7 @@ impl WriterArgs {
         }
         if name == KEYSPACE_DEFAULT {
             return Err(Error::invalid(
-                "there is no database, and a new one would have that keyspace already: put or import creates both",
+                "there is no database, and a new one already has that keyspace: put or import creates both",
             )
             .with("keyspace", name)
             .with("directory", self.database.path.display()));
@@ -120,7 +120,7 @@ impl WriterArgs {
     }
 }
 
-/// What was found; none where it is not there.
+/// The result if it was found; none otherwise.
 fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -136,7 +136,7 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The keyspace that a command of `keyspace` is about.
+/// The keyspace of a command of `keyspace`.
 #[derive(Args, Clone)]
 pub struct NamedKeyspaceArgs {
     /// Keyspace
@@ -168,12 +168,12 @@ impl KeyspaceArgs {
         }
     }
 
-    /// The keyspace, which must be there.
+    /// The keyspace, which must exist.
     pub fn find(&self, database: &Database) -> Result<Keyspace> {
         database.open_keyspace(&self.name)
     }
 
-    /// The keyspace, created if it is not there, which is said.
+    /// The keyspace, created if it does not exist; a creation is reported.
     pub fn find_or_create(&self, database: &Database) -> Result<Keyspace> {
         if let Some(found) = unless_missing(self.find(database))? {
             return Ok(found);

@@ -1,5 +1,5 @@
-//! What the engine notices while it runs, one line each on stderr: warnings and worse on a
-//! terminal, nothing in a pipe, and in both what [`LEVEL`] names.
+//! The engine's events, one line each on stderr: warnings and errors on a terminal, nothing in a
+//! pipe, and in both what [`LEVEL`] asks for.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,17 +15,17 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::output;
 
-/// The variable that says what is told: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+/// The variable that sets the level: `off`, `error`, `warn`, `info`, `debug` or `trace`.
 pub const LEVEL: &str = "TERRAPIN_LOG";
 
-/// From here on events are told. Fails for a level that there is not.
+/// Starts printing events. Errors: an unknown level.
 pub fn tell() -> Result<()> {
     let level = match asked(env::var_os(LEVEL))? {
         Some(level) => level,
         None if io::stderr().is_terminal() => LevelFilter::WARN,
         None => LevelFilter::OFF,
     };
-    // Nobody else in this process sets one.
+    // No other code of this process sets one.
     let _ = tracing_subscriber::registry()
         .with(level)
         .with(Lines)
@@ -33,7 +33,7 @@ pub fn tell() -> Result<()> {
     Ok(())
 }
 
-/// The level that the variable asks for; an empty one asks for none, as one that is not set.
+/// The level of the variable; an empty one counts as not set.
 fn asked(name: Option<OsString>) -> Result<Option<LevelFilter>> {
     let name = name.filter(|name| !name.is_empty());
     name.map(|name| level(&name.to_string_lossy())).transpose()
@@ -46,7 +46,7 @@ fn level(name: &str) -> Result<LevelFilter> {
     })
 }
 
-/// Has each event written as a line.
+/// Prints each event as a line.
 struct Lines;
 
 impl<S: Subscriber> Layer<S> for Lines {
@@ -68,7 +68,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// An event as errors are worded: what, and in parentheses where.
+/// An event, worded as errors are: what, and the place in parentheses.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -77,7 +77,7 @@ struct Line {
 
 impl Line {
     fn add(&mut self, field: &Field, value: impl Display) {
-        // Nothing fails that writes to memory.
+        // Writing to memory cannot fail.
         let _ = if field.name() == "message" {
             write!(self.message, "{value}")
         } else {
@@ -101,7 +101,7 @@ impl Visit for Line {
 mod tests {
     use super::*;
 
-    /// It was taken for `error`.
+    /// It was read as `error`.
     #[test]
     fn an_empty_level_is_none() {
         let level = |name: &str| asked(Some(name.into())).unwrap();

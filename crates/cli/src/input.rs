@@ -1,7 +1,7 @@
-//! The file or stdin that a command reads records from.
+//! The file or stdin from which a command reads records.
 //!
-//! An input may be a slow pipe. While it gives nothing, [`Watched`] does other work ([`Idle`]). A
-//! signal ends the wait.
+//! An input may be a slow pipe. While it pauses, [`Watched`] does other work ([`Idle`]). A signal
+//! ends the wait.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,24 +15,24 @@ use terrapin_base::{Error, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
-/// How long an input may pause before what was read of it is written.
+/// How long an input may pause before the records read so far are written.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// What there is to do while an input pauses.
+/// Work for the pauses of an input.
 pub trait Idle {
-    /// Whether there is something.
+    /// Whether there is work.
     fn has_work(&self) -> bool;
     /// Does it.
     fn work(&self) -> Result<()>;
 }
 
-/// An input that is open.
+/// An open input.
 pub struct InputFile {
     file: File,
-    /// How large it is, if it has a size.
+    /// The size, if it is known.
     pub bytes: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl InputFile {
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |e| Error::io("cannot open the input", e).with("file", path.display());
         let file = match path.as_os_str() == "-" {
-            // Past the buffer of the standard library, which would hide from `poll` what it holds.
+            // Bypass the standard library's buffer, whose bytes `poll` does not see.
             true => File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?),
             false => File::open(path).map_err(failed)?,
         };
@@ -60,7 +60,7 @@ impl InputFile {
     }
 }
 
-/// Gives the bytes of an input.
+/// Returns the bytes of an input.
 pub trait Input {
     /// Reads some bytes; none at the end.
     fn read(&mut self, out: &mut [u8]) -> Result<usize>;
@@ -81,7 +81,7 @@ fn failed(error: io::Error) -> Error {
     Error::io("cannot read the input", error)
 }
 
-/// Reads an input, shows how far it is, and has work done while it pauses.
+/// Reads an input, shows progress, and runs other work while it pauses.
 pub struct Watched<'a> {
     input: &'a InputFile,
     bar: &'a Bar,
@@ -91,7 +91,7 @@ pub struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// Neither listens for signals nor minds pauses.
+    /// Reads without signals and without work in pauses.
     #[must_use]
     pub fn new(input: &'a InputFile, bar: &'a Bar) -> Self {
         Watched {
@@ -103,14 +103,14 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Fails with the first signal, and works while the input pauses.
+    /// Fails at the first signal, and works while the input pauses.
     #[must_use]
     pub fn minding(mut self, interrupt: &'a Interrupt, idle: &'a dyn Idle) -> Self {
         (self.interrupt, self.idle) = (Some(interrupt), Some(idle));
         self
     }
 
-    /// Waits until there is something to read, or the input has ended.
+    /// Waits for input or its end.
     fn wait(&self, interrupt: &Interrupt, idle: &dyn Idle) -> Result<()> {
         loop {
             interrupt.check()?;

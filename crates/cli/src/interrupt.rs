@@ -1,5 +1,5 @@
-//! Ctrl-C (SIGINT) and SIGTERM for commands that have something to finish first. The first signal
-//! sets a flag and wakes a wait for input. The second signal ends the process at once.
+//! Ctrl-C (SIGINT) and SIGTERM for commands that must finish something. The first signal sets a
+//! flag and wakes a wait for input. The second signal ends the process at once.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -15,15 +15,15 @@ use terrapin_base::{Error, Result};
 
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
-/// Signals that were sent to this process since [`Interrupt::listen`].
+/// Signals sent to this process since [`Interrupt::listen`].
 pub struct Interrupt {
     /// The last one; 0 before the first.
     signal: Arc<AtomicUsize>,
-    /// Readable once there was one.
+    /// Readable after the first signal.
     wake: UnixStream,
 }
 
-/// The source of an error that says which signal ended a command.
+/// The source of an error that names the signal which ended a command.
 #[derive(Debug)]
 struct Stopped(i32);
 
@@ -36,8 +36,8 @@ impl Display for Stopped {
 impl std::error::Error for Stopped {}
 
 impl Interrupt {
-    /// Takes note of signals from here on, for the rest of the process. A signal that the process
-    /// was started to ignore stays ignored.
+    /// Records signals from here on, for the rest of the process. A signal that the process was
+    /// started to ignore stays ignored.
     pub fn listen() -> Result<Self> {
         let failed = |error| Error::io("cannot listen for signals", error);
         let (wake, raise) = UnixStream::pair().map_err(failed)?;
@@ -58,7 +58,7 @@ impl Interrupt {
         Ok(Interrupt { signal, wake })
     }
 
-    /// Fails once there was a signal.
+    /// Fails after a signal.
     pub fn check(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -85,23 +85,23 @@ fn ignored() -> u64 {
         .unwrap_or(0)
 }
 
-/// The signal that an error tells of.
+/// The signal that an error names.
 fn signal_of(error: &Error) -> Option<i32> {
     let source = error.io_error()?.get_ref()?;
     Some(source.downcast_ref::<Stopped>()?.0)
 }
 
-/// Whether an error tells that a signal ended the command.
+/// Whether an error says that a signal ended the command.
 #[must_use]
 pub fn is_stopped(error: &Error) -> bool {
     signal_of(error).is_some()
 }
 
-/// Ends the process as the signal that an error tells of would have: shells see 130 for SIGINT, 143
-/// for SIGTERM, and stop a script on Ctrl-C. None if the error is not of a signal.
+/// Ends the process by the signal that an error names. Shells then see 130 for SIGINT and 143 for
+/// SIGTERM, and stop a script on Ctrl-C. Returns none if the error names no signal.
 pub fn end(error: &Error) -> Option<ExitCode> {
     let signal = signal_of(error)?;
-    // It returns only where it fails.
+    // This returns only if it fails.
     let _ = low_level::emulate_default_handler(signal);
     Some(ExitCode::from(128 + signal as u8))
 }

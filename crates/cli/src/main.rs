@@ -1,14 +1,13 @@
 //! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under
-//! `commands`; what text formats are read and written is under `formats`.
+//! `commands`; the text formats are under `formats`.
 //!
-//! A database is always the first argument. `-k NAME` is the keyspace that records are in; the
-//! commands of `keyspace` take the name of theirs behind the database.
+//! The first argument is always a database. `-k NAME` names the keyspace; the commands of
+//! `keyspace` take its name after the database.
 //!
-//! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such
-//! key, `verify` damage), 2 when it failed or the command line makes no sense. Whatever goes wrong
-//! is one line on stderr that begins with `terrapin: `; what the engine notices meanwhile
-//! (`events.rs`) stands before it. When the reader of stdout goes away, a command ends quietly with
-//! 0; an import goes on to its end.
+//! Exit codes follow `grep`: 0 for done, 1 for the answer no (`get` finds no key, `verify` finds
+//! damage), 2 for a failure or a wrong command line. A failure is one line on stderr that begins
+//! with `terrapin: `; the engine's events (`events.rs`) come before it. When the reader of stdout
+//! goes away, a command ends quietly with 0; an import continues to its end.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_that_help_tells_of_is_what_the_library_takes() {
+    fn the_memory_in_the_help_is_the_librarys_minimum() {
         let verify = terrapin::verify::VerifyOptions::default();
         for (name, bytes) in [
             ("get", terrapin::MEMORY_BYTES_DEFAULT),

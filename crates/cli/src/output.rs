@@ -1,4 +1,4 @@
-//! What the command says: results on stdout, complaints of one line on stderr.
+//! The command's output: results on stdout, one-line errors on stderr.
 
 use std::fmt::{self, Display};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -8,14 +8,12 @@ use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::bytes;
 
-/// Exit code of a command that did its work, and the answer is no: there is no such key, the
-/// database is damaged.
+/// Exit code when the answer is no: there is no such key, or the database is damaged.
 pub const NO: u8 = 1;
-/// Exit code of a command that failed, or whose command line makes no sense.
+/// Exit code of a failure or a wrong command line.
 pub const FAILED: u8 = 2;
 
-/// Why stdout takes no more: its reader has gone. It is told from pipes that a command was given by
-/// name.
+/// The reader of stdout has gone. This is distinct from a pipe that was named as an argument.
 #[derive(Debug)]
 struct ReaderGone;
 
@@ -60,14 +58,14 @@ pub fn stdout() -> BufWriter<Stdout> {
     BufWriter::with_capacity(64 << 10, Stdout::lock())
 }
 
-/// Whether stdout is a terminal, which would obey control characters that are stored.
+/// Whether stdout is a terminal, which would obey stored control characters.
 #[must_use]
 pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Stdout, buffered, for text with stored bytes in it: exact, but on a terminal control characters
-/// other than line ends and tabs are escaped. What is written at once ends with a whole character.
+/// Buffered stdout for text with stored bytes: exact, but on a terminal control characters other
+/// than line ends and tabs are escaped. Each write ends with a whole character.
 pub struct Stored {
     out: BufWriter<Stdout>,
     terminal: bool,
@@ -116,7 +114,7 @@ pub fn say(line: impl Display) -> Result<()> {
         .map_err(stdout_failed)
 }
 
-/// Whether the reader of stdout has gone, which is no failure of a command that only prints.
+/// Whether the reader of stdout has gone, which is no failure for a command that only prints.
 #[must_use]
 pub fn is_reader_gone(error: &Error) -> bool {
     let said = error.io_error().and_then(io::Error::get_ref);
@@ -128,10 +126,10 @@ pub fn complain(error: &Error) {
     warn(format_args!("{error}{}", hint(error)));
 }
 
-/// What may be done about an error that does not say so itself.
+/// Advice for an error whose text has none.
 fn hint(error: &Error) -> &'static str {
     match error.kind() {
-        // Where the system refuses memory, less of it is to be asked for.
+        // If the system refuses memory, a smaller budget helps.
         ErrorKind::OutOfMemory if is_of_small_budget(error) => "; --memory gives it more",
         ErrorKind::Locked => {
             "; a writer needs the database to itself, while readers share it: close the other one first"
@@ -140,7 +138,7 @@ fn hint(error: &Error) -> &'static str {
     }
 }
 
-/// Whether it says what a memory budget would have to be, or what this one holds.
+/// Whether the error names the needed memory budget, or what this budget can hold.
 fn is_of_small_budget(error: &Error) -> bool {
     let mut names = error.context().iter().map(|(name, _)| *name);
     names.any(|name| matches!(name, "largest possible" | "memory needed, about"))
@@ -151,15 +149,14 @@ pub fn warn(message: impl Display) {
     line(&format!("terrapin: {message}"));
 }
 
-/// Tells who watches, in one line on stderr: on a terminal only, as progress is.
+/// Prints one line on stderr, on a terminal only, like progress.
 pub fn notice(message: impl Display) {
     if io::stderr().is_terminal() {
         line(&message.to_string());
     }
 }
 
-/// Sums up, in one line on stderr, on a terminal only: how many records, how long it took, the
-/// rate.
+/// Prints a summary in one line on stderr, on a terminal only: records, time, rate.
 pub fn notice_sum(done: &str, records: u64, seconds: f64) {
     let rate = (records as f64 / seconds.max(1e-9)) as u64;
     notice(format_args!(
@@ -169,20 +166,20 @@ pub fn notice_sum(done: &str, records: u64, seconds: f64) {
     ));
 }
 
-/// Whether a line stands on stderr that the next one replaces ([`draw`]).
+/// Whether stderr shows a line that the next one replaces ([`draw`]).
 static DRAWN: AtomicBool = AtomicBool::new(false);
-/// Back to the line's beginning, and nothing in it any more.
+/// Returns to the line's beginning and clears it.
 const CLEAR: &str = "\r\x1b[K";
 
-/// Shows a line on the terminal that is stderr, in place of the one that was drawn before.
+/// Draws a line on the terminal at stderr, over the line drawn before.
 pub fn draw(text: &str) {
     let mut err = io::stderr().lock();
     DRAWN.store(true, Ordering::Relaxed);
-    // Where stderr is closed, nothing can be printed.
+    // If stderr is closed, nothing can be printed.
     let _ = write!(err, "{CLEAR}{text}");
 }
 
-/// Clears the line that was drawn, if there is one.
+/// Clears the drawn line, if there is one.
 pub fn clear() {
     let mut err = io::stderr().lock();
     if DRAWN.swap(false, Ordering::Relaxed) {
@@ -205,6 +202,6 @@ fn line(message: &str) {
     } else {
         ""
     };
-    // Where stderr is closed, nothing can be printed.
+    // If stderr is closed, nothing can be printed.
     let _ = writeln!(err, "{clear}{clean}");
 }

@@ -1,6 +1,6 @@
-//! A database's directory belongs to the engine: no command writes its output there, and none reads
-//! its input there. Files and directories are compared by device and inode, so that links, mounts
-//! and names with `..` make no difference.
+//! A database's directory belongs to the engine: no command writes its output there or reads its
+//! input there. Files and directories are compared by device and inode, so links, mounts and `..`
+//! make no difference.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,10 +14,10 @@ use terrapin_base::{Error, Result};
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// Refuses a path whose links were resolved, if it lies in the directory of a database or is
-/// another name of one of its files. `what` is "output" or "input".
+/// Refuses a path with resolved links that is in a database's directory or names one of its files.
+/// `what` is "output" or "input".
 pub fn refuse_path(database: &Path, what: &'static str, path: &Path) -> Result<()> {
-    // Where there is no directory, the open says so.
+    // If there is no directory, the open reports it.
     let Some(directory) = identity(database) else {
         return Ok(());
     };
@@ -29,7 +29,7 @@ pub fn refuse_path(database: &Path, what: &'static str, path: &Path) -> Result<(
     }
 }
 
-/// Refuses what is open as `name` (stdin, stdout, …), if it is a file of a database.
+/// Refuses an open file `name` (stdin, stdout, …) that is a file of a database.
 pub fn refuse_open(database: &Path, what: &'static str, open: impl AsFd, name: &str) -> Result<()> {
     let Ok(stat) = fstat(open) else {
         return Ok(());
@@ -52,8 +52,8 @@ fn identity(path: &Path) -> Option<Identity> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// What lies in the directory now; nothing where it cannot be listed: then nothing of it can be
-/// opened, either.
+/// The files in the directory now; none if it cannot be listed, since then none can be opened
+/// either.
 fn files(database: &Path) -> HashSet<Identity> {
     let entries = std::fs::read_dir(database).into_iter().flatten();
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -1,5 +1,5 @@
-//! How far a command is, in one line of stderr that is drawn over and over: on a terminal only, and
-//! never wider than that. What else is written to the terminal clears it first (`output.rs`).
+//! A command's progress, in one redrawn line of stderr: on a terminal only, and never wider. Other
+//! output to the terminal clears the line first (`output.rs`).
 
 use std::io::IsTerminal;
 
@@ -10,11 +10,11 @@ use terrapin_base::sync::Mutex;
 use crate::bytes::{counted, human, thousands};
 use crate::output;
 
-/// Nanoseconds between two drawings at least.
+/// Least nanoseconds between two drawings.
 const REDRAW_NS: u64 = 200_000_000;
-/// Columns of a terminal that does not say how many it has.
+/// Columns of a terminal that does not report its width.
 const COLUMNS_DEFAULT: u16 = 80;
-/// Columns of the bar at most, and the fewest that tell something.
+/// Most columns of the bar, and the fewest that are useful.
 const BAR_COLUMNS: std::ops::RangeInclusive<usize> = 5..=30;
 
 /// What a bar counts.
@@ -25,7 +25,7 @@ enum Unit {
     Records,
 }
 
-/// The line. Cleared when it is dropped.
+/// The progress line, cleared on drop.
 pub struct Bar(Option<Shown>);
 
 struct Shown {
@@ -79,18 +79,18 @@ impl Bar {
         }))
     }
 
-    /// Whether stderr is no terminal, so that nothing is shown.
+    /// Whether stderr is no terminal, so nothing is shown.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Sets how many are done. A smaller number than before starts a new count, and a new rate.
+    /// Sets the finished count. A smaller number than before starts a new count and a new rate.
     pub fn set(&self, done: u64) {
         self.change(|state| state.done = done);
     }
 
-    /// Sets how many there are in all.
+    /// Sets the total count.
     pub fn set_total(&self, total: u64) {
         self.change(|state| state.total = Some(total));
     }
@@ -132,8 +132,8 @@ impl Drop for Bar {
 }
 
 impl State {
-    /// The line, shorter than `columns`: the cursor stands in the last column. Leaves out what does
-    /// not fit, the least important first.
+    /// The line, shorter than `columns`: the cursor needs the last column. Parts that do not fit
+    /// are left out, the least important first.
     fn line(&self, seconds: f64, columns: usize) -> String {
         let shown = |number| match self.unit {
             Unit::Bytes => human(number),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_fits_into_its_columns_whatever_it_has_to_say() {
+    fn a_progress_line_always_fits_its_columns() {
         let state = |total| State {
             name: "import",
             unit: Unit::Bytes,

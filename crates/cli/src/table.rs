@@ -1,12 +1,12 @@
-//! Columns for people: the first to the left, the others to the right, as wide as what they hold.
+//! Columns for people: the first aligned left, the others right, each as wide as its content.
 
-/// Rows under a head, each with a cell for each column.
+/// Rows under a head, one cell per column.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with nothing but its head.
+    /// A table with only a head.
     #[must_use]
     pub fn new(head: &[&str]) -> Self {
         Table {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_they_hold() {
+    fn columns_are_as_wide_as_their_content() {
         let mut table = Table::new(&["phase", "χ"]);
         table.row(vec!["a".into(), "1,000".into()]);
         assert_eq!(table.to_string(), "phase      χ\na      1,000");

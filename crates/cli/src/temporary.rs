@@ -1,7 +1,6 @@
-//! Directories for databases that nobody keeps. Each is removed at its end and locked until then,
-//! and the system lets go of the lock however the process ends. So one that is not locked was left
-//! by a run that was killed (by Ctrl-C, say); the next one that the same user makes beside it, on
-//! the same machine, removes it.
+//! Directories for temporary databases. Each is locked until its removal, and the system releases
+//! the lock however the process ends. So an unlocked one was left by a killed run (by Ctrl-C, for
+//! example). The next run of the same user at the same place on the same machine removes it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,10 +11,10 @@ use terrapin_base::{Error, Result};
 
 use crate::output;
 
-/// What the names of these directories, and of no others, begin with.
+/// The prefix of these directories' names, and of no others.
 const PREFIX: &str = "terrapin-temporary-";
 
-/// A directory for a database that nobody keeps; removed when this is dropped.
+/// A directory for a temporary database, removed on drop.
 pub struct Temporary {
     path: PathBuf,
     /// The directory itself, locked.
@@ -23,12 +22,12 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// A fresh directory among the system's temporary ones.
+    /// A new directory among the system's temporary ones.
     pub fn new(what: &str) -> Result<Self> {
         Self::within(None, what)
     }
 
-    /// A fresh directory in one that is there; in none, among the system's temporary ones.
+    /// A new directory in an existing one; without one, among the system's temporary ones.
     pub fn within(parent: Option<&Path>, what: &str) -> Result<Self> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         let machine = machine();
@@ -49,7 +48,7 @@ impl Temporary {
         Err(Error::internal("no name is left for a temporary directory"))
     }
 
-    /// Where it is.
+    /// The path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -58,20 +57,20 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The next that is made beside it tries again, should this fail.
+        // If this fails, the next run at this place tries again.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// What names end with: the machine's, since on a network file system others need not know of its
-/// locks. None where it cannot be told.
+/// The suffix of names: the machine's, since on a network file system other machines may not see
+/// its locks. None if it is unknown.
 fn machine() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(format!("@{}", name.trim_end().replace(['/', '@'], "-")))
 }
 
-/// Makes a directory and locks it. None where there is one of that name, or another run took the
-/// new one, not locked yet, for a left one.
+/// Creates and locks a directory. None if the name exists, or if another run removed the new
+/// directory before it was locked.
 fn create(path: &Path) -> io::Result<Option<File>> {
     match std::fs::create_dir(path) {
         Ok(()) => lock(path).inspect_err(|_| {
@@ -82,7 +81,7 @@ fn create(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// A directory, locked. None where another process has the lock, or the directory has gone.
+/// An existing directory, locked. None if another process has the lock, or the directory has gone.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     match File::open(path).and_then(|directory| lock_opened(directory, path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -96,15 +95,16 @@ fn lock_opened(directory: File, path: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // Who had the lock before may have removed it, and another process made one of the same name.
+    // The previous holder of the lock may have removed it, and another process may have created one
+    // with the same name.
     let (locked, there) = (directory.metadata()?, path.symlink_metadata()?);
     let is_same = (locked.dev(), locked.ino()) == (there.dev(), there.ino());
     Ok(is_same.then_some(directory))
 }
 
-/// Removes what killed runs of this user and machine have left.
+/// Removes what killed runs of this user and machine left.
 fn remove_left(parent: &Path, machine: &str, user: u32) {
-    // It is tried again next time, should it fail.
+    // If this fails, the next run tries again.
     let Ok(entries) = std::fs::read_dir(parent) else {
         return;
     };
@@ -122,7 +122,7 @@ fn remove_left(parent: &Path, machine: &str, user: u32) {
             && std::fs::remove_dir_all(&path).is_ok()
         {
             output::notice(format_args!(
-                "removed what a killed run has left: {}",
+                "removed the files of a killed run: {}",
                 path.display()
             ));
         }

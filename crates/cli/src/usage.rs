@@ -1,4 +1,4 @@
-//! The command line as clap reads it, and what is said of a wrong one.
+//! The command line as clap reads it, and the messages for a wrong one.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ pub fn command() -> Command {
     with_negative_numbers(Cli::command())
 }
 
-/// Takes a negative number after an option for the option's value: the option then says what is
-/// wrong with it.
+/// Takes a negative number after an option as the option's value, so that the option reports what
+/// is wrong with it.
 fn with_negative_numbers(command: Command) -> Command {
     let command = command.mut_args(|argument| match argument.get_action().takes_values() {
         true => argument.allow_negative_numbers(true),
@@ -25,19 +25,19 @@ fn with_negative_numbers(command: Command) -> Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// Reads a command line; what is to be said of it was said where it is no command to run.
+/// Parses the command line. If there is no command to run, the message was printed already.
 pub fn read(arguments: &[OsString]) -> Result<Cli, ExitCode> {
     let read = command().try_get_matches_from(arguments);
     read.and_then(|matches| Cli::from_arg_matches(&matches))
         .map_err(|error| say(&error, arguments))
 }
 
-/// Help and version as clap words them, to stdout; a wrong command line as one line on stderr.
+/// Prints clap's help and version to stdout, and a wrong command line as one line on stderr.
 fn say(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         Kind::DisplayHelp | Kind::DisplayVersion => printed(error.print()),
         Kind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // Where stderr is closed, nothing can be printed.
+            // If stderr is closed, nothing can be printed.
             let _ = error.print();
             ExitCode::from(output::FAILED)
         }
@@ -66,7 +66,7 @@ pub fn printed(print: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Whether somebody named a keyspace of `terrapin keyspace` without `-k`.
+/// Whether the user named a keyspace of `terrapin keyspace` without `-k`.
 fn is_bare_keyspace(error: &clap::Error, arguments: &[OsString]) -> bool {
     let bare = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let is_keyspace = arguments
@@ -76,7 +76,7 @@ fn is_bare_keyspace(error: &clap::Error, arguments: &[OsString]) -> bool {
     is_keyspace && is_unknown && bare.is_some_and(|bare| !bare.starts_with('-'))
 }
 
-/// Whether the command line makes sense with `--` before that argument.
+/// Whether the command line would be right with `--` before that argument.
 fn reads_behind_dashes(argument: &str, arguments: &[OsString]) -> bool {
     let Some(at) = arguments.iter().position(|given| given == argument) else {
         return false;
@@ -86,8 +86,7 @@ fn reads_behind_dashes(argument: &str, arguments: &[OsString]) -> bool {
     command().try_get_matches_from(changed).is_ok()
 }
 
-/// What clap has to say of a wrong command line: the error, and those of its tips that help,
-/// without usage.
+/// Clap's message for a wrong command line: the error and its helpful tips, without usage.
 fn in_one_line(text: &str, reads_behind_dashes: impl Fn(&str) -> bool) -> String {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let is_good = |tip: &str| match tip.strip_prefix("tip: to pass '") {
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_command_line_is_told_in_one_line_with_the_tips_that_help() {
+    fn a_wrong_command_line_gives_one_line_with_helpful_tips() {
         let text = "error: unrecognized subcommand 'improt'\n\n  tip: a similar subcommand exists: 'import'\n\nUsage: terrapin <COMMAND>\n";
         assert_eq!(
             in_one_line(text, |_| true),

@@ -1,16 +1,16 @@
-//! What commands tell of what the engine notices.
+//! The engine's events in the output of commands.
 
 mod common;
 
-use common::{Place, command, complaint, text};
+use common::{TestDirectory, command, complaint, text};
 
 #[test]
-fn who_waits_for_another_process_says_so_where_events_are_asked_for() {
-    let place = Place::new();
+fn a_command_that_waits_for_another_process_says_so_at_the_chosen_level() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let held = terrapin::Database::open(&db).unwrap();
     let stat = ["stat", text(&db)];
-    // Side by side: each waits until it gives up.
+    // At the same time: each waits until it gives up.
     let told = command(&stat).env("TERRAPIN_LOG", "warn").spawn().unwrap();
     let silent = command(&stat).env_remove("TERRAPIN_LOG").spawn().unwrap();
     let (told, silent) = (
@@ -40,8 +40,8 @@ fn who_waits_for_another_process_says_so_where_events_are_asked_for() {
 }
 
 #[test]
-fn a_level_that_there_is_not_is_refused_before_anything_is_done() {
-    let place = Place::new();
+fn an_unknown_level_is_refused_before_any_work() {
+    let place = TestDirectory::new();
     let mut put = command(&["put", text(&place.path("db")), "k", "v"]);
     let output = put.env("TERRAPIN_LOG", "loud").output().unwrap();
     let complaint = complaint(&output);

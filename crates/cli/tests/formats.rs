@@ -1,15 +1,15 @@
-//! Import and export: byte-exact, in order, and nothing lost when the input is bad.
+//! Import and export: byte-exact, in order, and without loss after bad input.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use common::{Place, command, complaint, fail, missing, run, run_with, succeed, text};
+use common::{TestDirectory, command, complaint, fail, missing, run, run_with, succeed, text};
 
 const FORMATS: [&str; 4] = ["tsv", "csv", "jsonl", "json"];
 
-/// Records with everything that formats mind, and more than one batch of others.
+/// Records with every character that formats treat specially, and more than one batch of others.
 fn nasty() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut records = BTreeMap::new();
     let pieces: [&[u8]; 14] = [
@@ -59,7 +59,7 @@ fn csv_of(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
 
 #[test]
 fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let records = nasty();
     let original = place.write("original.csv", csv_of(&records));
     let db = place.path("db");
@@ -100,7 +100,7 @@ fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
 
 #[test]
 fn stdout_takes_csv_which_carries_everything_and_stdin_needs_a_format() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let records = nasty();
     let original = place.write("original.csv", csv_of(&records));
     let (db, copy) = (place.path("db"), place.path("copy"));
@@ -125,7 +125,7 @@ fn stdout_takes_csv_which_carries_everything_and_stdin_needs_a_format() {
 
 #[test]
 fn an_export_takes_a_range() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let fruit = place.write(
         "fruit.tsv",
@@ -149,8 +149,8 @@ fn an_export_takes_a_range() {
 }
 
 #[test]
-fn what_a_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
-    let place = Place::new();
+fn a_record_that_the_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     for (hex, format, better) in [
         ("0961", "tsv", "csv"),
@@ -170,7 +170,7 @@ fn what_a_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
 
 #[test]
 fn json_strings_are_unescaped_and_other_values_are_kept_as_text() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let file = place.write(
         "in.json",
@@ -200,7 +200,7 @@ fn json_strings_are_unescaped_and_other_values_are_kept_as_text() {
 
 #[test]
 fn acknowledgements_count_records_and_end_with_all_of_them() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let input: String = (0..2500).map(|n| format!("k{n:05}\tv\n")).collect();
     let run = |every: &str, input: &str, name: &str| {
         let db = place.path(name);
@@ -249,8 +249,8 @@ fn acknowledgements_count_records_and_end_with_all_of_them() {
 }
 
 #[test]
-fn a_malformed_line_is_named_and_what_was_there_stays() {
-    let place = Place::new();
+fn a_malformed_line_is_named_and_earlier_records_stay() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "old", "record"]);
     let bad = [
@@ -272,7 +272,7 @@ fn a_malformed_line_is_named_and_what_was_there_stays() {
         );
         assert_eq!(succeed(&["get", text(&db), "old"]), b"record");
     }
-    // What stands before the line in a longer input is there, and no more.
+    // A longer input's records before the line are there, and no others.
     let input: String = (0..1000)
         .map(|n| format!("x{n:04}\tv\n"))
         .collect::<String>()
@@ -291,8 +291,8 @@ fn a_malformed_line_is_named_and_what_was_there_stays() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_part_of_the_first_record() {
-    let place = Place::new();
+fn a_byte_order_mark_does_not_belong_to_the_first_record() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     for (format, input) in [
         ("json", "\u{feff}{\"json\":\"1\"}"),
@@ -310,7 +310,7 @@ fn a_byte_order_mark_is_no_part_of_the_first_record() {
         assert!(output.status.success(), "{format}");
         assert_eq!(succeed(&["get", text(&db), format]), b"1");
     }
-    // One that is a key's comes back behind the text's own.
+    // A mark that belongs to a key comes back behind the text's own.
     let input = "\u{feff}\u{feff}k\t1\n".as_bytes();
     let other = place.path("other");
     run_with(&["import", text(&other), "-", "--format", "tsv"], input);
@@ -322,7 +322,7 @@ fn a_byte_order_mark_is_no_part_of_the_first_record() {
 
 #[test]
 fn an_import_that_cannot_begin_creates_nothing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let empty = place.write("name-without-format", "");
     let bad = place.write("bad.json", "[]");
@@ -339,7 +339,7 @@ fn an_import_that_cannot_begin_creates_nothing() {
         assert!(error.contains(said), "{error}");
         assert!(!db.exists(), "{error}");
     }
-    // Which of many files, and how far it came, though that is nowhere.
+    // The error names the file and the position, although nothing was stored.
     let torn = place.write("torn.tsv", "a\t1\nb\n");
     let error = fail(&["import", text(&db), text(&torn)]);
     assert!(error.contains("torn.tsv"), "{error}");
@@ -360,7 +360,7 @@ fn an_import_that_cannot_begin_creates_nothing() {
 
 #[test]
 fn a_full_output_is_an_error_and_a_closed_one_is_not() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input: String = (0..100_000).map(|n| format!("k{n:06}\tvalue\n")).collect();
     assert!(
@@ -397,7 +397,7 @@ fn a_full_output_is_an_error_and_a_closed_one_is_not() {
 
 #[test]
 fn real_csv_files_are_imported_by_their_columns() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let people = place.write(
         "people.csv",
         "\u{feff}id,name,town\r\n2,\"Ann, A.\",Ulm\r\n1,Bob,\"\"\r\n",
@@ -437,7 +437,7 @@ fn real_csv_files_are_imported_by_their_columns() {
 
 #[test]
 fn an_export_takes_some_records_from_either_end_with_or_without_values() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let fruit = place.write("fruit.tsv", "apple\t1\nbanana\t2\ncherry\t3\n");
     succeed(&["import", text(&db), text(&fruit)]);

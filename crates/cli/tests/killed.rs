@@ -1,5 +1,5 @@
-//! `kill -9` in mid-import: what was acknowledged is there, what is there is a prefix of the input,
-//! and the database is sound. And in a demo: what it leaves goes with the next run.
+//! `kill -9` during an import: every acknowledged record is there, the records are a prefix of the
+//! input, and the database is sound. After a killed demo, the next run removes what it left.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use common::{Place, command, succeed, text};
+use common::{TestDirectory, command, succeed, text};
 
 fn line(number: u64) -> String {
     format!(
@@ -18,8 +18,8 @@ fn line(number: u64) -> String {
     )
 }
 
-/// Imports into a database until so many records are acknowledged, then kills the process; returns
-/// the last count it printed.
+/// Imports into a database until this many records are acknowledged, then kills the process.
+/// Returns the last count it printed.
 fn kill_after(db: &str, first: u64, acknowledged: u64, every: u64) -> u64 {
     let arguments = [
         "import",
@@ -57,14 +57,14 @@ fn kill_after(db: &str, first: u64, acknowledged: u64, every: u64) -> u64 {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_again_and_again() {
-    let place = Place::new();
+fn no_acknowledged_record_is_lost_in_repeated_kills() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut there = 0;
     for (acknowledged, every) in [(10, 1), (3_000, 500), (60_000, 1_000), (100_000, 777)] {
         let counted = kill_after(text(&db), there, acknowledged, every);
         assert!(counted >= acknowledged);
-        // What is there is a prefix of everything that was ever sent.
+        // The records are a prefix of everything that was sent.
         let stored = succeed(&["scan", text(&db), "--memory", "64MiB"]);
         let count = stored.iter().filter(|&&byte| byte == b'\n').count() as u64;
         assert!(count >= there + counted, "{count} of {there} and {counted}");
@@ -77,18 +77,18 @@ fn nothing_acknowledged_is_lost_again_and_again() {
         succeed(&["verify", text(&db)]);
         there = count;
     }
-    // A writing open recovers for good.
+    // An open for writing completes the recovery.
     succeed(&["put", text(&db), "after", "all"]);
     assert_eq!(succeed(&["get", text(&db), "after"]), b"all");
     succeed(&["verify", text(&db)]);
 }
 
-/// A demo that waits for its input, and the temporary directory that it uses meanwhile.
+/// A demo that waits for its input, and its temporary directory.
 fn waiting_demo(temporary: &Path) -> (Child, PathBuf) {
     let mut command = command(&["demo", "--file", "-", "--format", "tsv"]);
     command.env("TMPDIR", temporary).stdin(Stdio::piped());
     let mut demo = command.spawn().unwrap();
-    // Its stdout stays open: a demo whose reader has gone would end.
+    // Its stdout stays open: a demo without a reader would end.
     let stdout = demo.stdout.as_mut().unwrap();
     let mut said = String::new();
     BufReader::new(stdout).read_line(&mut said).unwrap();
@@ -103,14 +103,14 @@ fn kill(mut child: Child) {
 }
 
 #[test]
-fn what_a_killed_run_leaves_goes_with_the_next_and_nothing_else_does() {
-    let place = Place::new();
+fn the_next_run_removes_only_what_a_killed_run_left() {
+    let place = TestDirectory::new();
     let temporary = place.path("temporary");
     std::fs::create_dir(&temporary).unwrap();
     let (killed, left) = waiting_demo(&temporary);
     let name = left.file_name().unwrap().to_str().unwrap();
     let (_, machine) = name.rsplit_once('@').unwrap();
-    // Of another machine, of other programs, and what is no directory.
+    // One of another machine, one of another program, and one that is no directory.
     let kept = ["terrapin-demo-1-0", "terrapin-temporary-demo-1-0@other"];
     for name in kept {
         std::fs::create_dir(temporary.join(name)).unwrap();
@@ -126,7 +126,7 @@ fn what_a_killed_run_leaves_goes_with_the_next_and_nothing_else_does() {
     assert!(left.is_dir());
     let (running, used) = waiting_demo(&temporary);
     assert!(!left.exists() && used.is_dir());
-    // A benchmark minds what a demo leaves, too, and leaves alone what one uses.
+    // A benchmark also removes what a demo left, and leaves directories in use alone.
     let bench = || {
         let arguments = "bench chi --largest 1 --records 2000 --operations 50 --batch-unit 64KiB";
         let arguments: Vec<&str> = arguments.split(' ').collect();

@@ -1,8 +1,8 @@
-//! `bench ycsb` and `demo` run, and say what they promise to say.
+//! `bench ycsb` and `demo` run, and print what they promise.
 
 mod common;
 
-use common::{Place, fail, run, succeed, text};
+use common::{TestDirectory, fail, run, succeed, text};
 use serde_json::Value;
 
 const KEYS: [&str; 19] = [
@@ -90,8 +90,8 @@ fn every_phase_is_one_object_with_exactly_the_promised_keys() {
 }
 
 #[test]
-fn reads_run_on_what_an_earlier_run_loaded() {
-    let place = Place::new();
+fn reads_run_on_records_of_an_earlier_load() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let run = |workloads: &str, records: &str, more: &[&str]| {
         let arguments = [
@@ -158,7 +158,7 @@ fn reads_run_on_what_an_earlier_run_loaded() {
     ]);
     assert_eq!(String::from_utf8(table).unwrap().lines().count(), 2);
     let count = succeed(&["count", text(&db)]);
-    // More records than there are, or values of another size, are refused before anything is run.
+    // More records than exist, or values of another size, are refused before any work.
     for wrong in [
         ["--records", "9000", "--value-bytes", "40"],
         ["--records", "3000", "--value-bytes", "41"],
@@ -180,7 +180,7 @@ fn reads_run_on_what_an_earlier_run_loaded() {
             "{error}"
         );
     }
-    // What a database holds is not loaded over.
+    // A load refuses a database with records.
     let load = ["--workloads", "load", "--records", "10"];
     let error = fail(&[&["bench", "ycsb", text(&db)], &load[..]].concat());
     assert!(error.contains("leave load out"), "{error}");
@@ -189,7 +189,7 @@ fn reads_run_on_what_an_earlier_run_loaded() {
 
 #[test]
 fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "k", "v", "-k", "other"]);
     succeed(&["set", text(&db), "chi", "3", "-k", "other"]);
@@ -216,8 +216,8 @@ fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
 }
 
 #[test]
-fn the_demo_tells_its_story_and_leaves_nothing() {
-    let place = Place::new();
+fn the_demo_prints_its_steps_and_leaves_no_files() {
+    let place = TestDirectory::new();
     let quick = [
         "--records",
         "20000",
@@ -254,7 +254,7 @@ fn the_demo_tells_its_story_and_leaves_nothing() {
     let kept = place.path("kept");
     let story = run(&[text(&kept), "--file", text(&file)]);
     assert!(story.contains("2 records, 4 bytes\n"), "{story}");
-    // Rates, ratios and the dial say nothing of four bytes.
+    // Rates, ratios and χ mean nothing for four bytes.
     for noise in ["second", "µs", "χ", "device", "peak"] {
         assert!(!story.contains(noise), "{noise}: {story}");
     }
@@ -274,7 +274,7 @@ fn the_demo_tells_its_story_and_leaves_nothing() {
 
 #[test]
 fn the_demo_shows_the_first_of_a_prefix_and_figures_as_json() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let file = place.write("p.tsv", "apple/3\tc\napple/1\ta\napple/2\tb\n");
     let demo = ["demo", "--file", text(&file), "--memory", "8MiB"];
     let story = String::from_utf8(succeed(&demo)).unwrap();
@@ -299,7 +299,7 @@ fn the_demo_shows_the_first_of_a_prefix_and_figures_as_json() {
 
 #[test]
 fn a_benchmark_uses_the_keyspace_that_it_is_given() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let load = ["--workloads", "load", "--records", "1000", "-k", "bench"];
     phases(&[&[text(&db)], &load[..]].concat());
@@ -340,7 +340,7 @@ fn a_sweep_to_a_small_chi_has_the_memory_that_a_database_needs() {
 }
 
 #[test]
-fn bench_space_says_for_each_bound_what_writing_and_space_came_to() {
+fn bench_space_prints_writes_and_space_for_each_bound() {
     let arguments = [
         "bench",
         "space",
@@ -384,7 +384,7 @@ fn bench_space_says_for_each_bound_what_writing_and_space_came_to() {
 }
 
 #[test]
-fn bench_growth_loads_more_and_more_and_says_what_a_record_cost() {
+fn bench_growth_prints_the_cost_of_a_record_as_data_grows() {
     let arguments = "bench growth --json --records 10000,40000 --memory 8MiB --chi 1";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     let text = String::from_utf8(succeed(&arguments)).unwrap();
@@ -409,7 +409,7 @@ fn bench_growth_loads_more_and_more_and_says_what_a_record_cost() {
 }
 
 #[test]
-fn reads_are_shown_beside_what_the_device_gives() {
+fn reads_are_printed_beside_raw_reads_of_the_device() {
     let arguments = "bench reads --json --records 20000 --value-bytes 200 --memory 16MiB --keys 16 --turns 2 --time 20";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     let text = String::from_utf8(succeed(&arguments)).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, succeed, text};
+use common::{TestDirectory, succeed, text};
 
 #[test]
 fn the_shell_examples_of_the_readme_work_as_they_stand() {
@@ -18,7 +18,7 @@ fn the_shell_examples_of_the_readme_work_as_they_stand() {
     let script: Vec<&str> = block.lines().filter(is_run).collect();
     assert!(script.len() > 10, "{script:?}");
 
-    let place = Place::new();
+    let place = TestDirectory::new();
     let bin = Path::new(env!("CARGO_BIN_EXE_terrapin")).parent().unwrap();
     let path = std::env::var_os("PATH").unwrap();
     let path =

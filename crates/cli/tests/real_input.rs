@@ -1,5 +1,5 @@
-//! The whole flow on input as life has it: a JSON object of package name → repository, some of them
-//! null. The sample is generated; `scripts/real-input.sh` runs this on the real file of millions
+//! The whole flow on realistic input: a JSON object of package name → repository, some of them
+//! null. The sample is generated. `scripts/real-input.sh` runs this on the real file of millions
 //! (its path in `TERRAPIN_REAL_INPUT`).
 
 mod common;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use common::{Place, command, missing, succeed, text};
+use common::{TestDirectory, command, missing, succeed, text};
 use serde_json::Value;
 use terrapin_base::Env;
 
 const SAMPLE_RECORDS: u64 = 60_000;
 
-/// Writes a file that looks like the real one, in an order that is not that of the keys.
-fn sample(place: &Place) -> PathBuf {
+/// Writes a file like the real one, in an order unrelated to that of the keys.
+fn sample(place: &TestDirectory) -> PathBuf {
     let mut members = Vec::new();
     for number in 0..SAMPLE_RECORDS {
         let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -37,7 +37,7 @@ fn sample(place: &Place) -> PathBuf {
     )
 }
 
-/// What a database holds after an import: strings as they are, other values as their text.
+/// A database's records after an import: strings as they are, other values as their text.
 fn expected(file: &Path) -> BTreeMap<String, String> {
     let object: serde_json::Map<String, Value> =
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -70,8 +70,8 @@ fn peak_bytes(pid: u32) -> u64 {
         * 1024
 }
 
-/// Imports a file; kills the process once so many records are acknowledged, if ever. The last
-/// count, and peak memory.
+/// Imports a file and kills the process after this many acknowledged records, if given. Returns the
+/// last count and peak memory.
 fn import(db: &Path, file: &Path, every: u64, kill_at: u64) -> (u64, u64) {
     let every = every.to_string();
     let arguments = [
@@ -105,7 +105,7 @@ fn import(db: &Path, file: &Path, every: u64, kill_at: u64) -> (u64, u64) {
 
 #[test]
 fn the_whole_flow_on_a_registry_of_packages() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let given = std::env::var_os("TERRAPIN_REAL_INPUT").map(PathBuf::from);
     let file = given.unwrap_or_else(|| sample(&place));
     let records = expected(&file);

@@ -5,15 +5,15 @@ mod common;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use common::{Place, complaint, fail, missing, run, run_with, succeed, text};
+use common::{TestDirectory, complaint, fail, missing, run, run_with, succeed, text};
 
 fn put(db: &Path, key: &str, value: &str) {
     succeed(&["put", text(db), key, value]);
 }
 
 #[test]
-fn what_is_put_is_got_as_it_is_until_it_is_deleted() {
-    let place = Place::new();
+fn a_value_is_read_as_it_was_put_until_it_is_deleted() {
+    let place = TestDirectory::new();
     let db = &place.path("db");
     put(db, "key", "value\n");
     put(db, "", "of the empty key");
@@ -28,7 +28,7 @@ fn what_is_put_is_got_as_it_is_until_it_is_deleted() {
 
 #[test]
 fn bytes_of_any_kind_go_through_arguments_files_and_hexadecimal_digits() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = &place.path("db");
     let raw = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     succeed(&["put".as_ref(), db.as_os_str(), raw, raw]);
@@ -56,7 +56,7 @@ fn bytes_of_any_kind_go_through_arguments_files_and_hexadecimal_digits() {
 
 #[test]
 fn keys_values_and_ranges_may_begin_with_a_dash() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = &place.path("db");
     put(db, "-5", "-7.5");
     put(db, "x", "-6");
@@ -73,7 +73,7 @@ fn keys_values_and_ranges_may_begin_with_a_dash() {
 
 #[test]
 fn scans_take_ranges_from_either_end() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = &place.path("db");
     let records = "a\t1\nab\t2\nabc\t3\nb\t4\nba\t5\n";
     let output = run_with(
@@ -103,7 +103,7 @@ fn scans_take_ranges_from_either_end() {
 
 #[test]
 fn counts_are_exact_unless_asked_otherwise() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = &place.path("db");
     for key in ["a", "ab", "b", "ba", "c", "c"] {
         put(db, key, "value");
@@ -126,8 +126,8 @@ fn counts_are_exact_unless_asked_otherwise() {
 }
 
 #[test]
-fn keyspaces_are_apart() {
-    let place = Place::new();
+fn keyspaces_are_separate() {
+    let place = TestDirectory::new();
     let db = &place.path("db");
     succeed(&["keyspace", "create", text(db), "other"]);
     put(db, "k", "default");
@@ -157,7 +157,7 @@ fn keyspaces_are_apart() {
 
 #[test]
 fn every_command_that_writes_compresses_if_it_is_told_to() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let records: String = (0..2000)
         .map(|n| format!("k{n:04}\t{}\n", "slow and steady ".repeat(60)))
         .collect();
@@ -179,7 +179,7 @@ fn every_command_that_writes_compresses_if_it_is_told_to() {
     let small = import("small", &["--compression", "lz4"]);
     assert!(block_bytes(&plain) > records.len() as u64 * 9 / 10);
     assert!(block_bytes(&small) < block_bytes(&plain) / 2);
-    // Blocks of either kind are read side by side, whoever wrote them.
+    // Blocks of either kind are read side by side, whichever command wrote them.
     let db = text(&small);
     succeed(&["put", db, "k", "v"]);
     for command in [
@@ -200,7 +200,7 @@ fn every_command_that_writes_compresses_if_it_is_told_to() {
 
 #[test]
 fn compression_that_the_command_lacks_is_refused() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let path = place.path("db");
     let put = ["put", text(&path), "k", "v", "--compression", "zstd"];
     if cfg!(feature = "zstd") {
@@ -214,7 +214,7 @@ fn compression_that_the_command_lacks_is_refused() {
 
 #[test]
 fn the_dial_is_kept() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = &place.path("db");
     put(db, "k", "v");
     let figure = |name: &str| {
@@ -246,8 +246,8 @@ fn the_dial_is_kept() {
 }
 
 #[test]
-fn what_is_printed_for_people_is_printed_as_json_for_programs() {
-    let place = Place::new();
+fn every_text_for_people_has_a_json_form() {
+    let place = TestDirectory::new();
     let db = &place.path("db");
     put(db, "a", "1\n");
     put(db, "b", "2");
@@ -296,10 +296,10 @@ fn what_is_printed_for_people_is_printed_as_json_for_programs() {
     assert!(fail(&["stat", text(db), "-k", "none"]).contains("no such keyspace"));
 }
 
-/// It printed its own memory, its own χ, and the ratio of what every database takes to a few bytes.
+/// It used to print its own memory, its own χ, and the ratio of the least size to a few bytes.
 #[test]
-fn stat_says_nothing_of_the_process_that_looks() {
-    let place = Place::new();
+fn stat_shows_nothing_of_its_own_process() {
+    let place = TestDirectory::new();
     let db = &place.path("db");
     put(db, "k", "v");
     let stat = |memory: &str| {

@@ -1,5 +1,4 @@
-//! Bad input: one clear line, a non-zero exit, and nothing that was there is lost or anything
-//! created.
+//! Bad input: one clear line, a non-zero exit, no lost data, and nothing created.
 
 mod common;
 
@@ -10,12 +9,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, command, complaint, fail, run, succeed, text};
+use common::{TestDirectory, command, complaint, fail, run, succeed, text};
 use terrapin::{CheckpointDistance, Options};
 
 #[test]
-fn reading_what_is_not_there_creates_nothing() {
-    let place = Place::new();
+fn reading_a_missing_database_creates_nothing() {
+    let place = TestDirectory::new();
     let missing = place.path("missing");
     let db = text(&missing);
     for arguments in [
@@ -40,8 +39,8 @@ fn reading_what_is_not_there_creates_nothing() {
 }
 
 #[test]
-fn what_is_no_database_is_left_alone() {
-    let place = Place::new();
+fn other_files_and_directories_are_left_alone() {
+    let place = TestDirectory::new();
     let file = place.write("file", "text");
     let full = place.path("full");
     std::fs::create_dir(&full).unwrap();
@@ -68,8 +67,8 @@ fn what_is_no_database_is_left_alone() {
 }
 
 #[test]
-fn command_lines_that_make_no_sense_exit_with_two() {
-    let place = Place::new();
+fn wrong_command_lines_exit_with_two() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     for arguments in [
@@ -124,10 +123,10 @@ fn command_lines_that_make_no_sense_exit_with_two() {
     assert!(!path.exists());
 }
 
-/// They were taken, and did nothing.
+/// They used to be accepted without effect.
 #[test]
-fn options_that_a_format_has_no_use_for_are_refused_before_anything_is_opened() {
-    let place = Place::new();
+fn options_that_a_format_lacks_are_refused_before_any_work() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     let (header, typed) = ("csv only", "json and jsonl only, and not with --hex");
@@ -149,10 +148,10 @@ fn options_that_a_format_has_no_use_for_are_refused_before_anything_is_opened() 
     }
 }
 
-/// The process was aborted.
+/// The process used to abort.
 #[test]
-fn more_memory_than_there_are_addresses_for_is_refused_and_nothing_is_lost() {
-    let place = Place::new();
+fn a_memory_budget_beyond_the_address_space_is_refused() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     succeed(&["put", text(&path), "k", "v"]);
     let files = || std::fs::read_dir(&path).unwrap().count();
@@ -180,8 +179,8 @@ fn more_memory_than_there_are_addresses_for_is_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_log_that_memory_does_not_hold_is_refused_by_the_option_that_gives_more() {
-    let place = Place::new();
+fn a_log_that_exceeds_memory_is_refused_with_the_option_that_helps() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     let memtable = CheckpointDistance::Fixed(32);
     let options = Options::new().memory(256 << 20);
@@ -190,7 +189,7 @@ fn a_log_that_memory_does_not_hold_is_refused_by_the_option_that_gives_more() {
         let keyspace = database.default_keyspace();
         keyspace.put(number.to_be_bytes(), [b'v'; 1000]).unwrap();
     }
-    // Without a close all of it stays in the log.
+    // Without a close everything stays in the log.
     drop(database);
     let error = fail(&["get", text(&path), "k", "--memory", "8MiB"]);
     assert!(
@@ -200,8 +199,8 @@ fn a_log_that_memory_does_not_hold_is_refused_by_the_option_that_gives_more() {
 }
 
 #[test]
-fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
-    let place = Place::new();
+fn a_too_large_record_is_refused_and_creates_nothing() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     let limit = 262_144;
@@ -240,10 +239,10 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
     assert!(error.contains("pairs of hexadecimal digits"), "{error}");
 }
 
-/// The database was created, and the keyspace then refused.
+/// The database used to be created, and the keyspace then refused.
 #[test]
-fn a_keyspace_that_a_new_database_would_have_creates_none() {
-    let place = Place::new();
+fn creating_the_default_keyspace_creates_no_database() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     let create = ["keyspace", "create", text(&path), "default"];
     let error = fail(&create);
@@ -261,7 +260,7 @@ fn a_benchmark_without_a_load_wants_the_records_named() {
 }
 
 #[test]
-fn help_tells_of_every_command() {
+fn help_lists_every_command() {
     let help = String::from_utf8(succeed(&["--help"])).unwrap();
     for command in [
         "put",
@@ -318,9 +317,9 @@ fn shells_learn_every_command() {
     }
 }
 
-/// The exit code was 0, and nobody heard of it.
+/// The exit code used to be 0, without a message.
 #[test]
-fn help_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() {
+fn unwritten_help_is_a_failure_unless_the_pipe_was_closed() {
     for arguments in [
         &["--help"][..],
         &["help", "put"],
@@ -341,10 +340,10 @@ fn help_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() {
     }
 }
 
-/// They led from one error to the next.
+/// The tips used to lead from one error to the next.
 #[test]
-fn tips_are_given_where_they_help() {
-    let place = Place::new();
+fn tips_are_printed_if_they_help() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
     for arguments in [
@@ -377,7 +376,7 @@ fn tips_are_given_where_they_help() {
     assert_eq!(succeed(&["get", db, "--", "--key"]), b"v");
 }
 
-/// What is in a directory, names and bytes.
+/// The names and bytes in a directory.
 fn content(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let entries = std::fs::read_dir(directory)
         .unwrap()
@@ -387,10 +386,10 @@ fn content(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
         .collect()
 }
 
-/// An export onto the data file destroyed the database, and exited with 0.
+/// An export onto the data file used to destroy the database and exit with 0.
 #[test]
-fn nothing_is_written_into_a_database_but_by_the_engine() {
-    let place = Place::new();
+fn no_command_writes_output_into_a_database() {
+    let place = TestDirectory::new();
     let path = place.path("x.db");
     let db = text(&path);
     succeed(&["put", db, "k", "v"]);
@@ -441,7 +440,7 @@ fn nothing_is_written_into_a_database_but_by_the_engine() {
         let mut export = command(&["export", ".", name, "--format", "tsv"]);
         refused(export.current_dir(directory), name);
     }
-    // Whatever a command prints, into a file of the database, and what it complains of.
+    // A command's output, and its errors, into a file of the database.
     let append = || File::options().append(true).open(&hard).unwrap();
     for arguments in [
         &["export", db][..],
@@ -467,7 +466,7 @@ fn nothing_is_written_into_a_database_but_by_the_engine() {
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        // The line that says so is what the shell was told to put there.
+        // The line that reports it is what the shell was told to put there.
         let bytes = std::fs::read(&data).unwrap();
         let line = &bytes[before[&OsString::from("data")].len()..];
         assert!(line.starts_with(b"terrapin: a file in"), "{arguments:?}");
@@ -479,7 +478,7 @@ fn nothing_is_written_into_a_database_but_by_the_engine() {
             .unwrap();
         assert!(content(&path) == before);
     }
-    // Nor is one an input: an import would read what it writes.
+    // A file of the database is no input either: an import would read what it writes.
     refused(
         &mut command(&["put", db, "k", "--file", text(&hard)]),
         "put --file",
@@ -492,17 +491,17 @@ fn nothing_is_written_into_a_database_but_by_the_engine() {
     }
     let mut import = command(&["import", db, "-", "--format", "tsv"]);
     refused(import.stdin(File::open(&hard).unwrap()), "import -");
-    // Beside it all is well.
+    // Beside the database everything is allowed.
     let beside = place.path("x.db.tsv");
     succeed(&["export", db, text(&beside)]);
     assert_eq!(std::fs::read(&beside).unwrap(), b"k\tv\n");
     assert_eq!(succeed(&["get", db, "k"]), b"v");
 }
 
-/// The name of the new file is known before: a link of that name led anywhere.
+/// The name of the new file was predictable: a link of that name led anywhere.
 #[test]
-fn an_export_writes_through_no_link_that_waits_for_its_new_file() {
-    let place = Place::new();
+fn an_export_does_not_follow_a_link_with_its_temporary_name() {
+    let place = TestDirectory::new();
     let path = place.path("db");
     succeed(&["put", text(&path), "k", "v"]);
     let (out, victim) = (place.path("out.tsv"), place.write("victim", "mine"));

@@ -1,10 +1,10 @@
-//! `verify` and `stat`: what they say, and their exit codes.
+//! `verify` and `stat`: their output and exit codes.
 
 mod common;
 
 use std::path::Path;
 
-use common::{Place, complaint, run, run_with, succeed, text};
+use common::{TestDirectory, complaint, run, run_with, succeed, text};
 use serde_json::Value;
 
 fn fill(db: &Path) {
@@ -45,8 +45,8 @@ fn json(arguments: &[&str]) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn a_sound_database_is_called_sound_and_its_figures_add_up() {
-    let place = Place::new();
+fn a_sound_database_is_reported_sound_and_its_figures_add_up() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     fill(&db);
     let (code, report) = json(&["verify", text(&db), "--json"]);
@@ -92,10 +92,10 @@ fn a_sound_database_is_called_sound_and_its_figures_add_up() {
 
 #[test]
 fn damage_is_found_with_its_place() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     fill(&db);
-    // The largest file holds the pages; a byte in the midst of its data is turned.
+    // The largest file holds the pages; a byte in the middle of its data is flipped.
     let files = std::fs::read_dir(&db)
         .unwrap()
         .map(|e| e.unwrap().path())
@@ -140,8 +140,8 @@ fn damage_is_found_with_its_place() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_not_called_damaged() {
-    let place = Place::new();
+fn a_failed_open_is_not_reported_as_damage() {
+    let place = TestDirectory::new();
     let file = place.write("file", "not a database");
     let empty = place.path("empty");
     std::fs::create_dir(&empty).unwrap();
@@ -155,11 +155,11 @@ fn what_cannot_be_opened_is_not_called_damaged() {
     complaint(&output);
 }
 
-/// A missing log was exit code 2, as if it could not be looked at; and batches were counted as
-/// records.
+/// A missing log used to give exit code 2, as if it could not be checked; and batches were counted
+/// as records.
 #[test]
 fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let database = terrapin::Options::new().memory(16 << 20).open(&db).unwrap();
     let mut batch = database.batch();
@@ -167,7 +167,7 @@ fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
         batch.put(&database.default_keyspace(), number.to_be_bytes(), "v");
     }
     database.write(&batch).unwrap();
-    // Without a close all of it stays in the log.
+    // Without a close everything stays in the log.
     drop(database);
     let (code, report) = json(&["verify", text(&db), "--json"]);
     assert_eq!(
@@ -197,7 +197,7 @@ fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
         );
         assert!(output.stderr.is_empty());
     }
-    // What stands in their place is damage, too.
+    // Another file in their place is damage too.
     for (lost, instead) in [
         ("data", "ln -s nowhere"),
         ("data", "mkfifo"),

@@ -1,5 +1,5 @@
-//! Pipes whose reader goes away, links, what is open, and terminals. (A closed pipe behind what
-//! only prints is in `formats.rs`.)
+//! Pipes whose reader goes away, links, open files, and terminals. (Closed pipes behind commands
+//! that only print are in `formats.rs`.)
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use common::{Place, command, complaint, fail, run, run_with, succeed, text};
+use common::{TestDirectory, command, complaint, fail, run, run_with, succeed, text};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -29,8 +29,8 @@ fn import(db: &Path, ack_every: &str) -> Child {
 }
 
 #[test]
-fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
-    let place = Place::new();
+fn an_import_continues_without_a_reader_of_its_acknowledgements() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut child = import(&db, "1000");
     let mut stdin = child.stdin.take().unwrap();
@@ -46,13 +46,13 @@ fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
     let complaint = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{complaint}");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    assert!(complaint.contains("goes on"), "{complaint}");
+    assert!(complaint.contains("continues without"), "{complaint}");
     assert_eq!(succeed(&["count", text(&db)]), b"5500\n");
 }
 
 #[test]
 fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut child = import(&db, "10");
     drop(child.stdout.take());
@@ -68,8 +68,8 @@ fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
 }
 
 #[test]
-fn an_import_whose_end_cannot_be_told_says_what_is_in_the_database() {
-    let place = Place::new();
+fn an_import_that_cannot_report_its_end_says_how_much_is_stored() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input = place.write("input.tsv", lines(0..25));
     let mut import = command(&["import", text(&db), text(&input), "--ack-every", "1000"]);
@@ -81,8 +81,8 @@ fn an_import_whose_end_cannot_be_told_says_what_is_in_the_database() {
 }
 
 #[test]
-fn an_export_into_a_pipe_that_was_named_fails_with_its_reader() {
-    let place = Place::new();
+fn an_export_into_a_named_pipe_fails_with_its_reader() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input = lines(0..100_000);
     let import = ["import", text(&db), "-", "--format", "tsv"];
@@ -96,7 +96,7 @@ fn an_export_into_a_pipe_that_was_named_fails_with_its_reader() {
             assert_eq!(count, 1);
         });
         let output = run(&["export", text(&db), text(&fifo), "--format", "tsv"]);
-        // Should the export never have opened it, its reader would wait for ever.
+        // If the export never opened it, its reader would wait without end.
         File::options().read(true).write(true).open(&fifo).unwrap();
         output
     });
@@ -106,7 +106,7 @@ fn an_export_into_a_pipe_that_was_named_fails_with_its_reader() {
 
 #[test]
 fn an_export_to_a_link_writes_the_file_behind_it() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "k", "v"]);
     let target = place.write("target.tsv", "old");
@@ -146,8 +146,8 @@ fn an_export_to_a_link_writes_the_file_behind_it() {
 }
 
 #[test]
-fn an_export_to_what_is_open_goes_behind_what_stands_there() {
-    let place = Place::new();
+fn an_export_to_an_open_file_appends() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     succeed(&["put", text(&db), "k", "v"]);
     let out = place.write("out", "before\n");
@@ -164,7 +164,7 @@ fn an_export_to_what_is_open_goes_behind_what_stands_there() {
     assert_eq!(place.names(), ["db", "link", "out"]);
 }
 
-/// Reads lines of a command's stderr up to one that says something.
+/// Reads lines of a command's stderr up to one with a given text.
 fn until_told(stderr: &mut impl BufRead, what: &str) {
     let mut told = String::new();
     while !told.contains(what) {
@@ -177,10 +177,10 @@ fn until_told(stderr: &mut impl BufRead, what: &str) {
     }
 }
 
-/// What was read waited for 500 records, or the input's end.
+/// Records read used to wait for 500 records or the input's end.
 #[test]
-fn an_import_writes_what_is_there_when_its_input_pauses() {
-    let place = Place::new();
+fn an_import_writes_its_records_when_the_input_pauses() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let mut command = command(&["import", text(&db), "-", "--format", "tsv"]);
     command.env("TERRAPIN_LOG", "debug").stdin(Stdio::piped());
@@ -198,9 +198,9 @@ fn an_import_writes_what_is_there_when_its_input_pauses() {
 }
 
 #[test]
-fn a_signal_ends_an_import_behind_what_was_read_and_it_says_how_much_that_was() {
+fn a_signal_ends_an_import_after_the_records_read_and_reports_their_number() {
     for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let db = place.path("db");
         let mut child = import(&db, "5");
         let mut stdin = child.stdin.take().unwrap();
@@ -211,7 +211,7 @@ fn a_signal_ends_an_import_behind_what_was_read_and_it_says_how_much_that_was() 
         assert_eq!(said, "acknowledged 5\n");
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
-        // As who was killed by it, so that a shell's loop ends, too.
+        // It ends as a process killed by the signal, so that a shell's loop ends too.
         assert_eq!(output.status.signal(), Some(signal.as_raw()));
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(
@@ -226,7 +226,7 @@ fn a_signal_ends_an_import_behind_what_was_read_and_it_says_how_much_that_was() 
 
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let db = place.path("db");
     let line = "trap '' INT; exec \"$0\" import \"$1\" - --format tsv --ack-every 5";
     let mut shell = std::process::Command::new("sh");
@@ -244,12 +244,12 @@ fn a_signal_that_is_ignored_stays_ignored() {
     assert_eq!(succeed(&["count", text(&db)]), b"10\n");
 }
 
-/// What a command leaves on a terminal, stdout or stderr, and on the other of the two, a pipe.
+/// A command's output on a terminal (stdout or stderr), and on a pipe for the other one.
 fn on_terminal<S: AsRef<std::ffi::OsStr>>(arguments: &[S], stdout: bool) -> (String, String) {
     on_terminal_of(0, arguments, stdout)
 }
 
-/// The same on a terminal of so many columns; of none, where it does not say.
+/// The same on a terminal with this many columns; none for one that does not report them.
 fn on_terminal_of<S: AsRef<std::ffi::OsStr>>(
     columns: u16,
     arguments: &[S],
@@ -277,8 +277,8 @@ fn on_terminal_of<S: AsRef<std::ffi::OsStr>>(
     // It holds the terminal's other side open.
     drop(command);
     let (output, shown) = std::thread::scope(|scope| {
-        // A terminal whose other side is closed ends with an error, after all that it was given;
-        // one that is full waits for its reader.
+        // After all its input, a terminal whose other side is closed ends with an error; a full one
+        // waits for its reader.
         let reader = scope.spawn(|| {
             let (mut ours, mut shown) = (File::from(ours), Vec::new());
             let mut piece = [0; 4096];
@@ -296,8 +296,8 @@ fn on_terminal_of<S: AsRef<std::ffi::OsStr>>(
 }
 
 #[test]
-fn stored_control_characters_reach_pipes_and_no_terminal() {
-    let place = Place::new();
+fn stored_control_characters_reach_pipes_but_not_terminals() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let key = "é\x1b[31m\n";
     let value = ["x\\\x1b]0;title\x07\u{9b}2J\ty\nz".as_bytes(), b"\x9b\xff"].concat();
@@ -331,8 +331,8 @@ fn stored_control_characters_reach_pipes_and_no_terminal() {
 }
 
 #[test]
-fn a_terminal_is_told_what_was_created() {
-    let place = Place::new();
+fn a_terminal_shows_what_was_created() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let told = |arguments: &[&str]| {
         let (told, said) = on_terminal(arguments, false);
@@ -345,14 +345,14 @@ fn a_terminal_is_told_what_was_created() {
     let put = ["put", text(&db), "k", "v", "-k", "other"];
     assert_eq!(told(&put), "created the keyspace other\n");
     assert_eq!(told(&put), "");
-    // Nobody watches a pipe.
+    // A pipe gets no such line.
     succeed(&["put", text(&place.path("another")), "k", "v", "-k", "other"]);
 }
 
-/// The line was longer than most terminals are wide, and each redrawing left one behind.
+/// The line used to be wider than most terminals, and each redrawing left one behind.
 #[test]
-fn progress_keeps_to_the_width_of_the_terminal_and_sums_up() {
-    let place = Place::new();
+fn progress_fits_the_terminal_and_ends_with_a_summary() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let bench = "--workloads load,c --records 60000 --operations 400000 --memory 16MiB";
     for columns in [12, 40, 80] {
@@ -381,8 +381,8 @@ fn progress_keeps_to_the_width_of_the_terminal_and_sums_up() {
 }
 
 #[test]
-fn a_signal_ends_an_export_and_leaves_nothing_of_it() {
-    let place = Place::new();
+fn a_signal_ends_an_export_and_leaves_no_file() {
+    let place = TestDirectory::new();
     let db = place.path("db");
     let input = lines(0..200_000);
     let import = [

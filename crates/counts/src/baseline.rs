@@ -1,16 +1,16 @@
-//! The recorded counts, and what is said when others come.
+//! The recorded counts, and the report when counts differ.
 
 use std::fmt;
 
-/// How far a count may be from the recorded one, either way: who gets faster records it, so that it
-/// stays.
+/// How far a count may be from the recorded one, either way. An improvement is recorded too, so
+/// that it stays.
 const TOLERANCE_PERCENT: f64 = 3.0;
-/// The same when the baseline was made with another compiler, C library or valgrind.
+/// The tolerance when the baseline has another compiler, C library or valgrind.
 const TOLERANCE_OTHER_PERCENT: f64 = 15.0;
 const RECORD: &str = "cargo run --release -p counts -- --record";
 const HEAD: &str = "path\tinstructions";
 
-/// Counts, and what they were made with.
+/// Counts, with the tools that made them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
     /// Names and values.
@@ -20,7 +20,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// As the file has it.
+    /// The baseline as its file has it.
     pub fn text(&self) -> String {
         let mut text = format!("# Instructions of one operation; written by `{RECORD}`.\n");
         for (name, value) in &self.made_with {
@@ -63,12 +63,12 @@ impl Baseline {
     }
 }
 
-/// What a comparison came to; shows itself as a table.
+/// The result of a comparison; its `Display` is a table.
 #[derive(Debug)]
 pub struct Verdict {
-    /// Path, count now and as recorded; one of them may be missing.
+    /// Path, current count, recorded count; one of the counts may be missing.
     rows: Vec<(String, Option<f64>, Option<f64>)>,
-    /// What differs of that with which they were made: name, then, now.
+    /// Tools that differ: name, then, now.
     others: Vec<(String, String, String)>,
 }
 
@@ -109,7 +109,7 @@ impl Verdict {
         }
     }
 
-    /// Whether every count is near the recorded one.
+    /// Whether every count is within the tolerance.
     pub fn holds(&self) -> bool {
         !self.rows.iter().any(|row| self.differs(row))
     }
@@ -188,7 +188,7 @@ mod tests {
         let holds = |rustc, count| Verdict::of(&then, &baseline(rustc, &[("put", count)])).holds();
         assert!(holds("1", 1029.0) && holds("1", 971.0));
         assert!(!holds("1", 1031.0) && !holds("1", 969.0));
-        // Another compiler is let pass more.
+        // Another compiler gets the larger tolerance.
         assert!(holds("2", 1140.0) && !holds("2", 1160.0));
     }
 

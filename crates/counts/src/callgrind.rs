@@ -1,11 +1,9 @@
-//! Runs this program under callgrind, in surroundings that are always the same, and reads off the
-//! count.
+//! Runs this program under callgrind in fixed surroundings and reads the count.
 //!
-//! What could change a count from outside is kept out: the child has no environment, its arguments
-//! name no path, it works in its current directory, and the operations run on a thread of their own
-//! (`paths::run`), so that neither the length of the program's path nor anything else above
-//! `main`'s stack moves memory, whose alignment copies depend on. valgrind shows every program the
-//! same processor; what is chosen at run time by the processor's features is what that one has.
+//! The child has no environment, its arguments name no path, and it works in its current directory.
+//! Its operations run on a thread of their own (`paths::run`). So neither the program's path nor
+//! anything above `main`'s stack moves memory, on whose alignment copies depend. Valgrind shows
+//! every program the same processor; code chosen by processor features is chosen for that one.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,10 +14,10 @@ use crate::profile::{Function, functions};
 
 /// The first argument of a child.
 pub const RUN: &str = "run";
-/// The function whose instructions a profile holds; `paths::operations_under_count`.
+/// The function whose instructions a profile covers: `paths::operations_under_count`.
 const MEASURED: &str = "*operations_under_count*";
 
-/// A profile shows functions that take so many instructions of an operation at least.
+/// The least instructions per operation of a function in a profile.
 const PROFILE_LEAST: f64 = 1.0;
 
 fn valgrind() -> Command {
@@ -30,7 +28,7 @@ fn valgrind() -> Command {
     command
 }
 
-/// What decides about counts besides the source: names and values.
+/// What decides counts besides the source: names and values.
 pub fn made_with() -> Result<Vec<(String, String)>, String> {
     if env!("COUNTS_PROFILE").starts_with("debug") {
         return Err(
@@ -39,7 +37,7 @@ pub fn made_with() -> Result<Vec<(String, String)>, String> {
     }
     let version = first_line(valgrind().arg("--version"))
         .map_err(|e| format!("valgrind, which counts, does not run ({e}): install it"))?;
-    // Copies are the C library's.
+    // The C library makes the copies.
     let libc = first_line(Command::new("getconf").arg("GNU_LIBC_VERSION"));
     let pairs = [
         ("rustc", env!("COUNTS_RUSTC").to_owned()),
@@ -60,8 +58,7 @@ fn first_line(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Runs so many times the path's operations on a fresh copy of the store; what callgrind says on
-/// its log.
+/// Runs a path's operations this many times on a fresh copy of the store. Returns callgrind's log.
 fn run(way: &Way, times: u64, scratch: &Path, options: &[&str]) -> Result<String, String> {
     let program = env::current_exe().map_err(|e| e.to_string())?;
     let directory = scratch.join(format!("{}-{times}", way.name.replace(' ', "-")));
@@ -96,9 +93,9 @@ fn run(way: &Way, times: u64, scratch: &Path, options: &[&str]) -> Result<String
     ))
 }
 
-/// Instructions of one operation of each path, as many paths at a time as there are processors:
-/// what twice as many operations take more, divided by how many those are. So neither the process's
-/// start nor what is set up before the operations counts.
+/// Instructions per operation of each path, with one path per processor at a time. A count is the
+/// difference between n and 2n operations, divided by n. So the process's start and the path's
+/// preparation do not count.
 pub fn count_each(ways: &[&Way], scratch: &Path) -> Result<Vec<f64>, String> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let queue = std::sync::Mutex::new(ways.iter().enumerate());
@@ -131,11 +128,11 @@ fn count_one(way: &Way, scratch: &Path) -> Result<f64, String> {
     let more = twice
         .checked_sub(once)
         .ok_or_else(|| format!("{}: more operations took fewer instructions", way.name))?;
-    // To the tenth, as the baseline has it.
+    // To one decimal, as in the baseline.
     Ok((more as f64 / way.operations as f64 * 10.0).round() / 10.0)
 }
 
-/// Instructions of a whole process that does so many times the path's operations.
+/// Instructions of a whole process that runs a path's operations this many times.
 fn count(way: &Way, times: u64, scratch: &Path) -> Result<u64, String> {
     let log = run(way, times, scratch, &["--callgrind-out-file=/dev/null"])?;
     collected(&log).ok_or_else(|| format!("callgrind did not say what it counted:\n{log}"))
@@ -147,7 +144,7 @@ fn collected(log: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Prints in which functions the instructions of a path's operations are.
+/// Prints the functions in which a path's instructions are.
 pub fn profile(way: &Way, scratch: &Path) -> Result<(), String> {
     let file = scratch.join("profile");
     let out = format!("--callgrind-out-file={}", file.display());

@@ -1,6 +1,6 @@
-//! The real disk, made the same everywhere: no direct I/O, much free space, and blocks of 512 bytes
-//! whatever the device has, since the layout of pages follows from that. A read costs the call and
-//! no instruction of the kernel's, which valgrind does not see.
+//! The real disk, made the same on every machine: no direct I/O, much free space, and blocks of 512
+//! bytes, which decide the layout of pages. A read costs the call; valgrind does not see the
+//! kernel's instructions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, RealDisk}
 const ALIGNMENT: u32 = 512;
 const FREE_BYTES: u64 = 64 << 30;
 
-/// A directory as a disk on which counts do not depend.
+/// A directory as a disk that counts do not depend on.
 pub struct SteadyDisk(RealDisk);
 
 impl SteadyDisk {

@@ -1,10 +1,9 @@
-//! How many instructions the hot paths take, counted by valgrind's callgrind and held against a
-//! recorded baseline: time depends on the machine's mood, counts do not. docs/TESTING.md has the
-//! how and why.
+//! Instruction counts of the hot paths, by valgrind's callgrind, compared with a recorded baseline.
+//! Times differ from run to run; counts do not. docs/TESTING.md explains the method.
 //!
-//! `cargo run --release -p counts` counts all and fails beyond the tolerance; `-- --record` writes
-//! the baseline anew; `-- --profile PATH` shows in which functions the instructions of one path
-//! are; `-- --across-chi` counts reads of stores that were loaded at χ = 1, 2, 4 … 64.
+//! `cargo run --release -p counts` counts all paths and fails beyond the tolerance. `-- --record`
+//! writes a new baseline. `-- --profile PATH` shows the functions in which a path's instructions
+//! are. `-- --across-chi` counts reads of stores loaded at χ = 1, 2, 4 … 64.
 #![forbid(unsafe_code)]
 
 mod baseline;
@@ -24,7 +23,7 @@ use paths::{PATHS, Way};
 
 const USAGE: &str = "usage: counts [--record | --profile PATH | --across-chi | --list]";
 
-/// χ at which the store is loaded that paths work on.
+/// χ of the load of the store that paths use.
 const LOADED_AT: u32 = 16;
 
 fn main() -> ExitCode {
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
             }
             Ok(true)
         }
-        // How this program calls itself under callgrind.
+        // The arguments of this program's own children under callgrind.
         [callgrind::RUN, name, times] => return paths::run(name, times),
         _ => Err(USAGE.to_owned()),
     };
@@ -59,7 +58,7 @@ fn baseline_file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline.tsv")
 }
 
-/// Counts everything and compares; whether nothing is beyond the tolerance.
+/// Counts everything and compares. Returns whether all counts are within the tolerance.
 fn compare() -> Result<bool, String> {
     let file = baseline_file();
     let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -73,7 +72,7 @@ fn compare() -> Result<bool, String> {
     Ok(verdict.holds())
 }
 
-/// Writes the baseline anew.
+/// Writes a new baseline.
 fn record() -> Result<bool, String> {
     let made_with = callgrind::made_with()?;
     if env!("COUNTS_PROFILE") != "release" {
@@ -101,7 +100,7 @@ fn count_all() -> Result<Vec<(String, f64)>, String> {
         .collect())
 }
 
-/// Counts paths, on a store that was loaded at this χ, and compacted for ranges or not.
+/// Counts paths on a store that was loaded at this χ, compacted for ranges or not.
 fn count(ways: &[&Way], chi: u32, compacted: bool) -> Result<Vec<f64>, String> {
     let scratch = Scratch::new()?;
     paths::prepare(&scratch.0, chi, compacted)
@@ -109,8 +108,8 @@ fn count(ways: &[&Way], chi: u32, compacted: bool) -> Result<Vec<f64>, String> {
     callgrind::count_each(ways, &scratch.0)
 }
 
-/// Counts reads of stores that were loaded at different χ, as the loads leave them and once ranges
-/// have had them compacted; whether they pay for it.
+/// Counts reads of stores loaded at different χ, as loaded and after compaction for ranges. Returns
+/// whether no path pays for χ.
 fn across_chi() -> Result<bool, String> {
     callgrind::made_with()?;
     let ways = chi::PATHS
@@ -139,7 +138,7 @@ fn show_profile(name: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// A directory for the stores, gone at the end.
+/// A directory for the stores, removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {

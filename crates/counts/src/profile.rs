@@ -1,20 +1,20 @@
-//! Reads what callgrind wrote: which functions the instructions are in.
+//! Reads callgrind's output: the functions in which the instructions are.
 
 use std::collections::HashMap;
 
 /// A function's instructions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Its name; what is inlined into it counts as its own.
+    /// The function's name; functions inlined into it count as its own instructions.
     pub name: String,
-    /// Its own.
+    /// Its own instructions.
     pub own: u64,
-    /// Its own and those of what it calls. Too many for one that calls itself.
+    /// Its own instructions and those of its callees. Too many for a recursive function.
     pub with_callees: u64,
 }
 
-/// The functions of an output file of callgrind's (lines as positions, one event), those with most
-/// instructions of their own first.
+/// The functions in an output file of callgrind (positions are lines, one event), ordered by own
+/// instructions.
 pub fn functions(text: &str) -> Vec<Function> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut costs: HashMap<&str, (u64, u64)> = HashMap::new();
@@ -49,7 +49,7 @@ pub fn functions(text: &str) -> Vec<Function> {
     functions
 }
 
-/// A name is given at its number's first use: `(7) name`, later `(7)`.
+/// The first use of a number gives its name: `(7) name`, later `(7)`.
 fn learn<'t>(names: &mut HashMap<&'t str, &'t str>, function: &'t str) {
     if let Some((id, name)) = function.split_once(' ') {
         names.insert(id, name);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_function_calls_is_not_its_own() {
+    fn instructions_of_callees_are_not_a_functions_own() {
         let text = "positions: line\nevents: Ir\n\nfl=(1) a.rs\nfn=(1) outer\n10 5\nfi=(2) b.rs\n+3 7\ncfn=(2) inner\n\
                     calls=2 20\n* 100\n\nfn=(2)\n20 60\n* 40\n\nfn=(1)\n11 1\n";
         let function = |name: &str, own, with_callees| Function {

@@ -1,4 +1,4 @@
-//! The records of all paths: 128 bytes each, keys spread evenly over all there can be.
+//! The records of all paths: 128 bytes each, with evenly spread keys.
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 8;

@@ -1,5 +1,5 @@
-//! Looks for failures in many seeds: `hunt random|crash FIRST COUNT OPERATIONS`. The first failure
-//! of a random run is cut down to the operations that matter, and printed as a script.
+//! Searches many seeds for failures: `hunt random|crash FIRST COUNT OPERATIONS`. It reduces the
+//! first failing random run to the operations that matter, and prints it as a script.
 
 use std::process::ExitCode;
 

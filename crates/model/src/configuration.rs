@@ -1,5 +1,4 @@
-//! The options that a store under test is opened with: tiny, so that what is rare in a large store
-//! is common here.
+//! The options of a store under test: tiny, so rare cases of a large store are common here.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use terrapin_base::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use crate::random::Random;
 
-/// Options, in figures that print.
+/// Options as printable figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     /// The memory budget.
@@ -18,25 +17,25 @@ pub struct Configuration {
     pub group_bytes: u64,
     /// The unit of a point read.
     pub block_bytes: u32,
-    /// Of blocks.
+    /// Compression of blocks.
     pub compression: Compression,
     /// χ; none means auto.
     pub chi: Option<u32>,
     /// Accepted space amplification; none is the paper's bound.
     pub space_amplification: Option<f64>,
-    /// Workers that merge.
+    /// Merge workers.
     pub threads: usize,
-    /// ρ, the most children of a tree's node; none is what the tree chooses.
+    /// ρ, the most children of a node; none leaves the choice to the tree.
     pub fanout: Option<usize>,
-    /// The log's ring.
+    /// Bytes of the log's ring.
     pub ring_bytes: u64,
-    /// A log file.
+    /// Bytes of a log file.
     pub segment_bytes: u64,
-    /// Log files that are kept before laggards are checkpointed.
+    /// Log files kept before lagging keyspaces are checkpointed.
     pub segments_max: u64,
-    /// Of writes that name none.
+    /// Durability of writes that name none.
     pub durability: Durability,
-    /// How long unsynced writes may stay so.
+    /// How long unsynced writes may stay unsynced.
     pub sync_interval_ms: u64,
 }
 
@@ -61,7 +60,7 @@ impl Configuration {
         }
     }
 
-    /// What the conformance scripts run with: every dial at both its ends at least once.
+    /// The configurations of the conformance scripts: every option at both ends at least once.
     #[must_use]
     pub fn matrix() -> Vec<(&'static str, Configuration)> {
         let small = Configuration::small;
@@ -113,7 +112,7 @@ impl Configuration {
         ]
     }
 
-    /// Any.
+    /// Any configuration.
     #[must_use]
     pub fn random(random: &mut Random) -> Self {
         let ring_bytes = if random.one_in(8) {
@@ -149,8 +148,8 @@ impl Configuration {
         }
     }
 
-    /// The same database opened with other options. The largest write stays possible, and so does
-    /// every memory budget that the run may ask for; what writes promise stays as it is.
+    /// Other options for the same database. The largest write stays possible, and so does every
+    /// memory budget that the run may choose. The durability of writes stays the same.
     #[must_use]
     pub fn varied(&self, seed: u64) -> Self {
         let random = &mut Random::new(seed);
@@ -171,7 +170,7 @@ impl Configuration {
         .fitted()
     }
 
-    /// With χ lowered to what the memory holds.
+    /// Lowers χ to what the memory can hold.
     #[must_use]
     pub fn fitted(self) -> Self {
         Configuration {
@@ -188,7 +187,7 @@ impl Configuration {
             .min(KEY_BYTES_MAX + VALUE_BYTES_MAX)
     }
 
-    /// The largest χ that the smallest memory budget of a run holds.
+    /// The largest χ that the run's smallest memory budget can hold.
     #[must_use]
     pub fn distance_max(&self) -> u32 {
         u32::try_from(self.memory_bytes / 4 / self.group_bytes)
@@ -196,7 +195,7 @@ impl Configuration {
             .clamp(1, 64)
     }
 
-    /// As options.
+    /// The same as `Options`.
     #[must_use]
     pub fn options(&self) -> Options {
         let options = Options::new()

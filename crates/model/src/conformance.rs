@@ -1,4 +1,4 @@
-//! The conformance scripts: what every structure must do, in `scripts/*.script`, run against any
+//! The conformance scripts: the contract of every structure, in `scripts/*.script`, for any
 //! [`Subject`].
 
 use crate::operation::Operation;
@@ -37,19 +37,19 @@ scripts!(
     "values",
 );
 
-/// What ran.
+/// The amounts that ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Scripts that ran to their end.
     pub scripts: usize,
-    /// Scripts with records larger than the subject takes.
+    /// Scripts skipped because their records are too large for the subject.
     pub skipped: usize,
     /// Operations done.
     pub operations: usize,
 }
 
-/// Runs every script against a fresh subject each, beside the oracle: every answer must be the
-/// oracle's, and what the script expects.
+/// Runs every script on a fresh subject beside the oracle. Every answer must equal the oracle's and
+/// the script's.
 pub fn conformance<S: Subject>(mut fresh: impl FnMut(&str) -> S) -> Result<Report, Failure> {
     let mut report = Report::default();
     for (name, text) in SCRIPTS {
@@ -66,7 +66,7 @@ pub fn conformance<S: Subject>(mut fresh: impl FnMut(&str) -> S) -> Result<Repor
     Ok(report)
 }
 
-/// Runs one script against a new, empty subject; returns how many operations it had.
+/// Runs one script on a new, empty subject. Returns the number of its operations.
 pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, Failure> {
     let mut trace = Trace::new(format!("script {}", script.name), subject.name());
     let mut oracle = Oracle::new();
@@ -82,7 +82,7 @@ pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, F
             )));
         }
     }
-    // Whatever a script leaves behind, it is still there afterwards.
+    // A script's records are still there after a reopen.
     let everything = Operation::Read {
         snapshot: None,
         keyspace: "default".to_owned(),

@@ -1,5 +1,5 @@
-//! Crash runs: random operations, in the middle of which the process dies or the power fails, also
-//! while a crash is recovered from.
+//! Crash runs: random operations during which the process dies or the power fails, also during the
+//! recovery from a crash.
 
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
@@ -7,12 +7,12 @@ use terrapin_disk::sim::CrashMode;
 use crate::life::Life;
 use crate::run::{Failure, Outcome, crash_life};
 
-/// Runs so many random operations with crashes between and inside them.
+/// Runs this many random operations with crashes between and inside them.
 pub fn crash_run(seed: u64, operations: usize) -> Result<Outcome, Failure> {
     crash_run_on(seed, operations, SimDisk::new(seed))
 }
 
-/// As [`crash_run`], on a new disk of the caller's, who may watch it.
+/// Does what [`crash_run`] does on a new disk of the caller, which may watch it.
 pub fn crash_run_on(seed: u64, operations: usize, disk: SimDisk) -> Result<Outcome, Failure> {
     let mut life = crash_life(seed, disk)?;
     for _ in 0..operations {
@@ -25,7 +25,7 @@ pub fn crash_run_on(seed: u64, operations: usize, disk: SimDisk) -> Result<Outco
     life.finish()
 }
 
-/// One operation, or a death; and the recovery from it.
+/// One operation or a death, and the recovery from it.
 fn operate(life: &mut Life) -> Result<(), Failure> {
     match life.random.below(200) {
         0 => {
@@ -49,8 +49,8 @@ fn operate(life: &mut Life) -> Result<(), Failure> {
     }
 }
 
-/// Kills what is left of the process, perhaps cuts the power, and opens the store again, perhaps to
-/// kill that, too.
+/// Kills the process, perhaps cuts the power, and opens the store again. The open may be killed
+/// too.
 fn recover(life: &mut Life) -> Result<(), Failure> {
     let state = loop {
         let power = life

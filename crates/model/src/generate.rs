@@ -1,6 +1,5 @@
-//! Random operations from a seed. What they are is drawn from a [`Profile`], and comes in phases
-//! (loading, erasing, one hot key, reading, everything at once), since what breaks trees is long
-//! runs of one kind.
+//! Random operations from a seed. A [`Profile`] shapes them, and they come in phases (loading,
+//! erasing, one hot key, reading, everything). Long runs of one kind are what breaks trees.
 
 use std::ops::Bound;
 
@@ -10,7 +9,7 @@ use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
 use crate::random::Random;
 
-/// What the operations of a run are like.
+/// The shape of a run's operations.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// Different keys of a keyspace.
@@ -21,14 +20,15 @@ pub struct Profile {
     pub distance_max: u32,
     /// The smallest memory budget, in KiB.
     pub memory_kib: u64,
-    /// The process may die at any moment, so that what is not logged goes to a keyspace of its own.
+    /// Whether the process may die at any moment. Unlogged writes then go to a keyspace of their
+    /// own.
     pub crashes: bool,
-    /// Decides which keyspace has keys of which shape.
+    /// Decides which keyspace gets keys of which shape.
     shapes: u64,
 }
 
 impl Profile {
-    /// Any.
+    /// Any profile.
     #[must_use]
     pub fn random(random: &mut Random, record_bytes_max: usize) -> Self {
         let universe_max = if random.one_in(8) { 30_000 } else { 4000 };
@@ -42,7 +42,7 @@ impl Profile {
         }
     }
 
-    /// What a store under these options takes.
+    /// A profile that fits a store with these options.
     #[must_use]
     pub fn of(configuration: &Configuration, random: &mut Random) -> Self {
         let mut profile = Profile::random(random, configuration.record_bytes_max());
@@ -65,8 +65,7 @@ impl Profile {
 /// The keyspaces that come and go.
 const NAMES: [&str; 3] = ["users", "a/b", "log.2026"];
 
-/// How many snapshots runs hold at once: few, some, or dozens, which share what they need of a
-/// memtable.
+/// How many snapshots a run holds at once: few, some, or dozens, which share runs of a memtable.
 const SNAPSHOTS_MAX: [usize; 4] = [3, 3, 12, 48];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,21 +77,21 @@ enum Phase {
     Reads,
 }
 
-/// An endless sequence of operations. It knows which keyspaces, snapshots and open ranges there
-/// are, so that most operations mean something.
+/// An endless sequence of operations. It tracks keyspaces, snapshots and open ranges, so that most
+/// operations mean something.
 #[derive(Debug)]
 pub struct Generator {
     random: Random,
     profile: Profile,
     phase: Phase,
     phase_left: u64,
-    /// Where loading and erasing go on, and how far it is to the next key.
+    /// Where loading and erasing continue, and the step to the next key.
     at: u64,
     stride: u64,
     keyspaces: Vec<String>,
-    /// And the keyspaces that there were.
+    /// Keyspaces that existed before.
     snapshots: Vec<(String, Vec<String>)>,
-    /// So many snapshots are held at once, at most.
+    /// The most snapshots held at once.
     snapshots_max: usize,
     ranges: Vec<String>,
     made: u64,
@@ -129,7 +128,7 @@ impl Generator {
         generator
     }
 
-    /// The process died: snapshots and ranges are gone, and these keyspaces are there.
+    /// The process died: snapshots and ranges are gone, and these keyspaces exist.
     pub fn recovered<'a>(&mut self, keyspaces: impl IntoIterator<Item = &'a String>) {
         self.snapshots.clear();
         self.ranges.clear();
@@ -210,7 +209,7 @@ impl Generator {
             1..4 => Pattern::Literal(tag),
             4..7 => Pattern::Repeated(tag, 20 + self.random.index(200)),
             7..9 => Pattern::Noise(made, 20 + self.random.index(300)),
-            // Grows and shrinks as the run goes on.
+            // The number grows and shrinks during the run.
             9 => Pattern::Noise(made, (made as usize * 3) % 2000),
             10 => Pattern::Repeated(tag, 1500 - (made as usize) % 1500),
             _ if self.random.one_in(6) => Pattern::Noise(made, self.random.index(longest.max(1))),
@@ -305,7 +304,7 @@ impl Generator {
         Span::Between(lower, bound(b))
     }
 
-    /// Where a read looks: the newest state, or half the time a snapshot.
+    /// The source of a read: the newest state, or half of the time a snapshot.
     fn snapshot(&mut self) -> Option<String> {
         if self.snapshots.is_empty() || self.random.one_in(2) {
             return None;
@@ -347,7 +346,7 @@ impl Generator {
         }
     }
 
-    /// What a range is opened on: a keyspace that is there, as of now or as of a snapshot.
+    /// The source of a range: an existing keyspace, now or in a snapshot.
     fn opened(&mut self) -> (Option<String>, String) {
         if self.snapshots.is_empty() || self.random.one_in(2) {
             return (None, self.random.pick(&self.keyspaces).clone());
@@ -475,8 +474,8 @@ impl Generator {
             if !self.random.one_in(6) {
                 return unlogged;
             }
-            // A write in the log, where it has its place behind what was flushed, and one of the
-            // same key that goes over it in a tree.
+            // A logged write behind what was flushed, and one of the same key that covers it in a
+            // tree.
             let value = match deletes {
                 true => Some(self.value()),
                 false => None,
@@ -505,8 +504,8 @@ impl Generator {
         }
     }
 
-    /// Goes on through the keys, from where the phase began: upwards, downwards, or in strides that
-    /// come to every key.
+    /// Continues through the keys from where the phase began: upwards, downwards, or in strides
+    /// that visit every key.
     fn sweep(&mut self, deletes: bool) -> Operation {
         self.at = (self.at + self.stride) % self.profile.universe;
         let keyspace = self.keyspaces[0].clone();
@@ -537,10 +536,10 @@ impl Generator {
         self.stride = match self.random.below(4) {
             0 | 1 => 1,
             2 => universe - 1,
-            // A prime larger than any universe shares no divisor with it.
+            // A prime above any universe shares no divisor with it.
             _ => 104_729 % universe,
         };
-        // Sweeps go over the first keyspace: let it be any.
+        // Sweeps work on the first keyspace, so choose any as the first.
         let first = self.random.index(self.keyspaces.len());
         self.keyspaces.swap(0, first);
     }

@@ -1,16 +1,16 @@
-//! What Terrapin should do, and whether it does.
+//! A model of Terrapin, and the comparison with it.
 //!
-//! - [`Oracle`]: maps in memory that answer every [`Operation`] as a store should, and know which
-//!   states a crash may leave.
+//! - [`Oracle`]: maps in memory that answer every [`Operation`] as a store should, and that know
+//!   which states a crash may leave.
 //! - [`Generator`]: random operations from a seed. [`random_run`] and [`crash_run`] compare a
-//!   database on a simulated disk with the oracle; the same seed gives the same run to the last
+//!   database on a simulated disk with the oracle. The same seed gives the same run to the last
 //!   disk call.
-//! - [`conformance`]: scripts (`scripts/*.script`, a line an operation) for any [`Subject`], so
-//!   that every structure is held to the same.
+//! - [`conformance`]: scripts (`scripts/*.script`, one operation per line) for any [`Subject`], so
+//!   every structure meets the same contract.
 //!
 //! A failure prints its operations as lines of a script.
-//! `cargo run --release -p terrapin-model --example hunt -- random 1 100 5000` looks for failures
-//! in seeds 1 to 100, and cuts the first down to the operations that matter.
+//! `cargo run --release -p terrapin-model --example hunt -- random 1 100 5000` searches seeds 1 to
+//! 100 for failures, and reduces the first to the operations that matter.
 #![forbid(unsafe_code)]
 
 mod configuration;

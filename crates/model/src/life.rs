@@ -1,6 +1,6 @@
-//! A store and its oracle through deaths and recoveries: the process dies, perhaps with the power;
-//! the store is opened again; and what it then holds must be a prefix of what was committed, with
-//! everything that had to survive (D6, D7; DESIGN §4).
+//! A store and its oracle through deaths and recoveries. The process dies, perhaps with the power,
+//! and the store is opened again. It must then hold a prefix of the commits, with everything that
+//! had to survive (D6, D7).
 
 use terrapin_base::ErrorKind;
 use terrapin_disk::SimDisk;
@@ -15,8 +15,7 @@ use crate::run::{Failure, Outcome, Trace, finish, guarded};
 use crate::simulated::Simulated;
 use crate::subject::Subject;
 
-/// A store on a simulated disk and the oracle that knows what it must hold, both in whatever state
-/// a death has left them.
+/// A store on a simulated disk and the oracle that knows its content, as a death has left both.
 pub struct Life {
     subject: Simulated,
     oracle: Oracle,
@@ -52,8 +51,8 @@ impl Life {
         }
     }
 
-    /// A life on a disk whose process has died; what the store on it must hold, the oracle knows,
-    /// but for what deaths since the last recovery may have taken.
+    /// A life on the disk of a dead process. The oracle knows the store's content, except for what
+    /// deaths since the last recovery may have taken.
     #[must_use]
     pub fn after_death(
         name: String,
@@ -91,19 +90,19 @@ impl Life {
         self.crashes
     }
 
-    /// Remembers a line that a failure shows.
+    /// Remembers a line for failures to show.
     pub fn note(&mut self, line: String) {
         self.trace.note(line);
     }
 
-    /// A failure with what led to it.
+    /// A failure, with the lines that led to it.
     #[must_use]
     pub fn failure(&self, message: String) -> Failure {
         self.trace.failure(message)
     }
 
-    /// So many random operations, with right answers. Whether the process is still alive: it may
-    /// die where the disk says so.
+    /// Runs this many random operations and checks their answers. Returns whether the process is
+    /// still alive: the disk may kill it.
     pub fn operate(&mut self, count: usize) -> Result<bool, Failure> {
         for _ in 0..count {
             if !self.operate_once()? {
@@ -119,13 +118,13 @@ impl Life {
         };
         let drops = matches!(&operation, Operation::Reopen(how) if how.dropped);
         if drops && self.oracle.holds_unlogged() && !self.does(&Operation::Flush)? {
-            // What is not in the log would have been lost.
+            // Unlogged writes would have been lost.
             return Ok(false);
         }
         self.does(&operation)
     }
 
-    /// One operation, with the right answer. Whether the process is still alive.
+    /// Runs one operation and checks its answer. Returns whether the process is still alive.
     pub fn does(&mut self, operation: &Operation) -> Result<bool, Failure> {
         self.trace.note(operation.to_string());
         let before = self.oracle.in_flight();
@@ -137,7 +136,7 @@ impl Life {
                 false => Err(self.trace.failure(answer.difference(&expected))),
             };
         }
-        // The process died in there: whatever it answered, nobody heard it.
+        // The process died during the call, so no caller saw its answer.
         if operation.is_write() {
             self.oracle.apply(operation);
             self.oracle.last_was_in_flight(before);
@@ -145,26 +144,26 @@ impl Life {
         Ok(false)
     }
 
-    /// Places the next death: in that call on the disk, counted from here.
+    /// Places the next death at this call on the disk, counted from now.
     pub fn dies_at_call(&mut self, call: u64) {
         self.trace.note(format!("# dies at call {call} from here"));
         self.subject.disk().die_at_call(call);
     }
 
-    /// Places the next death: in that store into the log's ring, counted from here.
+    /// Places the next death at this store into the log's ring, counted from now.
     pub fn dies_at_ring_write(&mut self, write: u64) {
         self.trace
             .note(format!("# dies at ring write {write} from here"));
         self.subject.disk().die_at_ring_write(write);
     }
 
-    /// No death is placed any more.
+    /// Removes a placed death.
     pub(crate) fn disarm(&mut self) {
         self.subject.disk().die_at_call(u64::MAX);
         self.subject.disk().die_at_ring_write(u64::MAX);
     }
 
-    /// What is left of the process dies, and with `power` everything is lost that the mode takes.
+    /// Kills the process. With `power`, everything that the mode takes is lost.
     pub fn die(&mut self, power: Option<CrashMode>) {
         self.disarm();
         self.trace.note(power.map_or("# killed".to_owned(), |mode| {
@@ -177,9 +176,9 @@ impl Life {
         self.crashes += 1;
     }
 
-    /// Verifies the files as the death left them. A store whose creation never ended need not be
-    /// one yet: it may lack even a superblock. A power cut in the middle of its write may have left
-    /// one superblock slot damaged, which `verify` tells.
+    /// Verifies the files as the death left them. A store whose creation never ended may lack even
+    /// a superblock. A power cut during a superblock write may leave one slot damaged, which
+    /// `verify` reports.
     pub fn verify(&mut self, created: bool) -> Result<(), Failure> {
         let cut = self.survives == Survives::Durable;
         let verified = self.subject.verify().map(|mut findings| {
@@ -200,8 +199,8 @@ impl Life {
         Err(self.trace.failure(format!("verify after a crash: {found}")))
     }
 
-    /// Opens the store and reads all of it; none when the process died over it. A full disk may
-    /// refuse, and when there is room it must not have taken anything.
+    /// Opens the store and reads all of it; none if the process died meanwhile. A full disk may
+    /// refuse the open; once there is room, nothing may be missing.
     pub fn open(&mut self) -> Result<Option<State>, Failure> {
         let mut opened = self.subject.open().and_then(|()| self.subject.state());
         if matches!(&opened, Err(e) if e.kind() == ErrorKind::NoSpace) {
@@ -216,7 +215,7 @@ impl Life {
         }
     }
 
-    /// What a recovery came to must be allowed; the life goes on from there.
+    /// Checks that the recovered state is allowed; the life continues from there.
     pub fn recovered(&mut self, state: &State) -> Result<(), Failure> {
         self.disarm();
         self.oracle
@@ -227,17 +226,17 @@ impl Life {
         Ok(())
     }
 
-    /// Opens the store, which must hold what it may, and does not die over it.
+    /// Opens the store, checks its content, and survives.
     pub fn recover(&mut self) -> Result<State, Failure> {
         let Some(state) = self.open()? else {
-            return Err(self.trace.failure("a death that nobody placed"));
+            return Err(self.trace.failure("a death that was not placed"));
         };
         self.recovered(&state)?;
         Ok(state)
     }
 
-    /// Another death and recovery change nothing, even after a power cut: what the first recovery
-    /// found is durable.
+    /// Another death and recovery must change nothing, even after a power cut: the first recovery's
+    /// result is durable.
     pub fn recover_again(
         &mut self,
         state: &State,
@@ -254,7 +253,7 @@ impl Life {
         )))
     }
 
-    /// Compares everything, closes, verifies, opens for reading and for good, and compares again.
+    /// Compares everything, closes, verifies, opens read-only and for writing, and compares again.
     pub fn finish(&mut self) -> Result<Outcome, Failure> {
         finish(&mut self.subject, &self.oracle, &self.trace, self.crashes)
     }

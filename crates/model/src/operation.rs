@@ -1,5 +1,5 @@
-//! What can be done with a store, and what it can answer. An [`Operation`] prints as a line of a
-//! script, so that the trace of a failed run can be kept as one.
+//! The operations of a store and its answers. An [`Operation`] prints as a line of a script, so a
+//! failed run's trace can become a script.
 
 use std::fmt;
 use std::ops::Bound;
@@ -8,7 +8,7 @@ use terrapin_base::ErrorKind;
 
 use crate::pattern::{Pattern, Shown};
 
-/// How long a write lasts, as [`terrapin::Durability`] says; none means the store's default.
+/// The durability of a write, as [`terrapin::Durability`]; none means the store's default.
 pub type Durability = Option<terrapin::Durability>;
 
 /// One change of a batch.
@@ -22,23 +22,23 @@ pub struct Change {
     pub value: Option<Pattern>,
 }
 
-/// Which records a range shows.
+/// The records that a range shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Span {
     /// Between two bounds.
     Between(Bound<Pattern>, Bound<Pattern>),
-    /// Keys that begin so.
+    /// Keys with this prefix.
     Prefix(Pattern),
 }
 
-/// In what order a range is consumed.
+/// The order in which a range is consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
     /// From the front.
     Forward,
     /// From the back.
     Backward,
-    /// From both ends, as a seed decides record by record, until they meet.
+    /// From both ends, chosen per record by a seed, until they meet.
     Ends(u64),
 }
 
@@ -55,11 +55,11 @@ pub enum Read {
     First,
     /// The record with the largest key.
     Last,
-    /// About how many records there are.
+    /// An estimate of the number of records.
     Count,
-    /// The records of a range, at most so many.
+    /// The records of a range, up to a limit.
     Range(Span, Walk, Option<usize>),
-    /// Opens a range under a name, to be consumed by [`Operation::Next`] while other things happen.
+    /// Opens a named range. [`Operation::Next`] consumes it later, beside other operations.
     Open(String, Span),
 }
 
@@ -70,11 +70,11 @@ pub struct Reopen {
     pub dropped: bool,
     /// It is verified, and opened for reading only, in between.
     pub inspected: bool,
-    /// It is opened with other options, which this seed chooses; 0 keeps them.
+    /// It is opened with other options, chosen by this seed; 0 keeps them.
     pub vary: u64,
 }
 
-/// One thing to do with a store.
+/// One operation on a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are what their names say
 pub enum Operation {
@@ -91,7 +91,7 @@ pub enum Operation {
         key: Pattern,
         durability: Durability,
     },
-    /// Changes that happen together.
+    /// Changes that become visible together.
     Batch {
         changes: Vec<Change>,
         durability: Durability,
@@ -142,7 +142,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it may change what later reads see.
+    /// Whether the operation may change what later reads see.
     #[must_use]
     pub fn is_write(&self) -> bool {
         use Operation as O;
@@ -161,10 +161,10 @@ impl Operation {
 /// A record: key and value.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// What a store said.
+/// The answer of a store.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// It is done; there is nothing to tell.
+    /// The operation succeeded without a result.
     Done,
     /// A value, or none.
     Value(Option<Vec<u8>>),
@@ -176,16 +176,17 @@ pub enum Answer {
     Records(Vec<Record>),
     /// Names, sorted.
     Names(Vec<String>),
-    /// A count that may be off.
+    /// An estimated count.
     About(u64),
     /// An error, and its text.
     Failed(ErrorKind, String),
-    /// The store broke a promise that the operation itself checks: agrees with nothing.
+    /// The store broke a promise that the operation itself checks. It equals no other answer.
     Broken(String),
 }
 
 impl Answer {
-    /// Whether two stores said the same. Errors agree when their kinds do, and any two counts do.
+    /// Whether two stores gave the same answer. Errors agree if their kinds do, and any two counts
+    /// do.
     #[must_use]
     pub fn agrees(&self, other: &Answer) -> bool {
         use Answer as A;
@@ -201,7 +202,7 @@ impl Answer {
         }
     }
 
-    /// Where the answers part, in one line.
+    /// The difference between two answers, in one line.
     #[must_use]
     pub fn difference(&self, expected: &Answer) -> String {
         if let (Answer::Records(got), Answer::Records(want)) = (self, expected) {

@@ -1,8 +1,8 @@
-//! What a store should say: maps in memory, and the order in which changes were committed.
+//! The expected answers of a store: maps in memory, and the order of the commits.
 //!
-//! The oracle answers every [`Operation`] itself, and keeps the changes since the last moment at
-//! which everything was known to be durable. After a crash it is asked which prefix of them a
-//! recovered store holds ([`Oracle::recovered`]).
+//! The oracle answers every [`Operation`] and keeps the changes since everything was last known to
+//! be durable. After a crash it finds which prefix of them a recovered store holds
+//! ([`Oracle::recovered`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -27,7 +27,7 @@ pub struct State {
 /// Keyspace, key, and the value, or none for a delete.
 type Committed = (String, Vec<u8>, Option<Arc<[u8]>>);
 
-/// A change that was committed: what a crash keeps or loses as one.
+/// A committed change: a crash keeps or loses it as one.
 #[derive(Clone, Debug)]
 enum Commit {
     Records(Vec<Committed>),
@@ -36,28 +36,28 @@ enum Commit {
     Clear(String),
 }
 
-/// How far a crash may throw a store back.
+/// How far a crash may set a store back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
     /// The process died: every acknowledged logged change is there.
     Acknowledged,
-    /// The power failed: every change is there that was acknowledged as durable.
+    /// The power failed: every change acknowledged as durable is there.
     Durable,
-    /// The power failed, and the log's end was damaged: every change is there that was acknowledged
-    /// as durable before the last one that was.
+    /// The power failed and the log's end was damaged. Every change acknowledged as durable before
+    /// the last such one is there.
     Marked,
 }
 
-/// The order in which changes were committed, from a state that is durable.
+/// The commits in order, starting from a durable state.
 #[derive(Clone, Debug, Default)]
 struct History {
     base: State,
     commits: Vec<Arc<Commit>>,
-    /// So many are acknowledged: all, or all but the one during which the process died.
+    /// The number of acknowledged changes: all, or all but the one during which the process died.
     acknowledged: usize,
-    /// So many are durable.
+    /// The number of durable changes.
     durable: usize,
-    /// So many were durable before.
+    /// The number that was durable before.
     marked: usize,
 }
 
@@ -66,7 +66,7 @@ struct OpenRange {
     records: std::collections::VecDeque<Record>,
 }
 
-/// The oracle. A clone knows the same, and goes its own way.
+/// The oracle. A clone knows the same and then develops separately.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     state: State,
@@ -75,13 +75,13 @@ pub struct Oracle {
     logged: History,
     /// Changes to [`UNLOGGED`], which are not in the log: their order is a history of its own.
     unlogged: History,
-    /// What writes without a durability of their own get.
+    /// The durability of writes that name none.
     default_is_sync: bool,
     holds_unlogged: bool,
 }
 
 /// The only keyspace that crash tests write to without the log. They write to it with the log only
-/// when all before is durable.
+/// when everything before is durable.
 pub const UNLOGGED: &str = "bulk";
 
 impl State {
@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    /// A number that equal states share, and different ones practically never do.
+    /// A number that equal states share and that different states practically never share.
     fn fingerprint(&self) -> u64 {
         let mut sum = 0u64;
         for (name, map) in &self.keyspaces {
@@ -173,7 +173,7 @@ impl State {
         sum
     }
 
-    /// A state without, or of nothing but, the keyspace that is not logged.
+    /// A state without the unlogged keyspace, or with nothing else.
     fn part(&self, unlogged: bool) -> State {
         let chosen = self
             .keyspaces
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// Where two states part, in one line.
+    /// The difference between two states, in one line.
     #[must_use]
     pub fn difference(&self, expected: &State) -> String {
         let names = |s: &State| s.keyspaces.keys().cloned().collect::<BTreeSet<_>>();
@@ -235,7 +235,7 @@ fn record_hash(keyspace: &str, key: &[u8], value: &[u8]) -> u64 {
 }
 
 impl History {
-    /// All of them are durable.
+    /// All changes are durable.
     fn synced(&mut self) {
         if self.durable < self.commits.len() {
             self.marked = self.durable;
@@ -258,8 +258,7 @@ impl History {
         };
     }
 
-    /// Finds which prefix `actual` is, between the number of commits that must be there and all of
-    /// them.
+    /// Finds which prefix `actual` is, between the required number of commits and all of them.
     fn find(&self, actual: &State, survives: Survives) -> Result<usize, String> {
         let least = match survives {
             Survives::Acknowledged => self.acknowledged,
@@ -338,27 +337,25 @@ impl Oracle {
         &self.state
     }
 
-    /// Changes since the last moment at which everything was durable.
+    /// Changes since everything was last durable.
     #[must_use]
     pub fn commits(&self) -> usize {
         self.logged.commits.len() + self.unlogged.commits.len()
     }
 
-    /// Whether there are writes that are lost when the database is not closed: they are not in the
-    /// log.
+    /// Whether some writes would be lost without a close: unlogged ones.
     #[must_use]
     pub fn holds_unlogged(&self) -> bool {
         self.holds_unlogged
     }
 
-    /// The operation that was applied last did not return before the process died: what it changed
-    /// may be there or not.
+    /// The process died during the last operation: its changes may be there or not.
     pub fn last_was_in_flight(&mut self, before: InFlight) {
         self.logged.restore(before.logged);
         self.unlogged.restore(before.unlogged);
     }
 
-    /// To be taken before an operation during which the process may die.
+    /// To be called before an operation during which the process may die.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight {
@@ -367,11 +364,11 @@ impl Oracle {
         }
     }
 
-    /// Takes over what a store holds after a crash, if it may hold that: exactly a prefix of what
-    /// was committed, with everything that had to survive. Snapshots and open ranges are gone.
+    /// Takes over the content of a recovered store, if it is allowed: exactly a prefix of the
+    /// commits, with everything that had to survive. Snapshots and open ranges are gone.
     pub fn recovered(&mut self, actual: &State, survives: Survives) -> Result<(), String> {
         self.logged.find(&actual.part(false), survives)?;
-        // What is not in the log survives checkpoints only, however the process ended.
+        // Unlogged writes survive only by checkpoints, however the process ended.
         self.unlogged
             .find(&actual.part(true), Survives::Durable)
             .map_err(|e| format!("{e} (keyspace {UNLOGGED})"))?;
@@ -380,7 +377,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Everything is durable, and no handle lives.
+    /// Everything is durable, and there are no handles.
     fn settled(&mut self) {
         self.snapshots.clear();
         self.ranges.clear();
@@ -509,7 +506,7 @@ impl Oracle {
     }
 }
 
-/// What was acknowledged and durable before an operation.
+/// The acknowledged and the durable state before an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
     logged: [usize; 3],
@@ -551,7 +548,7 @@ fn select(map: &Map, span: &Span) -> Vec<Record> {
     }
 }
 
-/// Consumes a range as a walk says, until its ends meet or `limit` is reached.
+/// Consumes a range in the walk's order, until its ends meet or `limit` is reached.
 pub(crate) fn walked<T>(
     range: &mut dyn DoubleEndedIterator<Item = T>,
     walk: Walk,

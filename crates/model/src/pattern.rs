@@ -1,4 +1,4 @@
-//! Bytes as scripts write them: short to read however long they are.
+//! Bytes in the notation of scripts: short to read however many they are.
 //!
 //! | notation | bytes |
 //! | --- | --- |
@@ -11,14 +11,14 @@ use std::fmt;
 
 use crate::random::Random;
 
-/// Bytes by the rule that makes them.
+/// Bytes, by the rule that generates them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// These bytes.
     Literal(Vec<u8>),
-    /// A unit again and again, cut at a length.
+    /// A unit repeated and cut at a length.
     Repeated(Vec<u8>, usize),
-    /// So many random bytes of a seed.
+    /// Incompressible bytes of a seed, of this length.
     Noise(u64, usize),
 }
 
@@ -47,7 +47,7 @@ impl Pattern {
         }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -57,14 +57,14 @@ impl Pattern {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Whether a byte may stand in a bare word.
+/// Whether a byte may occur in a bare word.
 pub(crate) fn is_bare(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_./:+-".contains(&byte)
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_as_long_as_they_say() {
+    fn patterns_have_their_stated_length() {
         for pattern in [
             Pattern::literal(b"abc"),
             Pattern::Repeated(b"ab".to_vec(), 5),

@@ -1,7 +1,7 @@
-//! Randomness from a seed: a run that failed is repeated by its seed alone.
+//! Randomness from a seed: the seed alone repeats a failed run.
 
-/// A small generator of random numbers (SplitMix64). Equal seeds give equal numbers, on every
-/// machine and for ever.
+/// A small generator of random numbers (SplitMix64). Equal seeds give equal numbers on every
+/// machine, always.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -36,7 +36,7 @@ impl Random {
         range.start + self.below(range.end.saturating_sub(range.start))
     }
 
-    /// True once in `n` times.
+    /// True once in `n` calls on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -46,13 +46,14 @@ impl Random {
         &all[self.index(all.len())]
     }
 
-    /// A number from 1 to `max`, small ones as likely as large: the logarithm is uniform.
+    /// A number from 1 to `max` with a uniform logarithm: small numbers are as likely as large
+    /// ones.
     pub fn scaled(&mut self, max: u64) -> u64 {
         let bits = self.below(u64::from(64 - max.leading_zeros()) + 1) as u32;
         (self.below(1u64.checked_shl(bits).unwrap_or(u64::MAX)) + 1).min(max.max(1))
     }
 
-    /// Another generator, independent of what this one gives later.
+    /// Another generator, independent of this one's later numbers.
     pub fn fork(&mut self) -> Random {
         Random(self.bits())
     }

@@ -1,5 +1,5 @@
-//! Random runs: a store and the oracle do the same operations, and every answer is compared. A run
-//! is its seed; a failure prints it, with the operations that led there as lines of a script.
+//! Random runs: a store and the oracle do the same operations, and every answer is compared. A seed
+//! determines a run. A failure prints the seed, and the operations before it as lines of a script.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::subject::Subject;
 /// Operations that a failure shows.
 const TRACE: usize = 25;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Operations done.
     pub operations: u64,
-    /// Crashes survived, those of recoveries among them.
+    /// Crashes survived, including those during recoveries.
     pub crashes: u64,
     /// Records at the end.
     pub records: usize,
@@ -32,7 +32,7 @@ pub struct Outcome {
     pub trace_hash: u64,
 }
 
-/// How a run went wrong, and how to see it again.
+/// How a run failed, and how to repeat it.
 #[derive(Clone)]
 pub struct Failure {
     /// The kind of run and its seed, or the script and its line.
@@ -63,7 +63,7 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The operations done last, for a failure to show.
+/// The last operations, for a failure to show.
 pub(crate) struct Trace {
     run: String,
     configuration: String,
@@ -99,7 +99,7 @@ impl Trace {
     }
 }
 
-/// Does an operation; a panic is an answer that agrees with nothing.
+/// Does an operation. A panic becomes an answer that agrees with nothing.
 pub(crate) fn guarded(subject: &mut dyn Subject, operation: &Operation) -> Answer {
     let done = catch_unwind(AssertUnwindSafe(|| subject.apply(operation)));
     done.unwrap_or_else(|payload| {
@@ -109,7 +109,7 @@ pub(crate) fn guarded(subject: &mut dyn Subject, operation: &Operation) -> Answe
     })
 }
 
-/// Lets the oracle and a store do an operation, and says how their answers differ.
+/// Lets the oracle and a store do an operation, and compares their answers.
 pub(crate) fn compare(
     oracle: &mut Oracle,
     subject: &mut dyn Subject,
@@ -124,12 +124,12 @@ pub(crate) fn compare(
     }
 }
 
-/// Whether an operation loses what is not in the log.
+/// Whether an operation loses unlogged writes.
 fn is_lossy(oracle: &Oracle, operation: &Operation) -> bool {
     matches!(operation, Operation::Reopen(how) if how.dropped) && oracle.holds_unlogged()
 }
 
-/// Flushes before an operation that would lose what is not in the log.
+/// Flushes before an operation that would lose unlogged writes.
 fn flush_before(
     oracle: &mut Oracle,
     subject: &mut dyn Subject,
@@ -141,7 +141,7 @@ fn flush_before(
     Ok(())
 }
 
-/// The configuration and the operations' profile that a seed stands for.
+/// The configuration and the profile of a seed.
 fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
     let configuration = Configuration::random(random);
     let mut profile = Profile::of(&configuration, random);
@@ -149,20 +149,20 @@ fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
     (configuration, profile)
 }
 
-/// Runs so many random operations without crashes, under random options, and compares the whole
+/// Runs this many random operations without crashes, under random options, and compares the whole
 /// content at the end.
 pub fn random_run(seed: u64, operations: usize) -> Result<Outcome, Failure> {
     random_run_on(seed, operations, SimDisk::new(seed))
 }
 
-/// As [`random_run`], on a new disk of the caller's, who may watch it.
+/// Does what [`random_run`] does on a new disk of the caller, which may watch it.
 pub fn random_run_on(seed: u64, operations: usize, disk: SimDisk) -> Result<Outcome, Failure> {
     let (configuration, all) = random_operations(seed, operations);
     let name = format!("random run of seed {seed}");
     replay_on(&name, seed, &configuration, all, disk)
 }
 
-/// What [`random_run`] does for a seed.
+/// The run of a seed, for [`random_run`].
 #[must_use]
 pub fn random_operations(seed: u64, operations: usize) -> (Configuration, Vec<Operation>) {
     let mut random = Random::new(seed);
@@ -173,8 +173,8 @@ pub fn random_operations(seed: u64, operations: usize) -> (Configuration, Vec<Op
     (configuration, all)
 }
 
-/// Runs these operations beside the oracle. An operation that names a snapshot or range that is not
-/// there is left out, so that any part of a failing run can be replayed.
+/// Runs these operations beside the oracle. It skips operations that name a missing snapshot or
+/// range, so any part of a failing run can be replayed.
 pub fn replay(
     name: &str,
     seed: u64,
@@ -210,9 +210,9 @@ fn replay_on(
     finish(&mut subject, &oracle, &trace, 0)
 }
 
-/// Runs these operations on several stores beside the oracle: every answer is the oracle's, and so
-/// are the records at the end. They have the same default durability. Each store is opened again
-/// with options of its own.
+/// Runs these operations on several stores beside the oracle. Every answer and the final records
+/// must equal the oracle's. The stores share a default durability, and each is reopened with
+/// options of its own.
 pub fn replay_beside(
     name: &str,
     mut subjects: Vec<Simulated>,
@@ -251,7 +251,7 @@ pub fn replay_beside(
     Ok(trace.done)
 }
 
-/// The operation as one of several stores does it: options of a reopen are its own.
+/// The operation for one of several stores: each store has its own options for a reopen.
 fn varied(operation: &Operation, number: u64) -> Operation {
     match operation {
         Operation::Reopen(how) if how.vary != 0 => Operation::Reopen(Reopen {
@@ -307,8 +307,7 @@ pub(crate) fn crash_life(seed: u64, disk: SimDisk) -> Result<Life, Failure> {
     Ok(Life::new(subject, oracle, generator, random, trace))
 }
 
-/// Leaves out of a failing run what it can while it still fails; `fails` says whether operations
-/// do.
+/// Removes operations from a failing run as long as it still fails; `fails` runs the rest.
 pub fn minimize(
     mut operations: Vec<Operation>,
     fails: impl Fn(&[Operation]) -> bool,
@@ -335,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_run_is_cut_down_to_what_fails() {
+    fn a_failing_run_is_reduced_to_the_operations_that_matter() {
         let operations: Vec<_> = (0..100).map(|ms| Operation::Pass { ms }).collect();
         let has = |all: &[Operation], wanted| {
             all.iter()

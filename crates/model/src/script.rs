@@ -18,41 +18,41 @@ use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reop
 use crate::pattern::{Pattern, is_bare};
 use crate::random::Random;
 
-/// The most that one `for` line may become.
+/// The most operations of one `for` line.
 const LOOP_MAX: u64 = 1_000_000;
 
-/// A script: its name, what it needs, and its lines.
+/// A script: its name, its needs, and its lines.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// What errors call it.
+    /// The name in errors.
     pub name: String,
     /// Key and value bytes of its largest write.
     pub record_bytes: usize,
-    /// What it does.
+    /// The operations.
     pub steps: Vec<Step>,
 }
 
 /// One operation of a script.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The line that it stands on, from 1.
+    /// The line's number, from 1.
     pub line: usize,
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// What must be the answer; none leaves it to the oracle.
+    /// The expected answer; none leaves it to the oracle.
     pub expected: Option<Expected>,
 }
 
-/// What a script says of an answer.
+/// An expected answer.
 #[derive(Clone, Debug)]
 pub enum Expected {
     /// Exactly this.
     Exactly(Answer),
     /// An error of the kind of this name.
     Failed(String),
-    /// So many records.
+    /// This many records.
     Records(usize),
-    /// A count within a tenth, and ten, of this.
+    /// A count within a tenth, plus ten, of this.
     About(u64),
 }
 
@@ -97,7 +97,7 @@ impl Script {
     }
 }
 
-/// Key and value bytes of the writes in an operation, if the store is to take them.
+/// Key and value bytes of an operation's writes, if the store should accept them.
 fn record_bytes(operation: &Operation) -> usize {
     match operation {
         Operation::Put { key, value, .. }
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn printed_operations_parse_again() {
         for seed in 0..20 {
             let generator = Generator::new(seed, Profile::random(&mut Random::new(seed), 4000));
             for operation in generator.take(500) {
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_by_what_is_asked() {
+    fn answers_are_parsed_by_their_operation() {
         let (_, expected) = parse("@a multi x y -> 1 none # and a comment");
         let values = Answer::Values(vec![Some(b"1".to_vec()), None]);
         assert!(expected.as_ref().is_some_and(|e| e.allows(&values)));

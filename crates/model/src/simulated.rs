@@ -1,6 +1,6 @@
-//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can be
-//! crashed at any call. For comparison the same under real threads, on that disk or on a real one
-//! ([`Simulated::threaded`]).
+//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can crash at
+//! any call. For comparison, [`Simulated::threaded`] gives the same with real threads, on that disk
+//! or a real one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -20,9 +20,9 @@ use crate::oracle::{State, walked};
 use crate::pattern::Pattern;
 use crate::subject::Subject;
 
-/// Steps of background work after which it is said to run for ever.
+/// Steps of background work that count as endless.
 const STEPS_MAX: u64 = 2_000_000;
-/// Real milliseconds that a [`Operation::Pass`] takes at most.
+/// The most real milliseconds of one [`Operation::Pass`].
 const PASS_MS_MAX: u64 = 2;
 
 /// A database on a simulated disk. The same seed, configuration and operations give the same calls
@@ -30,17 +30,17 @@ const PASS_MS_MAX: u64 = 2;
 pub struct Simulated {
     name: String,
     configuration: Configuration,
-    /// As it is open now: [`Reopen`] may vary it.
+    /// The current options: [`Reopen`] may vary them.
     current: Configuration,
     seed: u64,
     lives: u64,
     disk: SimDisk,
     sim: Sim,
-    /// Real threads do the background work, and a seed decides nothing.
+    /// Whether real threads do the background work; the seed then decides nothing.
     threaded: bool,
-    /// The directory of a real disk, in place of the simulated one.
+    /// The directory of a real disk, instead of the simulated one.
     directory: Option<PathBuf>,
-    // Handles may go in any order; these go before the database that they keep open.
+    // Handles drop in any order, but before the database that they keep open.
     ranges: BTreeMap<String, Range>,
     snapshots: BTreeMap<String, (Snapshot, Handles)>,
     handles: Handles,
@@ -57,7 +57,7 @@ impl Simulated {
         Ok(subject)
     }
 
-    /// The database on a disk, or the one that [`Simulated::open`] will make there.
+    /// The database on a disk, or one that [`Simulated::open`] will create there.
     #[must_use]
     pub fn closed(
         name: impl Into<String>,
@@ -83,8 +83,8 @@ impl Simulated {
         }
     }
 
-    /// A new database whose background work real threads do: in a directory, or on a simulated
-    /// disk. It does not crash.
+    /// A new database with real threads for background work, in a directory or on a simulated disk.
+    /// It does not crash.
     pub fn threaded(
         name: impl Into<String>,
         configuration: Configuration,
@@ -105,7 +105,7 @@ impl Simulated {
         &self.disk
     }
 
-    /// The handle on background work.
+    /// The control of background work.
     #[must_use]
     pub fn sim(&self) -> &Sim {
         &self.sim
@@ -118,12 +118,12 @@ impl Simulated {
             .ok_or_else(|| Error::new(ErrorKind::Closed, "the database is not open"))
     }
 
-    /// From now on it is opened with these options, as [`Configuration::varied`] gives them.
+    /// Later opens use these options, as [`Configuration::varied`] returns them.
     pub fn open_with(&mut self, configuration: Configuration) {
         self.current = configuration;
     }
 
-    /// What it was made with.
+    /// The configuration it was created with.
     #[must_use]
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
@@ -151,7 +151,7 @@ impl Simulated {
         })
     }
 
-    /// Opens the database that is on the disk, or makes one: after a crash, this recovers it.
+    /// Opens the database on the disk or creates one. After a crash, this recovers it.
     pub fn open(&mut self) -> Result<()> {
         let env = self.environment();
         let disk = self.handle(&env)?;
@@ -159,8 +159,8 @@ impl Simulated {
         Ok(())
     }
 
-    /// The process dies here, and with `power` what no sync covered is lost, too.
-    /// [`Simulated::open`] recovers.
+    /// Kills the process here. With `power`, unsynced data is lost too. [`Simulated::open`]
+    /// recovers.
     pub fn crash(&mut self, power: Option<CrashMode>) {
         self.disk.crash_process();
         self.sim.kill();
@@ -170,7 +170,7 @@ impl Simulated {
         }
     }
 
-    /// Drops the database and every handle on it, without closing it.
+    /// Drops the database and every handle on it, without closing.
     pub fn let_go(&mut self) {
         self.ranges.clear();
         self.snapshots.clear();
@@ -178,8 +178,7 @@ impl Simulated {
         self.database = None;
     }
 
-    /// Verifies the files as they are, with the database closed or crashed. Says what is wrong with
-    /// them.
+    /// Verifies the files of the closed or crashed database. Returns what is wrong with them.
     pub fn verify(&mut self) -> Result<Vec<String>> {
         let env = self.environment();
         let changes = Changes::of(&self.disk);
@@ -196,7 +195,7 @@ impl Simulated {
         Ok(findings)
     }
 
-    /// Everything that the database holds, read by scans.
+    /// All records of the database, read by scans.
     pub fn state(&mut self) -> Result<State> {
         state_of(self.database()?)
     }
@@ -257,8 +256,7 @@ impl Simulated {
                     return Ok(Answer::Broken(format!("there is no snapshot {snapshot}")));
                 };
                 let (taken, handle) = (taken.clone(), handles.get(name).cloned());
-                // A keyspace that is younger than the snapshot: it is not in there, and the
-                // snapshot says so.
+                // A keyspace younger than the snapshot is not in the snapshot, which says so.
                 let keyspace = handle.map_or_else(|| self.keyspace(name), Ok)?;
                 Source {
                     snapshot: Some(taken),
@@ -267,7 +265,7 @@ impl Simulated {
             }
         };
         if matches!(read, Read::Open(..) | Read::Range(..)) {
-            // An empty range never looks whether its keyspace is there.
+            // An empty range never checks that its keyspace exists.
             source.count()?;
         }
         if let Read::Open(range, span) = read {
@@ -399,12 +397,10 @@ impl Simulated {
                 return Ok(self.at_rest());
             }
         }
-        Ok(Answer::Broken(
-            "background work does not come to an end".to_owned(),
-        ))
+        Ok(Answer::Broken("background work does not end".to_owned()))
     }
 
-    /// Nothing is under way: no merge holds memory.
+    /// Nothing is in progress: no merge holds memory.
     fn at_rest(&self) -> Answer {
         let memory = self.database.as_ref().map(|d| d.metrics().memory);
         match memory.filter(|memory| memory.merge_bytes > 0) {
@@ -502,7 +498,7 @@ fn dial(distance: Option<u32>) -> CheckpointDistance {
     distance.map_or(CheckpointDistance::Auto, CheckpointDistance::Fixed)
 }
 
-/// What does not fit is refused and changes nothing; how much fits, the oracle does not know.
+/// A batch that is too large is refused and changes nothing. The oracle does not know the limit.
 fn tuned(outcome: Result<()>) -> Result<Answer> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(Answer::Done),
@@ -526,7 +522,7 @@ fn state_of(database: &Database) -> Result<State> {
     Ok(State::of(all))
 }
 
-/// Counts what is changed on a disk: writes, sizes, allocations, holes, names (D11).
+/// Counts changes on a disk: writes, sizes, allocations, holes, names (D11).
 struct Changes {
     count: Arc<AtomicU64>,
     _watching: Watching,
@@ -552,7 +548,7 @@ impl Changes {
     }
 }
 
-/// A range whose records are borrowed some of the time, and shares of it taken at others.
+/// A range whose records are sometimes borrowed and sometimes shared.
 struct ByTurns<'a> {
     range: &'a mut Range,
     taken: usize,
@@ -590,7 +586,7 @@ impl DoubleEndedIterator for ByTurns<'_> {
     }
 }
 
-/// Where a read goes.
+/// The source of a read.
 struct Source {
     snapshot: Option<Snapshot>,
     keyspace: Keyspace,

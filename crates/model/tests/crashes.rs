@@ -1,5 +1,5 @@
-//! Random operations with crashes: what survives is a prefix that holds what was acknowledged. More
-//! seeds: the example `hunt`.
+//! Random operations with crashes: a prefix survives that holds every acknowledged write. The
+//! example `hunt` tries more seeds.
 
 use terrapin_model::crash_run;
 

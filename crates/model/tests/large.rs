@@ -1,5 +1,5 @@
-//! A store of more than ten times its memory budget, in a tree of height 3 and more with full
-//! buffers, beside the oracle.
+//! A store of over ten times its memory budget, in a tree of height 3 or more with full buffers,
+//! beside the oracle.
 
 use terrapin_model::{Configuration, Oracle, Script, Simulated, Subject};
 

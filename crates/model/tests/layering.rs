@@ -1,5 +1,5 @@
-//! The layering of DESIGN §3, held by a test: arrows between crates point strictly downward, the
-//! core stays within twelve direct dependencies, and the documents that the design names are there.
+//! The layering of docs/ARCHITECTURE.md: dependencies between crates point strictly downward, the
+//! core has at most twelve direct dependencies, and the main documents exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -62,7 +62,7 @@ fn packages() -> BTreeMap<String, Package> {
             let dependencies = dependencies
                 .iter()
                 .map(|d| {
-                    // The model checker belongs to builds of its own (`base::sync`).
+                    // The model checker is only in builds of its own (`base::sync`).
                     let builds = d["kind"].is_null() && d["target"] != "cfg(terrapin_shuttle)";
                     (d["name"].as_str().expect("a name").to_owned(), builds)
                 })
@@ -122,7 +122,7 @@ fn the_core_has_few_direct_dependencies() {
 }
 
 #[test]
-fn the_documents_that_the_design_names_are_there() {
+fn the_main_documents_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for name in [
         "ARCHITECTURE",
@@ -142,12 +142,11 @@ fn the_documents_that_the_design_names_are_there() {
     }
 }
 
-/// What does not come from `base::sync` is out of the model checker's sight.
+/// The model checker sees only what comes from `base::sync`.
 #[test]
 fn locks_and_atomics_come_from_one_place() {
-    // The real disk is not modelled; freed buffers are kept under a lock of one short section that
-    // shares nothing else. Which deliberate breakage is chosen is a static, and only its own build
-    // has it.
+    // The real disk is not modelled. A lock with one short section, which shares nothing else,
+    // keeps freed buffers. The chosen mutant is a static, and only its own build has it.
     let apart = [
         "base/src/sync/",
         "base/src/mutant.rs",
@@ -172,7 +171,7 @@ fn locks_and_atomics_come_from_one_place() {
         .map(|name| root.join(name.trim_start_matches("terrapin-")).join("src"))
         .collect();
     while let Some(folder) = folders.pop() {
-        // Tests of the system's own threads may use what they like.
+        // Tests of the system's own threads may use any of them.
         for entry in std::fs::read_dir(&folder).expect("a crate's source") {
             let path = entry.expect("an entry").path();
             if path.ends_with("tests.rs") || path.ends_with("tests") {

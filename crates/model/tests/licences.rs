@@ -1,11 +1,12 @@
-//! Every dependency has a permissive licence, also where `cargo deny` is not installed.
+//! Every dependency has a permissive licence. The test also works where `cargo deny` is not
+//! installed.
 
 use std::env::consts::ARCH;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// As in `deny.toml`.
+/// The same list as in `deny.toml`.
 const ALLOWED: [&str; 10] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -19,7 +20,7 @@ const ALLOWED: [&str; 10] = [
     "Zlib",
 ];
 
-/// Whether an expression of licences can be met by allowed ones. `/` is an older way to write OR.
+/// Whether allowed licences satisfy an expression. `/` is an older way to write OR.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ");
     let all_of = |all: &str| {
@@ -40,7 +41,7 @@ fn is_allowed(expression: &str) -> bool {
 fn every_dependency_has_a_permissive_licence() {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--offline", "--locked"])
-        // What other systems would need is not downloaded here.
+        // Dependencies for other systems are not downloaded here.
         .args(["--filter-platform", &format!("{ARCH}-unknown-linux-gnu")])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
@@ -60,7 +61,7 @@ fn every_dependency_has_a_permissive_licence() {
 }
 
 #[test]
-fn expressions_are_read_as_they_are_meant() {
+fn licence_expressions_are_parsed_as_meant() {
     for allowed in [
         "MIT",
         "MIT OR GPL-3.0",

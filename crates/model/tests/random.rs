@@ -1,4 +1,4 @@
-//! Random operations beside the oracle, under random options. More seeds: the example `hunt`.
+//! Random operations beside the oracle, under random options. The example `hunt` tries more seeds.
 
 use terrapin_model::random_run;
 

@@ -1,5 +1,4 @@
-//! Writes the corpus of the fuzz targets anew, from stores that this build makes:
-//! `fuzz/corpus/TARGET/NAME`.
+//! Writes a new corpus for the fuzz targets, from stores of this build: `fuzz/corpus/TARGET/NAME`.
 
 use std::fs;
 use std::io;
@@ -8,7 +7,7 @@ use prove::fuzz::seeds;
 use prove::fuzz::template::folder;
 
 fn main() -> io::Result<()> {
-    // The others are cut out of the stores, which lie there by then.
+    // The other inputs are cut out of these stores, which are written first.
     let stores = seeds::stores().map_err(io::Error::other)?;
     write("directory", stores)?;
     write("superblock", seeds::superblocks())?;

@@ -1,24 +1,24 @@
-//! Builds of their own: the same crates under other compiler flags, in target directories beside
-//! the usual one, whose tests are run as processes. Their output says how much they tried.
+//! Separate builds: the same crates under other compiler flags, in target directories beside the
+//! usual one. Their tests run as processes and report how much they tried.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::Find;
 
-/// A build of the workspace under flags of its own.
+/// A build of the workspace with its own flags.
 pub(crate) struct Build {
-    /// Of its target directory.
+    /// The name of its target directory.
     pub name: &'static str,
-    /// For the compiler, after those that the environment has.
+    /// Compiler flags, added to those of the environment.
     pub flags: &'static str,
-    /// Arguments of `cargo test` that say what is built: packages, targets, features.
+    /// Arguments of `cargo test` that choose what is built: packages, targets, features.
     pub what: &'static [&'static str],
     /// Environment of the build.
     pub environment: &'static [(&'static str, &'static str)],
 }
 
-/// What tests said, all that they printed.
+/// The result and output of tests.
 pub(crate) struct Said {
     /// Whether all passed.
     pub passed: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Said {
 }
 
 impl Build {
-    /// `cargo test` of it; arguments behind `--` are for the tests.
+    /// `cargo test` for this build; arguments after `--` go to the tests.
     fn cargo(&self) -> Command {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let target = std::env::var_os("CARGO_TARGET_DIR")
@@ -43,7 +43,7 @@ impl Build {
             .current_dir(root)
             .env("RUSTFLAGS", format!("{inherited} {}", self.flags))
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
-            // Fast to build; what they check by assertion, they check here too.
+            // Fast to build. What debug builds assert, these assert too.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
@@ -53,7 +53,7 @@ impl Build {
         command
     }
 
-    /// Builds the tests, and says where each is. Again is nothing.
+    /// Builds the tests and returns their paths. A second call returns at once.
     pub(crate) fn tests(&self) -> Result<Vec<PathBuf>, Find> {
         let mut command = self.cargo();
         command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
@@ -80,7 +80,7 @@ impl Build {
     }
 }
 
-/// Runs tests, and returns what they said.
+/// Runs tests and returns their output.
 pub(crate) fn run(command: &mut Command) -> Result<Said, Find> {
     let output = command.stdin(Stdio::null()).output()?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -91,7 +91,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Said, Find> {
     })
 }
 
-/// The last lines of a text, which say what went wrong.
+/// The last lines of a text, which hold the failure.
 pub(crate) fn last(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(60)..].join("\n")

@@ -1,10 +1,10 @@
-//! A layer is one way of looking for faults. Its units are numbered, and a number is all that a
-//! unit needs to be tried again.
+//! A layer is one way to look for faults. Its units are numbered, and the number alone repeats a
+//! unit.
 
 use std::fmt;
 use std::path::Path;
 
-/// A breach that a unit found: what was promised, what came instead, and how to see it again.
+/// A breach that a unit found: the promise, the result, and how to repeat it.
 #[derive(Clone, Debug)]
 pub struct Find(pub String);
 
@@ -20,31 +20,31 @@ impl<E: std::error::Error> From<E> for Find {
     }
 }
 
-/// How many units there are.
+/// The number of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
-    /// Without end: a unit's number is its seed.
+    /// Endless: a unit's number is its seed.
     Seeds,
-    /// So many, from 0. When all have been tried, the full amount is reached.
+    /// This many, from 0. The full amount is reached when all were tried.
     Fixed(u64),
 }
 
-/// One way of looking for faults.
+/// One way to look for faults.
 pub struct Layer {
-    /// What the command line and the ledger call it.
+    /// The name on the command line and in the ledger.
     pub name: &'static str,
-    /// What its units count, in the plural: `crash points`.
+    /// What units count, in the plural: `crash points`.
     pub counts: &'static str,
-    /// How many of them CI tries at least.
+    /// The least count in CI.
     pub ci: u64,
-    /// How many of them the full amount is at least.
+    /// The least count of the full amount.
     pub full: u64,
-    /// Of which there are so many.
+    /// How many units there are.
     pub units: Units,
-    /// Whether only one unit may run at a time in this process: because of global state, or of a
+    /// Whether only one unit may run at a time in this process, because of global state or a
     /// device.
     pub alone: bool,
-    /// Tries one unit and says how many it counted. It may use the directory, which is empty and
-    /// its own, for files.
+    /// Tries one unit and returns its count. It may put files into the empty directory, which is
+    /// its own.
     pub unit: fn(unit: u64, scratch: &Path) -> Result<u64, Find>,
 }

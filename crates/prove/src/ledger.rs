@@ -1,5 +1,5 @@
-//! The ledger: a committed table of what has been tried. A line is a run of consecutive units of
-//! one layer at one commit.
+//! The ledger: a committed table of the units tried. A line covers consecutive units of one layer
+//! at one commit.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,29 +7,29 @@ use std::{fs, io};
 
 const HEAD: &str = "layer\tcommit\tfirst\tlast\tcounted\tfinds\tseconds\n";
 
-/// Consecutive units of a layer that were tried at one commit.
+/// Consecutive units of a layer, tried at one commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The layer's name.
     pub layer: String,
-    /// What the engine was: a commit, with a `+` when the tree had changes beyond it.
+    /// The engine's commit, with a `+` if the tree had changes beyond it.
     pub commit: String,
     /// The first unit.
     pub first: u64,
     /// The last.
     pub last: u64,
-    /// What they counted.
+    /// Their counts.
     pub counted: u64,
-    /// How many of them found something.
+    /// The number of units with a find.
     pub finds: u64,
-    /// How long they took, wall time.
+    /// Seconds of wall time.
     pub seconds: f64,
 }
 
 /// The ledger, as its file has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
-    /// In the order in which they were tried.
+    /// In the order of the trials.
     pub entries: Vec<Entry>,
 }
 
@@ -46,34 +46,34 @@ impl Ledger {
         }
     }
 
-    /// Replaces the file as a whole.
+    /// Replaces the whole file.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let temporary = path.with_extension("tmp");
         fs::write(&temporary, self.text())?;
         fs::rename(&temporary, path)
     }
 
-    /// The first unit that a layer has not tried at this commit; without a commit, at any.
+    /// The first unit of a layer not tried at this commit; without a commit, at any.
     #[must_use]
     pub fn next(&self, layer: &str, commit: Option<&str>) -> u64 {
         let tried = self.of(layer, commit).map(|e| e.last + 1);
         tried.max().unwrap_or(0)
     }
 
-    /// What a layer has counted, at this commit or at any.
+    /// A layer's count, at this commit or at any.
     #[must_use]
     pub fn counted(&self, layer: &str, commit: Option<&str>) -> u64 {
         self.of(layer, commit).map(|e| e.counted).sum()
     }
 
-    /// How many units of a layer found something, at this commit or at any.
+    /// The number of a layer's units with a find, at this commit or at any.
     #[must_use]
     pub fn finds(&self, layer: &str, commit: Option<&str>) -> u64 {
         self.of(layer, commit).map(|e| e.finds).sum()
     }
 
-    /// The first unit of a layer that lies in a line with finds and in no later line without; none
-    /// if there is none.
+    /// The first unit of a layer in a line with finds and in no later line without; none if there
+    /// is none.
     #[must_use]
     pub fn unsettled(&self, layer: &str, commit: Option<&str>) -> Option<u64> {
         let entries: Vec<&Entry> = self.of(layer, commit).collect();
@@ -93,7 +93,7 @@ impl Ledger {
             .filter(move |e| e.layer == layer && commit.is_none_or(|c| e.commit == c))
     }
 
-    /// Enters what was tried; it lengthens the layer's last line when it continues it.
+    /// Enters a trial; it extends the layer's last line if it continues it.
     pub fn enter(&mut self, entry: Entry) {
         let last = self
             .entries
@@ -123,7 +123,7 @@ impl Ledger {
         text
     }
 
-    /// The number of the first bad line is the error.
+    /// The error is the number of the first bad line.
     fn parse(text: &str) -> Result<Self, usize> {
         let mut entries = Vec::new();
         for (number, line) in text.lines().enumerate().skip(1) {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_a_line_lengthens_it_and_what_does_not_begins_one() {
+    fn consecutive_units_extend_a_line_and_others_begin_one() {
         let mut ledger = Ledger::default();
         ledger.enter(entry("a", "c1", 0, 4));
         ledger.enter(entry("b", "c1", 0, 1));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_find_is_unsettled_until_its_line_was_tried_again_without_one() {
+    fn a_find_stays_open_until_its_line_was_repeated_without_one() {
         let with = |finds, commit, first, last| Entry {
             finds,
             ..entry("a", commit, first, last)

@@ -1,9 +1,9 @@
-//! Looks for breaches of what Terrapin promises (docs/DURABILITY.md), in layers from the simulated
+//! Looks for breaches of Terrapin's promises (docs/DURABILITY.md), in layers from the simulated
 //! disk to the real kernel.
 //!
-//! A [`Layer`] tries numbered units, each of which can be tried again by its number alone; the
-//! [`run`] goes through them, and the [`Ledger`] says what has been tried, at which commit, and
-//! what was found. docs/TESTING.md explains each layer.
+//! A [`Layer`] tries numbered units, and each can be repeated by its number. [`run`] goes through
+//! them. The [`Ledger`] records what was tried, at which commit, and what was found.
+//! docs/TESTING.md explains each layer.
 
 #![forbid(unsafe_code)]
 

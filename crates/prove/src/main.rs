@@ -1,6 +1,5 @@
-//! `cargo run --release -p prove`: tries what the ledger says is still missing from the full
-//! amounts, and enters it. `--ci` tries each layer's smaller amount, always the same units, and
-//! enters nothing.
+//! `cargo run --release -p prove`: tries what the ledger lacks of the full amounts, and enters it.
+//! `--ci` tries each layer's smaller amount, always the same units, and enters nothing.
 
 #![forbid(unsafe_code)]
 
@@ -12,32 +11,32 @@ use std::{env, thread};
 use clap::Parser;
 use prove::{Amount, Entry, Layer, Ledger, Summary, Units, layers, run};
 
-/// Looks for breaches of what Terrapin promises, and keeps a ledger.
+/// Looks for breaches of Terrapin's promises, and keeps a ledger.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// Try CI's amounts, from the first unit, and enter nothing
     #[arg(long, conflicts_with_all = ["minutes", "fresh"])]
     ci: bool,
-    /// Go on with new seeds for so long, shared among the layers
+    /// Try new seeds for this long, shared among the layers
     #[arg(long, value_parser = minutes, allow_hyphen_values = true)]
     minutes: Option<Duration>,
     /// Only this layer; may be given several times
     #[arg(long = "layer", value_name = "NAME")]
     only: Vec<String>,
-    /// All but this layer; may be given several times
+    /// All layers but this one; may be given several times
     #[arg(long = "without", value_name = "NAME")]
     without: Vec<String>,
     /// Try this one unit of the one layer, and enter nothing
     #[arg(long)]
     unit: Option<u64>,
-    /// Count only what was tried with the engine as it is now
+    /// Count only units tried with the current engine
     #[arg(long)]
     fresh: bool,
-    /// List the layers, their amounts, and what the ledger has of them
+    /// List the layers, their amounts, and the ledger's entries for them
     #[arg(long)]
     list: bool,
-    /// Units to try at once; at first as many as there are cores
+    /// Units to try at once [default: the number of cores]
     #[arg(long)]
     threads: Option<usize>,
     /// The ledger's file
@@ -51,7 +50,7 @@ struct Arguments {
 /// The longest time: a year.
 const MINUTES_MAX: f64 = 525_600.0;
 
-/// More than no minutes, and not more than [`MINUTES_MAX`].
+/// Above no minutes, and at most [`MINUTES_MAX`].
 fn minutes(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(minutes) if minutes > 0.0 && minutes <= MINUTES_MAX => {
@@ -91,7 +90,7 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         list(&chosen, &ledger, counted_at);
         return Ok(true);
     }
-    // A directory of its own, since it is removed at the end.
+    // A separate directory, since it is removed at the end.
     let scratch = arguments
         .scratch
         .clone()
@@ -131,7 +130,7 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         }
     }
     let _ = std::fs::remove_dir_all(&scratch);
-    // Said again last, as what is kept of a long run's output may be its end alone.
+    // Print it again last, since only the end of a long output may be kept.
     for (name, (unit, find)) in &found {
         println!("FIND {name} {unit}: {find}");
     }
@@ -158,7 +157,7 @@ fn choose(arguments: &Arguments) -> Result<Vec<Layer>, String> {
     Ok(chosen)
 }
 
-/// What is to be tried of a layer; none when nothing is.
+/// What to try of a layer; none for nothing.
 fn amount(
     arguments: &Arguments,
     layer: &Layer,
@@ -175,10 +174,10 @@ fn amount(
         });
     }
     let first = match layer.units {
-        // A seed never tried is worth more than one tried at another commit.
+        // A new seed is worth more than one that was tried at another commit.
         Units::Seeds => ledger.next(layer.name, None),
         Units::Fixed(count) => match ledger.next(layer.name, counted_at) {
-            // All were tried: what found something is tried again until it does not.
+            // All were tried: units with finds are repeated until they have none.
             next if next >= count => ledger.unsettled(layer.name, counted_at).unwrap_or(next),
             next => next,
         },
@@ -275,7 +274,7 @@ fn list(chosen: &[Layer], ledger: &Ledger, counted_at: Option<&str>) {
     }
 }
 
-/// The last commit that changed what is proven, with a `+` when the tree has changes beyond it.
+/// The last commit that changed the tested code, with a `+` if the tree has changes beyond it.
 fn engine_commit() -> String {
     let git = |arguments: &[&str]| {
         let paths = ["--", ".", ":!prove", ":!cli", ":!bench"];

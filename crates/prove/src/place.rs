@@ -1,7 +1,7 @@
-//! Whether an error of damage says where: which file, page or place in the log. Who has to mend a
-//! store, or to say what is lost, needs that first.
+//! Whether an error of damage names a file, page or place in the log. A person who repairs a store,
+//! or must say what is lost, needs that first.
 
-/// What an error's context may name a place by.
+/// The names that an error's context may give a place.
 const KEYS: [&str; 6] = [
     "file",
     "directory",
@@ -11,7 +11,7 @@ const KEYS: [&str; 6] = [
     "slot 0",
 ];
 
-/// Whether the text of an error names a place in its context.
+/// Whether an error's text names a place in its context.
 #[must_use]
 pub fn names_a_place(text: &str) -> bool {
     KEYS.iter().any(|key| {
@@ -31,7 +31,7 @@ mod tests {
     use terrapin::{Error, ErrorKind};
 
     #[test]
-    fn a_place_is_told_from_a_size() {
+    fn a_place_is_distinguished_from_a_size() {
         let error = Error::new(ErrorKind::Corrupt, "a page of a file");
         assert!(!names_a_place(&error.to_string()));
         let sized = error

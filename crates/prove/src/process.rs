@@ -1,4 +1,4 @@
-//! A process on a simulated disk, for checks that open, kill and open again.
+//! A process on a simulated disk, for checks that open, kill and reopen.
 
 use terrapin::{Database, Options};
 use terrapin_base::{Env, Sim};

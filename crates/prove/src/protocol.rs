@@ -1,17 +1,16 @@
-//! Watches a simulated disk and asserts, on every write, what keeps a database whole at a power
-//! cut:
+//! Watches a simulated disk and asserts on every write what keeps a database whole at a power cut:
 //!
-//! - D1: no page that a superblock reaches, of either slot, is overwritten, punched, cut off or
-//!   removed, as long as a power cut could leave that superblock in its slot.
-//! - D2: a slot is written when the pages that it reaches are durable, and the log too, through
-//!   everything that its trees hold; and never while the other slot is on its way. What a
-//!   checkpoint frees is still reached from the slot that was not synced, so D1 keeps it until both
-//!   are.
-//! - D3: no segment of the log goes that one of these superblocks needs.
+//! - D1: no page is overwritten, punched, truncated or removed that a superblock of either slot
+//!   reaches, as long as a power cut could leave that superblock.
+//! - D2: a slot is written after the pages that it reaches are durable, with the log through
+//!   everything that its trees hold; and never while the other slot is in progress. Pages that a
+//!   checkpoint frees are still reached from the slot that was not synced, so D1 protects them
+//!   until both are.
+//! - D3: no log segment goes that one of these superblocks needs.
 //!
-//! It asks the medium what is durable, so it holds across crashes, and whoever writes: a running
-//! database, or a recovery. A tree is walked once for each superblock; a write is then looked up
-//! among the ranges that they reach.
+//! It asks the medium what is durable, so it holds across crashes and for every writer, a running
+//! database or a recovery. It walks a tree once for each superblock, and looks up each write in the
+//! ranges that they reach.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +25,7 @@ use crate::Find;
 
 /// Calls that a find shows.
 const SHOWN: usize = 12;
-/// Bytes of a slot that mean something.
+/// Bytes of a slot that have a meaning.
 const SECTOR: usize = 512;
 const RING: &str = "ring";
 const SEGMENT_PREFIX: &str = "log-";
@@ -57,7 +56,7 @@ impl Protocol {
         }
     }
 
-    /// How many changes of the disk were checked.
+    /// The number of checked changes of the disk.
     ///
     /// # Errors
     ///
@@ -78,9 +77,9 @@ fn lock(checker: &Mutex<Checker>) -> MutexGuard<'_, Checker> {
 /// The used sector of a slot.
 type Sector = [u8; SECTOR];
 
-/// What a slot holds, and what a power cut may leave there.
+/// The content of a slot, and what a power cut may leave there.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Slot {
+struct SlotContent {
     current: Option<Sector>,
     durable: Option<Sector>,
 }
@@ -88,18 +87,18 @@ struct Slot {
 /// A superblock that was seen.
 #[derive(Default)]
 struct Root {
-    /// None when the slot is torn, or was never written.
+    /// None if the slot is torn or was never written.
     reach: Option<Arc<Reach>>,
-    /// Whether it was seen to be written after all that it reaches.
+    /// Whether it was written after everything that it reaches.
     in_order: bool,
 }
 
 #[derive(Default)]
 struct Checker {
     life: Option<u64>,
-    slots: [Slot; SLOTS],
+    slots: [SlotContent; SLOTS],
     roots: BTreeMap<Sector, Root>,
-    /// What is reached, ascending and apart.
+    /// The reached ranges, ascending and disjoint.
     reached: Vec<Range>,
     checked: u64,
     last: VecDeque<String>,
@@ -113,7 +112,7 @@ struct Range {
     generation: u64,
 }
 
-/// What is wrong with a call.
+/// The fault of a call.
 type Breach = String;
 
 impl Checker {
@@ -135,7 +134,8 @@ impl Checker {
         }
     }
 
-    /// Keeps the last calls, for a find to show; stores into the ring are too many to be of use.
+    /// Keeps the last calls for a find to show, without stores into the ring, which are too many to
+    /// help.
     fn note(&mut self, call: &Call<'_>) {
         if call.op != Op::RingWrite {
             self.last.push_back(call.to_string());
@@ -175,7 +175,7 @@ impl Checker {
         }
     }
 
-    /// No superblock, nor what one reaches, lies in the range.
+    /// Checks that no superblock, and no page that one reaches, is in the range.
     fn is_free(&self, start: u64, end: u64, what: &str) -> Result<(), Breach> {
         if start < PAGES_START && self.roots.values().any(|root| root.reach.is_some()) {
             return Err(format!("a superblock is {what} (D1)"));
@@ -205,9 +205,9 @@ impl Checker {
         }
     }
 
-    /// Looks what the slots hold and may hold, and walks the trees of superblocks that are new.
+    /// Reads what the slots hold and may hold, and walks the trees of new superblocks.
     fn refresh(&mut self, probe: &Probe<'_>) -> Result<(), Breach> {
-        let mut slots = [Slot::default(); SLOTS];
+        let mut slots = [SlotContent::default(); SLOTS];
         for (slot, at) in slots.iter_mut().zip((0..).step_by(SLOT_BYTES as usize)) {
             let mut sector = [0; SECTOR];
             slot.current = probe.read(DATA_FILE, at, &mut sector).then_some(sector);
@@ -229,7 +229,7 @@ impl Checker {
                 None => Root {
                     reach: walk(probe, &sector)
                         .map_err(|error| {
-                            format!("a superblock leads to what is no sound tree (D1): {error}")
+                            format!("a superblock reaches an unsound tree (D1): {error}")
                         })?
                         .map(Arc::new),
                     in_order: false,
@@ -249,7 +249,7 @@ impl Checker {
                 .get(sector)
                 .is_some_and(|root| root.reach.is_some())
         };
-        // As long as no slot is durable there is no database.
+        // Before a slot is durable there is no database.
         let exists = (self.slots.iter()).any(|slot| slot.durable.as_ref().is_some_and(is_root));
         let on_its_way =
             |slot: &usize| *slot != written && !probe.is_durable(DATA_FILE, slot_range(*slot));
@@ -277,11 +277,11 @@ impl Checker {
             ));
         }
         if reach.has_log {
-            // What a power cut leaves of the segments alone must reach through everything that the
+            // The segments that a power cut leaves must alone reach through everything that the
             // trees hold.
             let fork = probe.fork();
             fork.crash_power(CrashMode::LoseUnsynced);
-            // A log that was closed needs no ring.
+            // A closed log needs no ring.
             let empty = probe.bytes(RING).map(|bytes| empty_ring(&fork, bytes));
             let empty = empty.unwrap_or(Ok(()));
             let held = empty.and_then(|()| holds_log(&fork, &reach, reach.log_through));
@@ -295,7 +295,7 @@ impl Checker {
         Ok(())
     }
 
-    /// D3, once a segment is gone, or shorter.
+    /// D3, once a segment is gone or shorter.
     fn log_is_there(&self, probe: &Probe<'_>) -> Result<(), Breach> {
         for root in self.roots.values() {
             let Some(reach) = root.reach.as_ref().filter(|reach| reach.has_log) else {
@@ -320,12 +320,12 @@ fn open_for_writing(disk: &SimDisk, name: &str) -> Result<Arc<dyn File>, Error> 
     disk.handle().open(name, options)
 }
 
-/// Takes away what the kernel's writeback has left of the ring.
+/// Removes what the kernel's writeback has left of the ring.
 fn empty_ring(disk: &SimDisk, bytes: u64) -> Result<(), Error> {
     open_for_writing(disk, RING)?.punch_hole(0, bytes)
 }
 
-/// What the tree of one superblock reaches: as if it stood alone on the disk.
+/// The ranges of one superblock's tree, as if it were alone on the disk.
 fn walk(probe: &Probe<'_>, sector: &Sector) -> Result<Option<Reach>, Error> {
     let fork = probe.fork();
     let file = open_for_writing(&fork, DATA_FILE)?;
@@ -342,7 +342,7 @@ fn holds_log(disk: &SimDisk, reach: &Reach, from: terrapin::Lsn) -> Result<(), E
     log_end_on(&env, &disk.handle(), reach, from).map(drop)
 }
 
-/// The ranges that any of these reach, ascending, overlapping ones put together.
+/// The union of ranges, ascending.
 fn merged<'a>(all: impl Iterator<Item = &'a Reach>) -> Vec<Range> {
     let mut ranges: Vec<Range> = all
         .flat_map(|reach| {

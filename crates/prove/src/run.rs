@@ -1,7 +1,6 @@
 //! Goes through a layer's units until an amount or a time is reached, on as many threads as the
-//! machine has, and enters what was tried. A unit that panics is a find. What was tried without a
-//! gap is entered as it ends, so that a stopped run loses little, and at the end, also where that
-//! is an error.
+//! machine has, and enters the results. A panic is a find. Results without a gap are entered as
+//! they end, so a stopped run loses little. They are entered at the end too, even after an error.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,24 +18,24 @@ use crate::layer::{Find, Layer, Units};
 pub struct Amount {
     /// The first unit.
     pub first: u64,
-    /// So many units at most.
+    /// The most units.
     pub units: u64,
-    /// Until so many are counted.
+    /// Until this count.
     pub counted: u64,
-    /// Or so long.
+    /// Or for this long.
     pub time: Option<Duration>,
 }
 
-/// What was tried.
+/// The trials.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// The first unit.
     pub first: u64,
-    /// Units that were tried from there without a gap.
+    /// Units tried from there without a gap.
     pub units: u64,
-    /// What they counted.
+    /// Their counts.
     pub counted: u64,
-    /// Units that found something, and what.
+    /// Units with finds, and the finds.
     pub finds: Vec<(u64, Find)>,
     /// Wall time.
     pub seconds: f64,
@@ -46,16 +45,16 @@ struct State {
     next: u64,
     /// Of all that ended.
     counted: u64,
-    /// Ended, but not all before them have.
+    /// Ended, with a gap before them.
     ended: BTreeMap<u64, Result<u64, Find>>,
     summary: Summary,
     entered_s: f64,
-    /// A worker could not go on: what the others try beyond would not be entered.
+    /// A worker failed: trials of the others beyond its unit would not be entered.
     failed: bool,
 }
 
-/// Tries units of a layer. `enter` gets what has been tried since it was last called, every few
-/// seconds and at the end.
+/// Tries units of a layer. `enter` gets the results since its last call, every few seconds and at
+/// the end.
 pub fn run(
     layer: &Layer,
     amount: Amount,
@@ -140,7 +139,7 @@ pub fn run(
     Ok(total)
 }
 
-/// Moves what has ended without a gap into the summaries.
+/// Moves results without a gap into the summaries.
 fn settle(state: &mut State, total: &Mutex<Summary>) -> bool {
     let mut total = lock(total);
     while let Some(outcome) = state.ended.remove(&(total.first + total.units)) {
@@ -174,7 +173,7 @@ fn guarded(layer: &Layer, unit: u64, directory: &Path) -> Result<u64, Find> {
     caught(|| (layer.unit)(unit, directory).map_err(|find| find.0)).map_err(Find)
 }
 
-/// A panic is a message like any other.
+/// The message of a panic.
 pub(crate) fn caught<R>(run: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -213,8 +212,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_tried_before_a_worker_failed_is_entered() {
-        /// The third unit takes away what the fourth needs: a place for its files.
+    fn units_tried_before_a_workers_failure_are_entered() {
+        /// The third unit removes the directory that the fourth needs.
         fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
             let parent = scratch.parent().ok_or_else(|| Find("no parent".into()))?;
             if unit == 2 {

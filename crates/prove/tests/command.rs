@@ -1,4 +1,4 @@
-//! The command refuses what makes no sense in one line, and lists what the ledger has.
+//! The command refuses nonsense in one line, and lists the ledger's entries.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ fn prove(arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-/// What a refusal says.
+/// The text of a refusal.
 fn refused(arguments: &[&str]) -> String {
     let output = prove(arguments);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -19,7 +19,7 @@ fn refused(arguments: &[&str]) -> String {
     said
 }
 
-/// A layer that has so many units and no more.
+/// A layer with a fixed number of units.
 fn fixed() -> (Layer, u64) {
     let found = layers().into_iter().find_map(|layer| match layer.units {
         Units::Fixed(count) => Some((layer, count)),
@@ -29,7 +29,7 @@ fn fixed() -> (Layer, u64) {
 }
 
 #[test]
-fn command_lines_that_make_no_sense_are_refused() {
+fn wrong_command_lines_are_refused() {
     for minutes in ["-1", "0", "NaN", "inf", "1e300", "soon"] {
         let said = refused(&["--minutes", minutes]);
         assert!(said.contains("minutes are a number"), "{minutes}: {said}");
@@ -45,7 +45,7 @@ fn command_lines_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn the_list_tells_finds() {
+fn the_list_shows_finds() {
     let (layer, count) = fixed();
     let name = format!("prove-ledger-{}.tsv", std::process::id());
     let ledger: PathBuf = std::env::temp_dir().join(name);

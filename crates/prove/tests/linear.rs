@@ -1,4 +1,4 @@
-//! The judge of histories knows right from wrong, and the layer's units run as they do in CI, child
+//! The judge of histories knows right from wrong, and the layer's units run as in CI, child
 //! processes included.
 
 use std::fs;

@@ -1,5 +1,4 @@
-//! The protocol's checker sees every order broken that it watches over, and none in runs of the
-//! engine as it is.
+//! The protocol's checker notices every broken order, and none in runs of the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use terrapin_disk::{Disk, File, FileThrough, FilesThrough, OpenOptions, SimDisk}
 use terrapin_model::{crash_run_on, random_run_on};
 use terrapin_pages::{PAGES_START, SLOT_BYTES};
 
-/// Says it synced when it did not, once it began to cheat.
+/// A disk that reports a sync without one, once it began to cheat.
 struct CheatFile {
     file: Arc<dyn File>,
     cheats: Arc<AtomicBool>,
@@ -48,7 +47,7 @@ fn fill(database: &Database) {
     }
 }
 
-/// A disk with a checkpointed database on it that is closed.
+/// A disk with a closed, checkpointed database.
 fn stored() -> SimDisk {
     let medium = SimDisk::new(1);
     let database = open(medium.handle());
@@ -57,7 +56,7 @@ fn stored() -> SimDisk {
     medium
 }
 
-/// What the checker says of a change of the data file by hand.
+/// The checker's result for a manual change of the data file.
 fn tampered(change: impl Fn(&dyn File)) -> String {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
@@ -70,7 +69,7 @@ fn tampered(change: impl Fn(&dyn File)) -> String {
     told(&protocol)
 }
 
-/// The breach that was found; empty when there is none.
+/// The breach found; empty without one.
 fn told(protocol: &Protocol) -> String {
     match protocol.check() {
         Ok(_) => String::new(),
@@ -79,7 +78,7 @@ fn told(protocol: &Protocol) -> String {
 }
 
 #[test]
-fn the_engine_as_it_is_breaks_no_order() {
+fn runs_of_the_engine_break_no_order() {
     let mut checked = 0;
     for seed in 0..12 {
         let disk = SimDisk::new(seed);
@@ -91,7 +90,7 @@ fn the_engine_as_it_is_breaks_no_order() {
 }
 
 #[test]
-fn nor_do_crashes_and_recoveries() {
+fn crashes_and_recoveries_break_no_order() {
     let mut checked = 0;
     for seed in 0..24 {
         let disk = SimDisk::new(seed);
@@ -103,7 +102,7 @@ fn nor_do_crashes_and_recoveries() {
 }
 
 #[test]
-fn a_page_that_is_reached_is_not_overwritten_punched_or_cut_off() {
+fn a_reached_page_is_not_overwritten_punched_or_truncated() {
     let page = reach_on(stored().handle()).unwrap().unwrap().extents[0].start;
     let overwritten = tampered(|file| file.write_at(&[0; 512], page).unwrap());
     assert!(overwritten.contains("overwritten"), "{overwritten}");
@@ -120,7 +119,7 @@ fn a_page_that_is_reached_is_not_overwritten_punched_or_cut_off() {
 }
 
 #[test]
-fn what_nothing_reaches_may_be_written_and_cut_off() {
+fn unreached_space_may_be_written_and_truncated() {
     let told = tampered(|file| {
         let end = file.bytes().unwrap();
         file.allocate(end, 8192).unwrap();
@@ -132,7 +131,7 @@ fn what_nothing_reaches_may_be_written_and_cut_off() {
 }
 
 #[test]
-fn the_data_file_stays() {
+fn the_data_file_is_not_removed() {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
     medium.handle().rename("ring", "data").unwrap();
@@ -141,7 +140,7 @@ fn the_data_file_stays() {
 }
 
 #[test]
-fn slots_are_not_both_on_their_way() {
+fn both_slots_are_never_in_progress_at_once() {
     let told = tampered(|file| {
         let mut slot = vec![0; SLOT_BYTES as usize];
         file.read_at(&mut slot, 0).unwrap();
@@ -152,7 +151,7 @@ fn slots_are_not_both_on_their_way() {
     assert!(told.contains("while the other is not durable"), "{told}");
 }
 
-/// What the checker says of a checkpoint on a disk that skips the syncs of some files.
+/// The checker's result for a checkpoint on a disk that skips the syncs of some files.
 fn cheated(skips: fn(&str) -> bool) -> String {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
@@ -183,7 +182,7 @@ fn a_slot_waits_for_its_pages_and_for_the_log() {
 }
 
 #[test]
-fn a_segment_that_is_needed_stays() {
+fn a_needed_segment_is_not_removed() {
     let medium = stored();
     let protocol = Protocol::watch(&medium);
     let disk = medium.handle();
@@ -195,7 +194,7 @@ fn a_segment_that_is_needed_stays() {
 }
 
 #[test]
-fn a_tree_that_is_not_sound_is_told() {
+fn an_unsound_tree_is_reported() {
     let medium = stored();
     let content = medium.content("data").unwrap();
     for at in (PAGES_START..content.len() as u64).step_by(512) {
@@ -204,11 +203,11 @@ fn a_tree_that_is_not_sound_is_told() {
     let protocol = Protocol::watch(&medium);
     medium.handle().list().unwrap();
     let told = told(&protocol);
-    assert!(told.contains("no sound tree"), "{told}");
+    assert!(told.contains("unsound tree"), "{told}");
 }
 
 #[test]
-fn a_watched_run_is_the_run_that_it_is_unwatched() {
+fn watching_a_run_does_not_change_it() {
     let run = |watched: bool| {
         let disk = SimDisk::new(3);
         let protocol = watched.then(|| Protocol::watch(&disk));

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A key's *home* bucket follows from its hash h (64 bits, of which the first choose the bucket):
-//! home = h · n / 2⁶⁴ of n buckets. The fingerprint has the bits of h from position `skip` on, where
-//! 2^skip < n ≤ 2^(skip + 1). So home and fingerprint together name the first bits of h exactly,
-//! and an entry finds its bucket among another number of buckets without its key. Each doubling of
-//! n takes the first bit of a fingerprint and adds none: the lowest bit that is set ends it, and is
-//! no part of it (InfiniFilter, SIGMOD '23, §3).
+//! home = h · n / 2⁶⁴ of n buckets. The fingerprint has the bits of h from position `skip` on,
+//! where 2^skip < n ≤ 2^(skip + 1). So home and fingerprint together name the first bits of h
+//! exactly, and an entry finds its bucket among another number of buckets without its key. Each
+//! doubling of n takes the first bit of a fingerprint and adds none: the lowest bit that is set
+//! ends it, and is no part of it (InfiniFilter, SIGMOD '23, §3).
 
 /// Bits of the fingerprint's field, its end included.
 const FIELD_BITS: u32 = 15;

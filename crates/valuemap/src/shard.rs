@@ -2,8 +2,9 @@
 //! the shard holds its lock.
 //!
 //! A shard grows and shrinks by moving all entries into the other array and then naming that array.
-//! The old array is given back to the system and reads as zeros from then on. A reader that is still
-//! there misses its key, which is allowed, or finds another key's entry, which is allowed too.
+//! The old array is given back to the system and reads as zeros from then on. A reader that is
+//! still there misses its key, which is allowed, or finds another key's entry, which is allowed
+//! too.
 
 use terrapin_base::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use terrapin_disk::Words;
@@ -18,8 +19,8 @@ pub(crate) const BUCKETS_STEP: u64 = (Words::IN_PAGE / SLOTS) as u64;
 pub(crate) const BUCKET_BYTES: u64 = (SLOTS * 8) as u64;
 /// A shard grows when so much of it is taken.
 const FULL_PERCENT: u64 = 92;
-/// A key goes to its home if so many slots are vacant there, and else to the emptier bucket. Reads of
-/// a key at home need no second cache line.
+/// A key goes to its home if so many slots are vacant there, and else to the emptier bucket. Reads
+/// of a key at home need no second cache line.
 const ROOM_AT_HOME: usize = 3;
 /// It grows by this part (1/n) of itself.
 const GROWTH_PART: u64 = 8;
@@ -228,8 +229,8 @@ impl<'a> Locked<'a> {
             .next()
     }
 
-    /// Moves an entry of a full bucket to the other of its two, and returns its slot, which is to be
-    /// overwritten. A reader in between finds the entry in both.
+    /// Moves an entry of a full bucket to the other of its two, and returns its slot, which is to
+    /// be overwritten. A reader in between finds the entry in both.
     fn free_one(&self, geometry: Geometry, array: usize, bucket: u64) -> Option<&'a AtomicU64> {
         let words = self.shard.bucket(self.arrays, array, bucket);
         words.iter().find(|word| {

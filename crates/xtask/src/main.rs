@@ -1,5 +1,5 @@
 //! `cargo xtask check`: every check that needs no root, one after the other. It stops at the first
-//! that fails. `.ci/run` runs these and, as root, the layers of proof.
+//! failure. `.ci/run` runs these and, as root, the layers of proof.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 struct Check {
     name: &'static str,
     arguments: &'static [&'static str],
-    /// Warnings of rustdoc are errors.
+    /// Whether rustdoc's warnings are errors.
     is_documentation: bool,
 }
 
@@ -85,8 +85,8 @@ fn check_all() -> ExitCode {
     licences()
 }
 
-/// Licences and advisories, by `cargo deny`, which is not built here. A test holds the licences
-/// also where it is missing (`crates/model/tests/licences.rs`).
+/// Licences and advisories by `cargo deny`, which is not built here. Without it,
+/// `crates/model/tests/licences.rs` still checks the licences.
 fn licences() -> ExitCode {
     let mut version = cargo(&["deny", "--version"]);
     let is_installed = version.output().is_ok_and(|output| output.status.success());

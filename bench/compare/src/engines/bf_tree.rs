@@ -1,10 +1,10 @@
-//! bf-tree, without a log: its log makes every write wait for a flush, and has no mode that does
-//! not. It has no checkpoint either, but for snapshots of everything. So nothing that it was given
-//! is durable, its write amplification counts what its buffer evicted only, and tables mark it.
+//! bf-tree, without a log: its log waits for a flush at every write, and has no other mode. Its
+//! only checkpoints are snapshots of everything. So nothing in it is durable, and its write
+//! amplification counts evictions from its buffer only. Tables mark it.
 //!
-//! It is told how large records are. Its buffer takes a power of two: the largest that fits the
-//! memory. Inner nodes and the table of pages lie beside it. Pages are written and read through the
-//! page cache, as by default, which makes use of what the buffer leaves of the memory.
+//! It is told the size of records. Its buffer is the largest power of two that fits the memory;
+//! inner nodes and the page table come on top. Pages go through the page cache, as by default,
+//! which uses the memory that the buffer leaves.
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use terrapin_base::{Error, Result};

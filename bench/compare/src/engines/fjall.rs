@@ -1,10 +1,11 @@
 //! fjall: leveled compaction, its default filters (10 bits, more for the newest level), no
-//! compression, 2 worker threads. It has no direct I/O. Its cache gets a quarter of the memory, as
-//! its documentation advises, or three quarters where all data fits; memtables an eighth each, of
-//! which up to four wait for their flushes beside the one that is written, and no option bounds
-//! their sum; the page cache what is left. It was killed with a small memory, and is let have 96
-//! MiB more besides. Its journal goes to the page cache with each write, as by default, and is not
-//! synced.
+//! compression, 2 worker threads, no direct I/O.
+//!
+//! Its cache gets a quarter of the memory, as its documentation advises, or three quarters if all
+//! data fits. Memtables get an eighth each; up to four wait for their flushes beside the active
+//! one, and no option bounds their sum. The page cache gets the rest. With a small memory it was
+//! killed at its limit, so it may have 96 MiB more. Its journal goes to the page cache with each
+//! write, as by default, and is not synced.
 
 use std::time::Duration;
 
@@ -28,9 +29,10 @@ pub(super) const ENGINE: Engine = Engine {
     run,
 };
 
-/// It has no call that waits for compactions: idle for so many looks in a row counts as done.
+/// fjall has no call that waits for compactions. It counts as done when it was idle in this many
+/// checks in a row.
 const IDLE_LOOKS: u32 = 5;
-/// Time between two looks.
+/// Time between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 fn run(job: &Job) -> Result<()> {

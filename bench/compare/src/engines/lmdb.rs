@@ -1,13 +1,13 @@
-//! LMDB, through heed, as fast as it goes without giving up what a process's death may not take:
+//! LMDB, through heed, as fast as it runs while its writes survive the death of the process:
 //!
-//! * the file is mapped for writing and not synced at commits (`MDB_WRITEMAP`, `MDB_NOSYNC`): a
-//!   commit is a few stores into the page cache, and survives the process. There is no log, nor
-//!   need of one for that; after a power cut the file may be damaged. Its manual says that a
-//!   writable map is slower for data larger than memory; here a load was a tenth faster with it all
-//!   the same;
-//! * no read-ahead (`MDB_NORDAHEAD`), as its documentation advises for data larger than memory;
-//! * each write is a transaction, each read and each scan too. Its cache is the page cache, which
-//!   its control group bounds.
+//! * The file is mapped for writing and not synced at commits (`MDB_WRITEMAP`, `MDB_NOSYNC`). A
+//!   commit is a few stores into the page cache and survives the process, without a log. A power
+//!   cut may damage the file. LMDB's manual says that a writable map is slower for data larger than
+//!   memory; here a load was a tenth faster with it.
+//! * There is no read-ahead (`MDB_NORDAHEAD`), as its documentation advises for data larger than
+//!   memory.
+//! * Each write, read and scan is a transaction. Its cache is the page cache, which its control
+//!   group bounds.
 
 #![allow(unsafe_code)] // heed opens its environments so
 
@@ -38,7 +38,7 @@ fn run(job: &Job) -> Result<()> {
     // Address space only. Pages of half-filled leaves, and those freed but not yet used again.
     options.map_size((job.plan.data_bytes() * 8).next_multiple_of(1 << 20) as usize + (1 << 30));
     let flags = EnvFlags::WRITE_MAP | EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD;
-    // SAFETY: nobody else opens this directory, which was made for this process; and what these
+    // SAFETY: no other process opens this directory, which was made for this one. What these
     // flags risk, a file that a power cut leaves damaged, is never read again.
     let env = unsafe { options.flags(flags).open(&job.directory) }.map_err(foreign)?;
     let txn = env.write_txn().map_err(foreign)?;

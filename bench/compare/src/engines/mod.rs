@@ -1,5 +1,4 @@
-//! The engines, each an adapter of a file. An adapter's head says with which options it runs, and
-//! why.
+//! The engines, one adapter per file. An adapter's head states its options and the reasons.
 
 #[cfg(feature = "bf-tree")]
 mod bf_tree;
@@ -27,22 +26,22 @@ const LOCK: &str = include_str!("../../Cargo.lock");
 
 /// An engine that can be run.
 pub struct Engine {
-    /// As on the command line and in tables.
+    /// The name on the command line and in tables.
     pub name: &'static str,
-    /// The packages whose versions say what was measured.
+    /// The packages whose versions identify what was measured.
     packages: &'static [&'static str],
     /// Whether it runs with a log.
     pub logged: bool,
-    /// How it keeps to its memory.
+    /// How its memory is bounded.
     pub memory: MemoryKind,
-    /// What its process may have beyond others' limit, since it cannot be held to that: its peak in
-    /// the tables tells.
+    /// Bytes its process may have beyond the limit of others, since its memory cannot be bounded.
+    /// Its peak is in the tables.
     pub overhead_bytes: u64,
     /// Whether it is too slow for the full size.
     pub small_only: bool,
     /// How it writes and reads, in a few words.
     pub how: &'static str,
-    /// Does a job, in this process.
+    /// Does a job in this process.
     pub run: fn(&Job) -> Result<()>,
 }
 
@@ -83,7 +82,7 @@ impl Engine {
     }
 }
 
-/// The engine of a name.
+/// The engine with a name.
 pub fn find(name: &str) -> Result<&'static Engine> {
     ENGINES
         .iter()
@@ -93,8 +92,7 @@ pub fn find(name: &str) -> Result<&'static Engine> {
         })
 }
 
-/// What `malloc` is in this process, for all engines: RocksDB's jemalloc takes its place
-/// everywhere.
+/// The process's `malloc`, for all engines: RocksDB's jemalloc replaces it everywhere.
 pub fn allocator() -> String {
     if cfg!(feature = "rocksdb") {
         format!("jemalloc ({})", locked("tikv-jemalloc-sys"))
@@ -108,12 +106,12 @@ fn locked(package: &str) -> &'static str {
     let mut lines = LOCK.lines().skip_while(|line| *line != name);
     lines
         .find_map(|line| line.strip_prefix("version = \""))
-        // Without the commit that some versions carry behind them.
+        // Without the commit that some versions have at their end.
         .and_then(|rest| rest.trim_end_matches('"').split("-0-g").next())
         .unwrap_or("unknown")
 }
 
-/// An engine's error as one of ours.
+/// Converts an engine's error.
 #[allow(dead_code)] // a build with Terrapin alone has no other engine's errors
 fn foreign(error: impl Display) -> Error {
     Error::new(ErrorKind::Io, error.to_string())

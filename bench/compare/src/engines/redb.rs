@@ -1,9 +1,10 @@
 //! redb. It has no log, and a commit either syncs or is lost with the process. Writes here are
-//! transactions that do not sync (`Durability::None`), and at least once a second one that does,
-//! without which the file would grow with every write. All of the memory is its cache, or half of
-//! it with everything in memory, where it was killed at its limit: its file goes through the page
-//! cache besides. Its process is let have 32 MiB more than others: with a small memory it was
-//! killed in its load.
+//! transactions that do not sync (`Durability::None`). Once a second one syncs, or the file would
+//! grow with every write.
+//!
+//! Its cache gets all of the memory, or half with everything in memory, where it was killed at its
+//! limit: its file also goes through the page cache. Its process may have 32 MiB more than others,
+//! since it was killed in a load with a small memory.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ impl RedbStore {
         txn.commit().map_err(foreign)
     }
 
-    /// Whether the next commit is one that syncs.
+    /// Whether the next commit syncs.
     fn due(&self) -> Result<bool> {
         let mut synced = self
             .synced

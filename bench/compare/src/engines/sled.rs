@@ -1,6 +1,6 @@
-//! sled: its mode for throughput, no compression, synced every 100 ms as Terrapin is. It takes far
-//! more memory than its cache is told to: the cache gets a quarter of the memory, and the process
-//! is let have 256 MiB more than others.
+//! sled: its throughput mode, no compression, synced every 100 ms as Terrapin is. It takes far more
+//! memory than its cache setting, so the cache gets a quarter of the memory and the process may
+//! have 256 MiB more than others.
 
 use sled::{Config, Db, Mode};
 use terrapin_base::Result;

@@ -1,5 +1,5 @@
-//! Terrapin with its default options and the memory of the cell: a log that survives the death of
-//! the process, χ from the memory.
+//! Terrapin with default options and the cell's memory: a log that survives the death of the
+//! process, and χ by memory.
 
 use terrapin::{Durability, Options};
 use terrapin_base::Result;

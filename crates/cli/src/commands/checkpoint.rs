@@ -13,7 +13,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let database = self.database.open()?;
         database.checkpoint()?;

@@ -17,9 +17,9 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
-        // What generates it would panic on a closed pipe.
+        // The generator would panic on a closed pipe.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut usage::command(), "terrapin", &mut script);
         let mut out = output::stdout();

@@ -1,5 +1,4 @@
-//! `terrapin count`: how many records there are, by a scan that shows none, or about how many at
-//! once.
+//! `terrapin count`: the number of records, by a scan that prints none, or an estimate at once.
 
 use clap::Args;
 use serde_json::json;
@@ -17,8 +16,8 @@ pub struct Count {
     database: DatabaseArgs,
     #[command(flatten)]
     range: RangeArgs,
-    /// About how many there are, without reading them: one that was overwritten may count more than
-    /// once until it is merged, and a range that is shorter than a block of some KiB not at all
+    /// Estimate without reading records: an overwritten record may count more than once until it is
+    /// merged, and a range shorter than a block of some KiB may count as empty
     #[arg(long)]
     approximate: bool,
     #[command(flatten)]
@@ -32,7 +31,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;

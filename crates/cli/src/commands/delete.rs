@@ -13,7 +13,7 @@ use crate::database::{KeyspaceArgs, WriterArgs};
 pub struct Delete {
     #[command(flatten)]
     database: WriterArgs,
-    /// Key; -- before it lets it begin with a dash, as a number may without
+    /// Key; put -- before it if it begins with a dash and is not a number
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
@@ -23,7 +23,7 @@ pub struct Delete {
 }
 
 impl Delete {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let key = bytes::argument(&self.key, self.hex)?;
         let database = self.database.open()?;

@@ -1,7 +1,6 @@
-//! `terrapin export`: the records of a keyspace, all or those of a range, in key order, as of one
-//! moment. A file takes its new content only when all of it was written, and keeps its permissions;
-//! a link to it stays one. Stdout takes csv unless another format is named: the one that carries
-//! any bytes.
+//! `terrapin export`: the records of a keyspace or of a range, in key order, as of one moment. A
+//! file gets its new content only when everything was written, and keeps its permissions. A link to
+//! the file stays a link. Stdout gets csv by default, the format that carries any bytes.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
@@ -19,10 +18,10 @@ use crate::formats::{Dialect, Format, Writer};
 use crate::interrupt::Interrupt;
 use crate::{output, own_files, progress};
 
-/// Links that a path may lead through one after the other, as many as Linux allows.
+/// Most links that a path may follow, as many as Linux allows.
 const LINKS_MAX: usize = 40;
 
-/// Names that are tried for a new file until there is none of that name.
+/// Names tried for a new file until one is free.
 const NAMES_MAX: u32 = 100;
 
 /// Arguments of `export`.
@@ -30,10 +29,10 @@ const NAMES_MAX: u32 = 100;
 pub struct Export {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// File to write, by way of links if it is one, outside of the database's directory; - is
-    /// stdout. One whose reader goes away fails the command, stdout's does not. An export that
-    /// fails, or is ended by Ctrl-C, leaves the old file and nothing of the new one (stdout got all
-    /// up to the failure), one that is killed FILE.partial-PID
+    /// File to write, also through links, outside of the database's directory; - is stdout. If the
+    /// reader of a named pipe goes away, the command fails; for stdout it does not. An export that
+    /// fails or is ended by Ctrl-C leaves the old file; stdout keeps everything up to the failure.
+    /// A killed export leaves FILE.partial-PID
     #[arg(value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Format [default: from the file's name; on stdout csv, which carries any bytes]
@@ -43,34 +42,33 @@ pub struct Export {
     walk: WalkArgs,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// Write keys and values as hexadecimal digits; the range's keys are given so, too
+    /// Write keys and values as hexadecimal digits; the range's keys are given so too
     #[arg(long)]
     hex: bool,
     /// csv: begin with a line that names the columns key and value
     #[arg(long)]
     header: bool,
     /// json, jsonl: write values that are the JSON text of a number, object, array, true, false or
-    /// null as they stand, so that what was imported from JSON comes back as it was (a string that
-    /// says 12 becomes the number, though, and jsonl keeps a text of several lines a string); not
-    /// with --hex
+    /// null as JSON, so that values imported from JSON come back unchanged (but a string that says
+    /// 12 becomes a number, and jsonl keeps a text of several lines as a string); not with --hex
     #[arg(long)]
     typed: bool,
-    /// When FILE is written, print a JSON object: {"records":…,"seconds":…}
+    /// Print a JSON object once FILE is written: {"records":…,"seconds":…}
     #[arg(long)]
     json: bool,
 }
 
-/// What is written.
+/// What to write.
 struct Records {
-    /// About how many there are, as far as that is known.
+    /// The estimated number of records, if known.
     about: Option<u64>,
     walk: Walk,
-    /// Signals that end it early.
+    /// Signals that end the export early.
     interrupt: Option<Interrupt>,
 }
 
 impl Export {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let to_stdout = self.output.as_os_str() == "-";
         let named = self.format.or(to_stdout.then_some(Format::Csv));
@@ -95,8 +93,8 @@ impl Export {
         let start_ns = clock.now_ns();
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        // Only a bar wants it: what is damaged at the range's end is told once the export comes
-        // there.
+        // Only the progress bar needs the estimate. Damage at the range's end is reported when the
+        // export gets there.
         let about = keyspace.approximate(self.walk.range.bounds(self.hex)?);
         let about = about.ok().map(|estimate| estimate.records);
         let limit = self.walk.limit.map_or(u64::MAX, |limit| limit as u64);
@@ -138,18 +136,18 @@ impl Export {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
-        // A pipe, a device or what a process has open is written as it is; a file beside itself
-        // first, so that a failure leaves the old one.
+        // A pipe, a device or another process's open file is written directly. A file is written
+        // beside itself first, so that a failure leaves the old one.
         if let Some(old) = &old
             && (!old.is_file() || is_of_system(path))
         {
-            // What was written to an open file before, by whoever opened it, stays.
+            // Earlier content of an open file stays.
             let mut options = File::options();
             options.write(true).append(old.is_file());
             let file = options.open(path).map_err(failed)?;
             return write_all(records, Writer::new(dialect, buffered(file))).map_err(named);
         }
-        // From here on there is something to remove.
+        // From here on there is a file to remove.
         records.interrupt = Some(Interrupt::listen()?);
         let (file, partial) = create_beside(path, old.as_ref()).map_err(failed)?;
         let written = write_all(records, Writer::new(dialect, buffered(&file)))
@@ -160,15 +158,15 @@ impl Export {
                 renamed.map(|()| count).map_err(failed)
             });
         if written.is_err() {
-            // The failure is what to tell of; the rest of a file that nobody asked for is not.
+            // Report the failure. The rest of an unwanted file needs no report.
             let _ = std::fs::remove_file(&partial);
         }
         written
     }
 }
 
-/// Where a path leads through links, whether or not something is there. Links of the system's own,
-/// such as those to what a process has open, are not followed.
+/// The target of a path through links, whether or not it exists. Links of the system, such as those
+/// to open files, are not followed.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..LINKS_MAX {
@@ -187,14 +185,14 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("it leads through too many links"))
 }
 
-/// Whether a path without links in its directories is a name that the system gives devices and what
-/// processes have open. Files in shared memory are files.
+/// Whether a path without links in its directories names a device or an open file of a process.
+/// Files in shared memory are files.
 fn is_of_system(path: &Path) -> bool {
     path.starts_with("/proc") || path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
-/// A new file beside a path, and its name. One that is there already, or a link of that name, is
-/// left alone.
+/// Creates a new file beside a path, and returns its name. An existing file or link of that name
+/// stays.
 fn create_beside(path: &Path, old: Option<&Metadata>) -> io::Result<(File, PathBuf)> {
     let process = std::process::id();
     for attempt in 0..NAMES_MAX {
@@ -212,7 +210,7 @@ fn create_beside(path: &Path, old: Option<&Metadata>) -> io::Result<(File, PathB
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A file for the new content, which those may read and write who may the old one.
+/// A file for the new content, with the permissions of the old one.
 fn create(path: &Path, old: Option<&Metadata>) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true);
@@ -220,8 +218,7 @@ fn create(path: &Path, old: Option<&Metadata>) -> io::Result<File> {
         return options.open(path);
     };
     let file = options.mode(old.permissions().mode()).open(path)?;
-    // What the process takes from the files it creates is given back, where the file system knows
-    // of that.
+    // Undo the umask, where the file system keeps permissions.
     let _ = file.set_permissions(old.permissions());
     Ok(file)
 }
@@ -230,7 +227,7 @@ fn buffered<W: Write>(out: W) -> BufWriter<W> {
     BufWriter::with_capacity(256 << 10, out)
 }
 
-/// Writes what is to be written; how many records that were.
+/// Writes the records and returns their number.
 fn write_all<W: Write>(mut records: Records, mut writer: Writer<W>) -> Result<u64> {
     let bar = progress::of_records(records.about, "export");
     while let Some((key, value)) = records.walk.next()? {

@@ -1,5 +1,5 @@
-//! `terrapin get`: one value, as it is; on a terminal its control characters are escaped, and a
-//! newline is behind it.
+//! `terrapin get`: one value, byte for byte. On a terminal, control characters are escaped and a
+//! newline follows.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -17,11 +17,11 @@ use crate::{bytes, output};
 pub struct Get {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Key; -- before it lets it begin with a dash, as a number may without
+    /// Key; put -- before it if it begins with a dash and is not a number
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// The key is, and the value is printed as, hexadecimal digits
+    /// The key is given, and the value printed, as hexadecimal digits
     #[arg(long)]
     hex: bool,
     /// Print a line of JSON: {"key":…,"value":…}
@@ -30,7 +30,7 @@ pub struct Get {
 }
 
 impl Get {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode> {
         let key = bytes::argument(&self.key, self.hex)?;
         let database = self.database.open_to_read()?;

@@ -10,7 +10,7 @@ use crate::usage;
 /// Arguments of `help`.
 #[derive(Args)]
 pub struct Help {
-    /// Command to tell of [default: all]
+    /// Command to explain [default: all]
     #[arg(value_name = "COMMAND")]
     path: Vec<String>,
 }
@@ -26,7 +26,7 @@ impl Help {
         let mut command = &root;
         for name in names.clone() {
             command = command.find_subcommand(name).ok_or_else(|| {
-                Error::invalid("there is no such command: `terrapin help` tells of all")
+                Error::invalid("there is no such command: `terrapin help` lists all")
                     .with("command", name)
             })?;
         }

@@ -1,9 +1,9 @@
 //! `terrapin import`: records from a text file, in its order.
 //!
-//! Records are written in batches, whole or not at all, one after the other: what is in the
-//! database is always a prefix of the file, and at least what was acknowledged. Nothing is opened
-//! or created before the first records were read well. What was read is written when the input
-//! pauses, and when a signal ends the import.
+//! The import writes batches one after the other, each whole or not at all. So the database always
+//! holds a prefix of the file, and at least what was acknowledged. It opens and creates nothing
+//! before it has read the first records. When the input pauses, or a signal ends the import, it
+//! writes the records read so far.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::interrupt::{self, Interrupt};
 use crate::progress::Bar;
 use crate::{arguments, output, own_files, progress};
 
-/// A batch is written at so many records or bytes: beyond, its cost a record no longer falls.
+/// A batch's records or bytes. A larger batch costs no less per record.
 const BATCH_RECORDS_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 128 << 10;
 
@@ -54,21 +54,20 @@ pub struct Import {
     /// columns, by their names]
     #[arg(long, value_name = "COLUMN", requires = "csv_key")]
     csv_value: Option<Column>,
-    /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives
-    /// kill -9. When their reader goes away, a line on stderr says so, and the import goes on to
-    /// its end
+    /// Print `acknowledged COUNT` after each N records and at the end; acknowledged records survive
+    /// kill -9. If the reader goes away, the import says so on stderr and continues to its end
     #[arg(long, value_name = "N", value_parser = arguments::at_least_one::<u64>)]
     ack_every: Option<u64>,
     /// At the end, print a JSON object: {"records":…,"seconds":…}
     #[arg(long, conflicts_with = "ack_every")]
     json: bool,
-    /// What a batch waits for
+    /// Durability of a batch
     #[arg(long, value_enum, default_value = "process")]
     durability: DurabilityName,
 }
 
 impl Import {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         if self.ack_every.is_some() && matches!(self.durability, DurabilityName::None) {
             return Err(Error::invalid(
@@ -125,22 +124,22 @@ impl Import {
     }
 }
 
-/// The format that was named, or that the file's name tells.
+/// The named format, or the one of the file's name.
 pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
     named.or_else(|| Format::of_name(path)).ok_or_else(|| {
         if path.as_os_str() == "-" {
             return Error::invalid(
-                "stdin has no name that tells the format: give --format tsv, csv, jsonl or json",
+                "stdin has no name that shows the format: give --format tsv, csv, jsonl or json",
             );
         }
         Error::invalid(
-            "the file's name does not tell the format: give --format tsv, csv, jsonl or json",
+            "the file's name does not show the format: give --format tsv, csv, jsonl or json",
         )
         .with("file", path.display())
     })
 }
 
-/// Refuses what is larger than the limits, by its line.
+/// Refuses records beyond the limits, by their line.
 pub fn check_sizes(line: u64, key: &[u8], value: &[u8]) -> Result<()> {
     for (what, bytes, limit) in [
         ("key", key.len(), KEY_BYTES_MAX),
@@ -175,7 +174,7 @@ struct Loader<'a> {
     import: &'a Import,
     dialect: &'a Dialect,
     target: Option<Target>,
-    /// What was read and is not written.
+    /// Records read and not yet written.
     pending: Pending,
     /// Records read.
     records: u64,
@@ -195,14 +194,14 @@ impl Idle for RefCell<Loader<'_>> {
         loader.write()?;
         tracing::debug!(
             records = loader.records,
-            "the input paused: what was read of it is written"
+            "the input paused: the records read so far are written"
         );
         Ok(())
     }
 }
 
 impl Loader<'_> {
-    /// Whether that first record of the input looks as a header would.
+    /// Whether the input's first record looks like a header.
     fn takes_header_for_record(&self, key: &[u8], value: &[u8]) -> bool {
         let names_columns = matches!((key, value), (b"key", b"value") | (b"value", b"key"));
         let is_plain = !self.dialect.header && self.dialect.columns.is_none();
@@ -217,7 +216,7 @@ impl Loader<'_> {
         self.records += 1;
         if self.records == 1 && self.takes_header_for_record(key, value) {
             output::warn(
-                "the first line names columns, and was taken for a record; --header takes it for what it is",
+                "the first line looks like column names and was stored as a record; --header treats it as names",
             );
         }
         let due = self
@@ -248,7 +247,7 @@ impl Loader<'_> {
             .ok_or_else(|| Error::internal("an import without a database"))
     }
 
-    /// Writes what waits, in order.
+    /// Writes the waiting records in order.
     fn write(&mut self) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
         let durability: Durability = self.import.durability.into();
@@ -258,7 +257,7 @@ impl Loader<'_> {
             let (key, tail) = rest.split_at(key_bytes);
             let (value, tail) = tail.split_at(value_bytes);
             rest = tail;
-            // A record takes a little more in the log than its bytes.
+            // A record takes a little more than its bytes in the log.
             let bytes = target.batch.bytes() + key_bytes + value_bytes + 64;
             if !target.batch.is_empty() && bytes > target.database.batch_bytes_max() {
                 target.write_batch(durability)?;
@@ -273,12 +272,12 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// After how many records somebody wants to hear of them.
+    /// The number of records between acknowledgements.
     fn ack_every(&self) -> Option<u64> {
         self.import.ack_every.filter(|_| !self.unheard)
     }
 
-    /// Who no longer listens wants the records all the same: half an import would be taken for a
+    /// The import goes on without a reader of acknowledgements: half an import would look like a
     /// whole one.
     fn acknowledge(&mut self) -> Result<()> {
         self.acknowledged = Some(self.records);
@@ -286,7 +285,7 @@ impl Loader<'_> {
             Err(error) if output::is_reader_gone(&error) => {
                 self.unheard = true;
                 output::warn(
-                    "the reader of acknowledgements has gone: the import goes on without them",
+                    "the reader of acknowledgements has gone: the import continues without them",
                 );
                 Ok(())
             }
@@ -294,13 +293,13 @@ impl Loader<'_> {
         }
     }
 
-    /// Writes what waits, even when reading failed: the database then holds what stands before the
-    /// error. It is closed in any case.
+    /// Writes the waiting records even if reading failed: the database then holds the records
+    /// before the error. It is closed in any case.
     fn end(&mut self, read: Result<()>) -> Result<u64> {
         let ended = match read {
             Ok(()) => self.write_rest(),
-            // What was read well before a malformed line goes in. The first error is the one to
-            // tell; others only add to it.
+            // Write the records before a malformed line. Report the first error; later ones only
+            // add to it.
             Err(error) if self.stands_before(&error) => Err(match self.write() {
                 Ok(()) => error,
                 Err(also) => error.with("and then", also),
@@ -324,8 +323,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Whether what waits goes in although reading failed: it was read well, and the input, or a
-    /// signal, ended it.
+    /// Whether the waiting records are written although reading failed: they are sound, and the
+    /// input or a signal ended it.
     fn stands_before(&self, error: &Error) -> bool {
         let is_stopped = interrupt::is_stopped(error) && !self.pending.lengths.is_empty();
         is_stopped || formats::is_malformed(error) && self.target.is_some()

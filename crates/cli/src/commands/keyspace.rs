@@ -21,15 +21,15 @@ pub struct Keyspace {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Print the names of all keyspaces, one a line
+    /// Print the names of all keyspaces, one per line
     List {
         #[command(flatten)]
         database: DatabaseArgs,
-        /// Print a JSON object, with what is set for each keyspace
+        /// Print a JSON object with each keyspace's settings
         #[arg(long)]
         json: bool,
     },
-    /// Create a keyspace, and the database where it is missing
+    /// Create a keyspace, and the database if it does not exist
     Create {
         #[command(flatten)]
         database: WriterArgs,
@@ -58,7 +58,7 @@ enum Action {
 }
 
 impl Keyspace {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode> {
         match &self.action {
             Action::List { database, json } => list(database, *json),

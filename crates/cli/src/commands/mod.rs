@@ -1,4 +1,4 @@
-//! The subcommands, one a file.
+//! The subcommands, one per file.
 
 mod bench;
 mod checkpoint;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use terrapin_base::Result;
 
-/// What to do.
+/// The command to run.
 #[derive(Subcommand)]
 pub enum Command {
     /// Store a value under a key; creates database and keyspace where they are missing
@@ -70,7 +70,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode> {
         match self {
             Command::Put(command) => command.run(),

@@ -16,12 +16,12 @@ use crate::{bytes, own_files};
 pub struct Put {
     #[command(flatten)]
     database: WriterArgs,
-    /// Key; -- before it lets it begin with a dash, as a number may without
+    /// Key; put -- before it if it begins with a dash and is not a number
     key: OsString,
     /// Value; or give --file
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     value: Option<OsString>,
-    /// Take the value from a file, as it is; - is stdin
+    /// Read the value from a file, byte for byte; - is stdin
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub struct Put {
 }
 
 impl Put {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let key = bytes::argument(&self.key, self.hex)?;
         let value = self.value()?;
@@ -52,8 +52,8 @@ impl Put {
         let input = InputFile::open(path)?;
         let name = path.display().to_string();
         own_files::refuse_open(self.database.path(), "input", input.file(), &name)?;
-        // A little more than could be stored, a line end behind digits included, tells that it is
-        // too large, however large it is.
+        // Reading a little more than the largest value, with a line end behind digits, is enough to
+        // know that it is too large.
         let (text_bytes_max, line_end) = if self.hex {
             (2 * VALUE_BYTES_MAX, b"\r\n".len())
         } else {

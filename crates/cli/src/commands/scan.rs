@@ -1,4 +1,4 @@
-//! `terrapin scan`: records of a range, in order from either end, exact to the byte; on a terminal
+//! `terrapin scan`: records of a range in order from either end, byte for byte. On a terminal,
 //! control characters are escaped.
 
 use std::ffi::OsString;
@@ -16,19 +16,19 @@ use crate::{arguments, bytes, output};
 /// The range of keys that a command works on; all keys if none is given.
 #[derive(Args)]
 pub struct RangeArgs {
-    /// Only keys that begin so
+    /// Only keys with this prefix
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"], allow_hyphen_values = true)]
     prefix: Option<OsString>,
     /// From this key on
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     from: Option<OsString>,
-    /// Up to, and without, this key
+    /// Up to this key, without it
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     to: Option<OsString>,
 }
 
 impl RangeArgs {
-    /// Its records; keys are given as they are, or as hexadecimal digits.
+    /// The range; keys are given as they are, or as hexadecimal digits.
     pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Range> {
         Ok(keyspace.range(self.bounds(hex)?))
     }
@@ -51,7 +51,7 @@ impl RangeArgs {
     }
 }
 
-/// Which records of a range a command writes, and in which order.
+/// The records that a command writes, and their order.
 #[derive(Args)]
 pub struct WalkArgs {
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct WalkArgs {
 }
 
 impl WalkArgs {
-    /// The records, to be taken one after the other.
+    /// The records, one after the other.
     pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Walk> {
         let range = self.range.of(keyspace, hex)?;
         let range = match self.limit {
@@ -85,7 +85,7 @@ impl WalkArgs {
     }
 }
 
-/// Records in the order that was asked for.
+/// Records in the requested order.
 pub struct Walk {
     reverse: bool,
     records: Records,
@@ -97,8 +97,8 @@ enum Records {
 }
 
 impl Walk {
-    /// The next key and value, borrowed until the next call; no value, where only keys were asked
-    /// for.
+    /// The next key and value, borrowed until the next call; without a value if only keys are
+    /// wanted.
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let without_value = |key| (key, &[][..]);
         match (&mut self.records, self.reverse) {
@@ -128,7 +128,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
@@ -158,7 +158,7 @@ impl Scan {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(error) => {
-                    // What stands before the damage was read well.
+                    // The records before the damage were read well.
                     out.flush().map_err(output::stdout_failed)?;
                     return Err(error);
                 }

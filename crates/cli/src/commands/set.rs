@@ -11,12 +11,12 @@ use crate::database::WriterArgs;
 pub struct Set {
     #[command(flatten)]
     database: WriterArgs,
-    /// What to set
+    /// The setting
     #[arg(value_enum)]
     name: Setting,
     /// Its value
     value: String,
-    /// Keyspace to set it for [default: all that there are]
+    /// Keyspace to set it for [default: all]
     #[arg(long, short, value_name = "NAME", value_parser = arguments::keyspace_name)]
     keyspace: Option<String>,
 }
@@ -24,13 +24,13 @@ pub struct Set {
 /// A setting.
 #[derive(Clone, Copy, ValueEnum)]
 enum Setting {
-    /// Checkpoint distance: a number from 1 on, auto, or default (whatever the database is opened
-    /// with). More means less writing to the disk, and more memory for it
+    /// Checkpoint distance: a number from 1, auto, or default (the database's own). A larger one
+    /// writes less to the disk, and takes more memory for it
     Chi,
 }
 
 impl Set {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         match self.name {
             Setting::Chi => {

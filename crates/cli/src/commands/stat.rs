@@ -1,5 +1,5 @@
-//! `terrapin stat`: what a database holds and what space it takes. Nothing in it is of the process
-//! that looks: neither its memory, nor the χ that it would choose.
+//! `terrapin stat`: a database's content and the space it takes. It shows nothing of its own
+//! process, neither its memory nor the χ that it would choose.
 
 use std::fmt::Write;
 
@@ -12,8 +12,8 @@ use crate::bytes::{counted, human, thousands};
 use crate::database::DatabaseArgs;
 use crate::{arguments, output};
 
-/// With fewer bytes of keys and values, what every database takes at least outweighs them: their
-/// ratio says nothing.
+/// With fewer bytes of keys and values, the least size of a database outweighs them, and the ratio
+/// means nothing.
 const AMPLIFIED_BYTES_MIN: u64 = 1 << 20;
 
 /// Arguments of `stat`.
@@ -21,7 +21,7 @@ const AMPLIFIED_BYTES_MIN: u64 = 1 << 20;
 pub struct Stat {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Only this keyspace [default: all that there are]
+    /// Only this keyspace [default: all]
     #[arg(long, short, value_name = "NAME", value_parser = arguments::keyspace_name)]
     keyspace: Option<String>,
     /// Print one JSON object
@@ -30,7 +30,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let stat = database.stat()?;
@@ -64,7 +64,7 @@ impl Stat {
     }
 }
 
-/// χ as it was set; null where it was not.
+/// χ as set; null if not set.
 pub fn distance(set: Option<CheckpointDistance>) -> Value {
     match set {
         None => Value::Null,
@@ -74,13 +74,13 @@ pub fn distance(set: Option<CheckpointDistance>) -> Value {
     }
 }
 
-/// Key and value bytes of a keyspace, in its tree and in the log; what a later write supersedes
-/// counts until it is merged.
+/// Key and value bytes of a keyspace, in its tree and in the log. Overwritten records count until
+/// they are merged.
 fn data_bytes(keyspace: &KeyspaceStat) -> u64 {
     keyspace.tree.leaf_bytes + keyspace.tree.buffered_bytes + keyspace.memtable_bytes
 }
 
-/// Bytes of pages for each byte of keys and values in the trees, where it says something.
+/// Bytes of pages per byte of keys and values in the trees, if that means something.
 fn amplification(stat: &DatabaseStat) -> Option<f64> {
     let trees = stat.keyspaces.iter().map(|k| &k.tree);
     let bytes: u64 = trees.map(|t| t.leaf_bytes + t.buffered_bytes).sum();
@@ -143,13 +143,13 @@ fn as_json(stat: &DatabaseStat, keyspaces: &[&KeyspaceStat], space_bytes: u64) -
     })
 }
 
-/// The text for people: a name and what is to say of it, a line each.
+/// The text for people: a name and its figures per line.
 #[derive(Default)]
 struct Lines(String);
 
 impl Lines {
     fn line(&mut self, name: &str, value: &str) {
-        // Nothing fails that writes to memory.
+        // Writing to memory cannot fail.
         let _ = writeln!(self.0, "{name:<24}{value}");
     }
 

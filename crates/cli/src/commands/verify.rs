@@ -1,5 +1,5 @@
-//! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged or
-//! incomplete, each finding with its place; 2: it could not be checked.
+//! `terrapin verify`: checks everything and writes nothing. Exit 0: sound. 1: damaged or
+//! incomplete, each finding with its place. 2: the check failed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub struct Verify {
 }
 
 impl Verify {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> ExitCode {
         let options = VerifyOptions::new().memory(self.memory);
         let verified =
@@ -76,7 +76,7 @@ impl Verify {
     }
 }
 
-/// Whether it is sound, what was checked, and what was not.
+/// Whether the database is sound, what was checked, and what was not.
 fn summary(report: &VerifyReport) -> String {
     let checked = format!(
         "{}, {} and {} in {}; {} in leaves, {} on the way to them, {} in the log to replay",
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_counts_one_as_one_and_says_what_was_not_checked() {
+    fn the_summary_uses_the_singular_and_lists_unchecked_parts() {
         let mut report = VerifyReport::default();
         report.keyspaces = 1;
         report.nodes = 2;

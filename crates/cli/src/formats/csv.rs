@@ -9,7 +9,7 @@ use crate::bytes;
 
 const QUOTED: &str = "a quote is not doubled, or not at a field's end";
 
-/// Columns of a line at most: a line of commas takes memory for each.
+/// Most columns of a line: each comma of a line takes memory.
 const COLUMNS_MAX: usize = 1 << 14;
 
 /// A column of a csv file.
@@ -33,18 +33,18 @@ impl std::str::FromStr for Column {
     }
 }
 
-/// Which columns of a csv file are read.
+/// The columns that are read from a csv file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
     /// The key.
     pub key: Column,
-    /// The value; without it, a JSON object of all columns but the key's, by their names in the
+    /// The value. Without it, a JSON object of all columns but the key's, by their names in the
     /// header.
     pub value: Option<Column>,
 }
 
 impl Columns {
-    /// Whether they can be found only by way of a header.
+    /// Whether the columns can be found only with a header.
     #[must_use]
     pub fn need_header(&self) -> bool {
         let is_name = |column: &Column| matches!(column, Column::Name(_));
@@ -73,8 +73,8 @@ impl Row {
         (0..self.len()).map(|number| self.field(number))
     }
 
-    /// Reads the next line that is not empty; the number of the line on which it begins, none at
-    /// the end.
+    /// Reads the next line that is not empty. Returns the number of its first line; none at the
+    /// end.
     fn read(&mut self, source: &mut Source<'_>) -> Result<Option<u64>> {
         while source.peek()?.is_some() {
             let line = source.line();
@@ -96,14 +96,14 @@ impl Row {
     }
 }
 
-/// What ended a field.
+/// The end of a field.
 #[derive(PartialEq)]
 enum End {
     Comma,
     Record,
 }
 
-/// Appends what a field says.
+/// Appends a field's content.
 fn field(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<End> {
     if source.peek()? == Some(b'"') {
         quoted(source, out)?;
@@ -138,11 +138,11 @@ fn quoted(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-/// Where a line has what is stored.
+/// The positions of key and value in a line.
 struct Places {
     key: usize,
     value: Value,
-    /// Columns that every line has.
+    /// The number of columns of every line.
     count: usize,
 }
 
@@ -161,7 +161,7 @@ impl Places {
         }
     }
 
-    /// By the names of a header that has just the two.
+    /// The columns of a header that has just the two.
     fn of_header(header: &Row, line: u64) -> Result<Self> {
         let two = Self::of_two();
         match header.fields().collect::<Vec<_>>()[..] {
@@ -179,7 +179,7 @@ impl Places {
         }
     }
 
-    /// In the first line, which may be a header.
+    /// The columns in the first line, which may be a header.
     fn of(columns: &Columns, first: &Row, line: u64) -> Result<Self> {
         let find = |column: &Column| find(column, first).map_err(|e| super::malformed(line, &e));
         let key = find(&columns.key)?;
@@ -209,7 +209,7 @@ impl Places {
         Err(super::malformed(line, &what))
     }
 
-    /// Writes the object of the rest.
+    /// Writes the object of the other columns.
     fn object(
         columns: &[(usize, Vec<u8>)],
         row: &Row,
@@ -333,7 +333,7 @@ pub(super) fn write(
             out.push(b',');
             write_field(value, out);
         }
-        // Nothing at all would be an empty line, and no record.
+        // An empty key and value would make an empty line, which is no record.
         None if key.is_empty() => out.extend_from_slice(b"\"\""),
         None => write_field(key, out),
     }
@@ -454,7 +454,7 @@ mod tests {
             of("3", Some("id")),
             [pair("said \"hi\"", "7"), pair("", "8")]
         );
-        // Numbers alone name no header.
+        // Numbers alone need no header.
         assert_eq!(of("1", Some("1"))[0], pair("id", "id"));
         let rest = r#"{"name":"Ann, A.","note":"said \"hi\""}"#;
         assert_eq!(of("id", None)[0], pair("7", rest));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_are_not_there_are_told_with_those_that_are() {
+    fn a_missing_column_is_reported_with_the_existing_ones() {
         for (text, key, value, said) in [
             (
                 "a,b\n1,2\n",

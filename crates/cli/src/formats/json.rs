@@ -1,15 +1,14 @@
-//! json: one object of key → value, read as a stream. The value of a record is what a string says;
-//! a value of any other kind is its text, as it stands, and comes back from an export as a string
-//! of that text.
+//! json: one object of key → value, read as a stream. A string's content is the value. Any other
+//! JSON value is stored as its text, and an export returns a string of that text.
 
 use terrapin_base::Result;
 
 use super::{Sink, Source};
 
-/// Which values are read.
+/// The values that are read.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Values {
-    /// Strings, and the text of whatever else JSON has.
+    /// Strings, and the text of any other JSON value.
     Any,
     /// Strings only.
     Strings,
@@ -46,9 +45,9 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
                 Some(b'}') => break,
                 None => return Err(source.malformed("the object does not end")),
                 Some(_) => {
-                    return Err(source.malformed(
-                        "there is neither a comma nor the object's end behind a value",
-                    ));
+                    return Err(
+                        source.malformed("neither a comma nor the object's end follows a value")
+                    );
                 }
             };
         }
@@ -76,7 +75,7 @@ pub(super) fn colon(source: &mut Source<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Reads a value: what a string says, or the text of anything else.
+/// Reads a value: a string's content, or the text of anything else.
 pub(super) fn value(source: &mut Source<'_>, values: Values, out: &mut Vec<u8>) -> Result<()> {
     if source.peek()? == Some(b'"') {
         return string(source, out);
@@ -89,7 +88,7 @@ pub(super) fn value(source: &mut Source<'_>, values: Values, out: &mut Vec<u8>) 
     check_utf8(source, out)
 }
 
-/// Reads a string and what it says, escapes resolved.
+/// Reads a string and resolves its escapes.
 pub(super) fn string(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     out.clear();
     if source.peek()? != Some(b'"') {
@@ -144,7 +143,7 @@ fn escape(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Behind `\u`: four digits, and four more behind another `\u` where the first are half of a pair.
+/// Behind `\u`: four digits, and four more behind another `\u` if the first are half of a pair.
 fn unicode(source: &mut Source<'_>) -> Result<char> {
     let half =
         |source: &Source<'_>| source.malformed("a string has half of a surrogate pair in it");
@@ -181,7 +180,7 @@ fn four_digits(source: &mut Source<'_>) -> Result<u32> {
     Ok(code)
 }
 
-/// Copies a value that is not a string as it stands, and checks its grammar. Depth costs a byte a
+/// Copies a value that is not a string as it is, and checks its grammar. Depth costs one byte per
 /// level, not stack.
 fn text(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     let mut open = Vec::new();
@@ -213,7 +212,7 @@ fn text(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
             Some(b'-' | b'0'..=b'9') => copy_number(source, out)?,
             _ => return Err(source.malformed("there is no value where one should be")),
         }
-        // A value has ended: so may what it is in.
+        // A value has ended; its container may end too.
         loop {
             source.check_length(out)?;
             let Some(&close) = open.last() else {
@@ -339,8 +338,8 @@ fn copy_digits(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Writes a member of the object, and its beginning before the first; of an array of keys where
-/// there is no value.
+/// Writes a member of the object, with the object's beginning before the first. Without a value, it
+/// writes an array of keys.
 pub(super) fn write(
     first: bool,
     key: &[u8],
@@ -363,10 +362,10 @@ pub(super) fn write(
     write_string(value, out)
 }
 
-/// Whether bytes are the JSON text of one value that is not a string, with nothing around it: what
-/// an import keeps of such a value.
+/// Whether bytes are the JSON text of exactly one value that is not a string: what an import stores
+/// for such a value.
 pub(super) fn is_text_of_no_string(bytes: &[u8]) -> bool {
-    // Most values are no JSON at all, which the first byte tells.
+    // Most values are no JSON at all; the first byte shows that.
     matches!(
         bytes.first(),
         Some(b'{' | b'[' | b't' | b'f' | b'n' | b'-' | b'0'..=b'9')
@@ -384,7 +383,7 @@ pub(super) fn end(empty: bool, keys_only: bool, out: &mut Vec<u8>) {
     });
 }
 
-/// Writes a string, with nothing escaped that need not be.
+/// Writes a string and escapes only what must be escaped.
 pub(super) fn write_string(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err("json cannot carry bytes that are not UTF-8; it can with --hex, and csv can");
@@ -442,8 +441,8 @@ mod tests {
             for (key, value) in records {
                 match &expected[&key] {
                     Value::String(said) => prop_assert_eq!(said, &value),
-                    // Floats are compared as text by way of the other parser, whose last digit may
-                    // differ from what it wrote.
+                    // Floats are compared as text: the other parser's last digit may differ from
+                    // what it wrote.
                     other => prop_assert_eq!(
                         serde_json::from_str::<Value>(&value).unwrap(),
                         serde_json::from_str::<Value>(&other.to_string()).unwrap()
@@ -460,7 +459,7 @@ mod tests {
             let at = at.index(text.len());
             text[at] = byte;
             let theirs = serde_json::from_slice::<Value>(&text).is_ok_and(|v| v.is_object());
-            // A string within a kept text may have half of a surrogate pair, and a number may
+            // A string within a stored text may have half of a surrogate pair, and a number may
             // exceed every float.
             let lenient = text.windows(2).any(|w| w == b"\\u") || text.iter().any(|b| matches!(b, b'e' | b'E'));
             let ours = read_text(&text);

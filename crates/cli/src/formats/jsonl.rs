@@ -1,4 +1,5 @@
-//! jsonl: a line a record, `{"key":…,"value":…}`, the two members in either order and no others.
+//! jsonl: one record per line, `{"key":…,"value":…}`, the two members in either order and no
+//! others.
 
 use terrapin_base::{ErrorKind, Result};
 
@@ -35,7 +36,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
                 b"value" if !has_value => {
                     has_value = true;
                     match value(source, values, &mut found) {
-                        // What is told is where the record is, not where its rest was looked for.
+                        // Report where the record is, not where its end was expected.
                         Err(error)
                             if source.line() != line
                                 && error.kind() == ErrorKind::InvalidArgument => {}
@@ -70,10 +71,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
         }
         space(source)?;
         if !matches!(source.peek()?, None | Some(b'\n')) {
-            return Err(super::malformed(
-                line,
-                "there is more on the line than one record",
-            ));
+            return Err(super::malformed(line, "the line has more than one record"));
         }
         sink(line, &key, &found)?;
     }
@@ -97,7 +95,7 @@ pub(super) fn write(
     write_string(key, out)?;
     if let Some(value) = value {
         out.extend_from_slice(b",\"value\":");
-        // A record is one line: a text of several is a string, in which line ends are escaped.
+        // A record is one line: a text of several lines becomes a string with escaped line ends.
         let is_line = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
         if typed && is_text_of_no_string(value) && is_line(value) {
             out.extend_from_slice(value);

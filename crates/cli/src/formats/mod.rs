@@ -7,12 +7,12 @@
 //! | json | a member of one object |
 //! | jsonl | a line: `{"key":…,"value":…}` |
 //!
-//! A byte order mark at the beginning of an input is no part of it. A text whose first record
-//! begins with one gets one more, so that it comes back.
+//! A byte order mark at the beginning of an input is skipped. A text whose first record begins with
+//! one gets another, so that it comes back.
 //!
-//! Readers hold one record at a time, and never more of it than the largest record may have,
-//! whatever the input. Errors name the line, the byte and the last key that was read well. With
-//! hexadecimal digits (`--hex`) every format carries every record.
+//! Readers hold one record at a time, and at most the size of the largest record, whatever the
+//! input. Errors name the line, the byte and the last good key. With hexadecimal digits (`--hex`)
+//! every format carries every record.
 
 mod csv;
 mod json;
@@ -37,14 +37,14 @@ pub enum Format {
     Tsv,
     /// RFC 4180: key and value columns
     Csv,
-    /// A line a record: {"key":…,"value":…}
+    /// One record per line: {"key":…,"value":…}
     Jsonl,
     /// One object of key → value
     Json,
 }
 
 impl Format {
-    /// The format that a file's name tells.
+    /// The format of a file's name.
     #[must_use]
     pub fn of_name(path: &std::path::Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
@@ -66,7 +66,7 @@ pub struct Dialect {
     pub hex: bool,
     /// csv begins with the columns' names.
     pub header: bool,
-    /// json and jsonl write values that are the JSON text of anything but a string as they stand.
+    /// json and jsonl write values that are the JSON text of anything but a string as JSON.
     pub typed: bool,
     /// Keys are written without their values.
     pub keys_only: bool,
@@ -75,7 +75,7 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// Bytes as they are, in that format.
+    /// Plain bytes in that format.
     #[must_use]
     pub fn plain(format: Format) -> Self {
         Dialect {
@@ -88,7 +88,7 @@ impl Dialect {
         }
     }
 
-    /// Refuses options that the format has no use for: they would be taken, and do nothing.
+    /// Refuses options that the format does not have: they would silently do nothing.
     pub fn check(&self) -> Result<()> {
         if self.header && self.format != Format::Csv {
             return Err(Error::invalid("--header goes with the format csv only"));
@@ -122,8 +122,8 @@ impl Dialect {
 /// Takes records: the line on which one ends, its key, its value.
 pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<()>;
 
-/// Reads all records of an input in order. Stops at the first error, the sink's included; what is
-/// malformed is `InvalidArgument`.
+/// Reads all records of an input in order. Stops at the first error, also one of the sink.
+/// Malformed input is `InvalidArgument`.
 pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<()> {
     let source = &mut Source::new(input);
     let mut last_key = None::<Vec<u8>>;
@@ -146,7 +146,7 @@ pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<
     })
 }
 
-/// Whether an error is one of the input's records, not of what was done with them.
+/// Whether an error comes from the input's records, not from the sink.
 #[must_use]
 pub fn is_malformed(error: &Error) -> bool {
     matches!(
@@ -193,7 +193,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer that has written nothing yet.
+    /// A writer that has not written yet.
     pub fn new(dialect: Dialect, out: W) -> Self {
         Writer {
             dialect,
@@ -205,13 +205,13 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// How many records it has written.
+    /// The number of records written.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Writes one record. `Unsupported` when the format cannot carry it: the message names one that
+    /// Writes one record. `Unsupported` if the format cannot carry it: the message names one that
     /// can.
     pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let (mut shown_key, mut shown_value) = (key, (!self.dialect.keys_only).then_some(value));
@@ -242,14 +242,14 @@ impl<W: Write> Writer<W> {
         carried
             .map_err(|why| Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key)))?;
         if self.records == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
-            // A reader takes the first one for a mark.
+            // A reader takes the first one for a byte order mark.
             self.out.write_all(BYTE_ORDER_MARK).map_err(output_failed)?;
         }
         self.records += 1;
         self.out.write_all(&self.line).map_err(output_failed)
     }
 
-    /// Writes what ends the format and flushes. How many records it has written.
+    /// Writes the end of the format and flushes. Returns the number of records.
     pub fn finish(mut self) -> Result<u64> {
         self.line.clear();
         if self.records == 0 {
@@ -293,7 +293,7 @@ mod tests {
         Ok(out)
     }
 
-    /// Reads through pieces of one to seven bytes, so that every place is a piece's end once.
+    /// Reads through pieces of one to seven bytes, so every place is the end of a piece once.
     fn read_back(dialect: &Dialect, text: &[u8]) -> Result<Records> {
         struct Dribble<'a>(&'a [u8], usize);
         impl Read for Dribble<'_> {
@@ -316,7 +316,7 @@ mod tests {
 
     const FORMATS: [Format; 4] = [Format::Tsv, Format::Csv, Format::Jsonl, Format::Json];
 
-    /// All dialects that make sense.
+    /// All sensible dialects.
     fn dialects() -> impl Iterator<Item = Dialect> {
         let of = |format: Format, bits: u8| Dialect {
             hex: bits & 1 != 0,
@@ -330,7 +330,7 @@ mod tests {
         all.filter(|dialect| dialect.check().is_ok())
     }
 
-    /// Bytes in which everything that a format minds is common.
+    /// Bytes with many characters that formats treat specially.
     fn nasty() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             prop::collection::vec(
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// In jsonl, line ends within them became spaces.
+    /// In jsonl, line ends within values became spaces.
     #[test]
     fn typed_values_of_several_lines_come_back_to_the_byte() {
         let records: Records = ["[\n]", "{\r\n\"a\": 1}", "[1,\r2]", "[ ]"]
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_format_cannot_carry_is_refused_by_the_name_of_one_that_can() {
+    fn a_record_that_the_format_cannot_carry_is_refused_with_a_better_format() {
         let refusal = |format, key: &[u8], value: &[u8]| {
             written(
                 &Dialect::plain(format),
@@ -408,9 +408,9 @@ mod tests {
         assert_eq!(of("-"), None);
     }
 
-    /// json said "line 1" of every place in a file of one line.
+    /// json reported "line 1" for every place in a file of one line.
     #[test]
-    fn malformed_input_is_told_with_its_byte_and_the_last_good_key() {
+    fn malformed_input_is_reported_with_its_byte_and_the_last_good_key() {
         for (format, text, byte, last) in [
             (Format::Json, r#"{"a":1,"b":2,"c" 3}"#, 18, Some("b")),
             (Format::Json, r#"{"a":1,"b":2"#, 13, Some("b")),

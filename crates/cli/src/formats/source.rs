@@ -1,5 +1,5 @@
-//! An input, read in large pieces and looked at byte by byte, that knows which line it is in and
-//! how much of one record memory may hold.
+//! An input that is read in large pieces and scanned byte by byte. It tracks the line and limits
+//! the memory of a record.
 
 use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
 
@@ -7,19 +7,19 @@ use crate::input::Input;
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The most bytes of one key, value or line that are kept: the largest value as hexadecimal digits,
-/// twice over. Nothing that could be stored is refused for it, and no input makes the reader grow.
+/// The most bytes kept of one key, value or line: twice the largest value as hexadecimal digits.
+/// Every storable record fits, and no input makes the reader grow.
 pub(super) const TEXT_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
 
-/// What some programs begin a text of UTF-8 with: no part of it.
+/// The byte order mark, which some programs write before a UTF-8 text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A line that is not what the format says.
+/// A line that breaks the format.
 pub(super) fn malformed(line: u64, what: &str) -> Error {
     Error::invalid(format!("malformed line {line}: {what}"))
 }
 
-/// See the head of this file.
+/// An input with its position.
 pub(super) struct Source<'a> {
     input: &'a mut dyn Input,
     piece: Box<[u8]>,
@@ -57,7 +57,7 @@ impl<'a> Source<'a> {
         malformed(self.line, what)
     }
 
-    /// What is there without asking the system again, unless that is nothing; empty at the end.
+    /// The bytes at hand; reads more only if there are none. Empty at the end.
     fn available(&mut self) -> Result<&[u8]> {
         if self.at == self.end {
             self.before += self.end as u64;
@@ -67,7 +67,7 @@ impl<'a> Source<'a> {
         Ok(&self.piece[self.at..self.end])
     }
 
-    /// Adds what the input gives next to the piece; false at the end.
+    /// Appends the input's next bytes to the piece; false at the end.
     fn fill(&mut self) -> Result<bool> {
         let count = self.input.read(&mut self.piece[self.end..]);
         let count = count.map_err(|error| error.with("line", self.line))?;
@@ -75,7 +75,7 @@ impl<'a> Source<'a> {
         Ok(count > 0)
     }
 
-    /// The next byte, left where it is; none at the end.
+    /// The next byte without consuming it; none at the end.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<u8>> {
         if self.at < self.end {
@@ -97,7 +97,7 @@ impl<'a> Source<'a> {
 
     /// Skips a byte order mark at the beginning of the input.
     pub fn skip_byte_order_mark(&mut self) -> Result<()> {
-        // Waits for no more bytes than it takes to tell.
+        // Waits for no more bytes than are needed to decide.
         while self.end < BYTE_ORDER_MARK.len()
             && BYTE_ORDER_MARK.starts_with(&self.piece[..self.end])
         {
@@ -111,7 +111,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Appends bytes up to the first one that `stops`, which stays, or to the end.
+    /// Appends bytes up to the first one that `stops`, which is not consumed, or to the end.
     pub fn until(&mut self, out: &mut Vec<u8>, stops: impl Fn(u8) -> bool) -> Result<()> {
         loop {
             let piece = self.available()?;
@@ -131,7 +131,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Refuses text that is longer than anything that can be stored.
+    /// Refuses text longer than anything that can be stored.
     pub fn check_length(&self, text: &[u8]) -> Result<()> {
         if text.len() <= TEXT_BYTES_MAX {
             return Ok(());

@@ -1,5 +1,5 @@
-//! tsv: the key, a tab, the rest of the line is the value. Nothing is escaped, so that a carriage
-//! return belongs to the value.
+//! tsv: the key, a tab, the rest of the line is the value. Nothing is escaped, so a carriage return
+//! belongs to the value.
 
 use terrapin_base::Result;
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of the test's own, removed at its end.
-pub struct Place(PathBuf);
+/// A directory of one test, removed at its end.
+pub struct TestDirectory(PathBuf);
 
-impl Place {
+impl TestDirectory {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -20,7 +20,7 @@ impl Place {
         );
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
-        Place(path)
+        TestDirectory(path)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -43,13 +43,13 @@ impl Place {
     }
 }
 
-impl AsRef<Path> for Place {
+impl AsRef<Path> for TestDirectory {
     fn as_ref(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }
@@ -74,13 +74,13 @@ pub fn run_with<S: AsRef<OsStr>>(arguments: &[S], stdin: &[u8]) -> Output {
     let mut child: Child = command(arguments).stdin(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // A command that refuses its arguments reads nothing.
+        // A command that refuses its arguments reads no input.
         scope.spawn(move || pipe.write_all(stdin).unwrap_or(()));
         child.wait_with_output().unwrap()
     })
 }
 
-/// Runs what must succeed without a word on stderr; its stdout.
+/// Runs a command that must succeed with nothing on stderr. Returns its stdout.
 pub fn succeed<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) -> Vec<u8> {
     let output = run(arguments);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -92,7 +92,7 @@ pub fn succeed<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) -> Vec<u8> {
     output.stdout
 }
 
-/// The one line that a failed command leaves on stderr.
+/// The one line on stderr of a failed command.
 pub fn complaint(output: &Output) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert!(!output.status.success(), "it succeeded");
@@ -104,14 +104,14 @@ pub fn complaint(output: &Output) -> String {
     text
 }
 
-/// Runs what must fail; the one line that it leaves on stderr.
+/// Runs a command that must fail. Returns its one line on stderr.
 pub fn fail<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) -> String {
     let output = run(arguments);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     complaint(&output)
 }
 
-/// Gets a key that must not be there.
+/// Gets a key that must be absent.
 pub fn missing<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) {
     let output = run(arguments);
     assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -119,7 +119,7 @@ pub fn missing<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) {
     assert!(output.stdout.is_empty());
 }
 
-/// Path as an argument.
+/// A path as an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

@@ -1,6 +1,5 @@
-//! Paths through the whole engine. The environment is simulated and its jobs rest, so that one
-//! thread does what is counted and nothing else; the disk is real but for what could differ from
-//! machine to machine.
+//! Paths through the whole engine. The environment is simulated and its jobs rest, so one thread
+//! does the counted work and nothing else. The disk is real, without what differs between machines.
 
 use std::fs;
 use std::hint::black_box;
@@ -19,22 +18,22 @@ pub const STORE: &str = "store";
 
 /// Records in the tree.
 const RECORDS: u64 = 60_000;
-/// Records in the memtable beside it, of other keys.
+/// Records in the memtable beside the tree, with other keys.
 const MEMTABLE_RECORDS: u64 = 4_096;
-/// Where the numbers of other keys begin: those of the memtable, of puts, and two kinds that are
-/// nowhere.
+/// Where the numbers of other keys begin: keys of the memtable, of puts, and two kinds of absent
+/// keys.
 const MEMTABLE: u64 = 1 << 32;
 const PUTS: u64 = 2 << 32;
 const ABSENT: u64 = 3 << 32;
 const WARMING: u64 = 4 << 32;
-/// Keys that are asked for again and again.
+/// Keys that are read again and again.
 const HOT: u64 = 1_000;
-/// Where keys are, one behind the other, that no two have in one block.
+/// Positions of keys that are all in different blocks.
 const COLD_KEYS: &str = "cold-keys";
 /// Records of a short scan.
 const SHORT: usize = 50;
 
-/// Small enough that a tree of two levels of nodes with buffers is made at once, and so large that
+/// Small enough to build a tree of two levels of nodes with buffers quickly, and large enough that
 /// nothing is evicted.
 fn options() -> Options {
     Options::new()
@@ -46,10 +45,10 @@ fn options() -> Options {
         .background_threads(1)
 }
 
-/// Ranges that pay for a compaction of the store, at most.
+/// The most ranges that pay for a compaction of the store.
 const PAYING: u64 = 200_000;
 
-/// Builds the store, in memtables of χ times 64 KiB, and has it compacted by ranges or leaves it as
+/// Builds the store in memtables of χ times 64 KiB. Ranges then have it compacted, or it stays as
 /// it is.
 pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
     let (env, sim) = Env::simulated(1);
@@ -74,7 +73,7 @@ pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
     database.close().map(drop)
 }
 
-/// Asks for ranges until no buffer holds anything.
+/// Opens ranges until no buffer holds anything.
 fn compact(database: &Database, sim: &Sim) -> Result<()> {
     let keyspace = database.default_keyspace();
     for number in 0..PAYING {
@@ -91,8 +90,8 @@ fn compact(database: &Database, sim: &Sim) -> Result<()> {
     Err(Error::internal("ranges did not bring a compaction about"))
 }
 
-/// Finds the keys that are not in the block of one before, by asking the store that was built;
-/// writes them beside it.
+/// Finds keys that are not in the block of the key before, by reading the store; writes them beside
+/// it.
 pub fn choose_cold_keys(directory: &Path) -> Result<()> {
     let (env, _sim) = Env::simulated(2);
     let disk = SteadyDisk::open(&env, &directory.join(STORE))?;
@@ -120,7 +119,7 @@ fn warm_metadata(keyspace: &Keyspace) -> Result<()> {
     Ok(())
 }
 
-/// The store, opened and never closed, with its memtable.
+/// The open store with its memtable; it is never closed.
 struct Store {
     database: ManuallyDrop<Database>,
     keyspace: ManuallyDrop<Keyspace>,
@@ -147,13 +146,12 @@ impl Store {
         })
     }
 
-    /// Ends the setting up.
+    /// Ends the preparation.
     fn begin(&mut self) {
         self.before = self.database.metrics();
     }
 
-    /// Checks that so many of `count` operations did what the path is about, and hardly any did
-    /// not.
+    /// Checks that nearly all of `count` operations took the path.
     fn check(&self, count: u64, what: impl Fn(&Metrics) -> u64) -> Result<()> {
         let did = what(&self.database.metrics()) - what(&self.before);
         if did <= count && did >= count - count / 20 {
@@ -173,7 +171,7 @@ impl Store {
         }
     }
 
-    /// Brings everything into the cache but records.
+    /// Brings everything into the cache except records.
     fn warm_blocks(&self) -> Result<()> {
         warm_metadata(&self.keyspace)?;
         for record in self.keyspace.iter() {
@@ -225,7 +223,7 @@ pub fn get_block_hit(count: u64) -> Result<()> {
     store.begin();
     operations_under_count(count, |number| store.get(key(number), true))?;
     store.check(count, |metrics| {
-        // A filter may lie about a block that holds nothing that lives, which no iterator has read.
+        // A filter may accept a key of a block that holds nothing live, which no iterator has read.
         metrics.gets - metrics.record_hits - misses(metrics)
     })
 }
@@ -236,7 +234,7 @@ pub fn get_miss(count: u64) -> Result<()> {
     store.begin();
     operations_under_count(count, |number| store.get(key(ABSENT + number), false))?;
     store.check(count, |metrics| {
-        // A filter lies now and then.
+        // A filter sometimes accepts an absent key.
         metrics.gets - metrics.device_reads.get_reads
     })
 }

@@ -1,5 +1,5 @@
-//! The paths that are counted. A path sets itself up, the same for any number of operations, and
-//! then does those.
+//! The counted paths. A path prepares itself, the same for any number of operations, and then runs
+//! them.
 
 mod engine;
 mod parts;
@@ -13,20 +13,20 @@ use terrapin_base::Result;
 
 pub use engine::STORE;
 
-/// Stack of the thread that does the operations.
+/// Stack of the thread that runs the operations.
 const STACK_BYTES: usize = 8 << 20;
 
-/// A path that is counted.
+/// A counted path.
 pub struct Way {
     /// Its name on the command line and in the baseline.
     pub name: &'static str,
     /// What one operation is.
     pub what: &'static str,
-    /// How many operations a count is the mean of.
+    /// How many operations a count averages.
     pub operations: u64,
-    /// Whether it works on the prepared store.
+    /// Whether it uses the prepared store.
     pub uses_store: bool,
-    /// Does so many operations. Drops nothing whose end costs more the more was done.
+    /// Runs this many operations. It drops nothing whose cost grows with the number of operations.
     go: fn(u64) -> Result<()>,
 }
 
@@ -138,16 +138,15 @@ pub fn find(name: &str) -> Option<&'static Way> {
     ALL.iter().find(|way| way.name == name)
 }
 
-/// Makes the store that paths work on copies of, in this directory, loaded at this χ, and compacted
-/// or not.
+/// Builds the store that paths copy, in this directory, loaded at this χ, and compacted or not.
 pub fn prepare(directory: &Path, chi: u32, compacted: bool) -> Result<()> {
     engine::build(&directory.join(STORE), chi, compacted)?;
     engine::choose_cold_keys(directory)
 }
 
-/// Does so many times the path's operations, in the current directory: what callgrind watches. On a
-/// thread of its own, whose stack and heap begin at the same place however long the program's path,
-/// its arguments and its environment are.
+/// Runs a path's operations this many times in the current directory, watched by callgrind. They
+/// run on a thread of their own. Its stack and heap begin at the same place, whatever the program's
+/// path, arguments and environment.
 pub fn run(name: &str, times: &str) -> ExitCode {
     let (Some(way), Ok(times)) = (find(name), times.parse::<u64>()) else {
         eprintln!("counts: no such path: {name} {times}");
@@ -157,7 +156,7 @@ pub fn run(name: &str, times: &str) -> ExitCode {
         .stack_size(STACK_BYTES)
         .spawn(move || {
             match (way.go)(way.operations * times) {
-                // At once: what the path left is not taken down.
+                // Exit at once: the path's data is not freed.
                 Ok(()) => exit(0),
                 Err(error) => {
                     eprintln!("counts: {name}: {error}", name = way.name);
@@ -165,12 +164,12 @@ pub fn run(name: &str, times: &str) -> ExitCode {
                 }
             }
         });
-    // The worker ends the process; it comes to this only when it cannot.
+    // The worker ends the process; this line runs only if it cannot.
     drop(worker.map(thread::JoinHandle::join));
     ExitCode::FAILURE
 }
 
-/// What is counted. A profile knows it by its name.
+/// The counted function. A profile finds it by its name.
 #[inline(never)]
 fn operations_under_count(count: u64, mut operation: impl FnMut(u64) -> Result<()>) -> Result<()> {
     for number in 0..count {

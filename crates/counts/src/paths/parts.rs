@@ -19,7 +19,7 @@ use crate::records::{KEY_BYTES, VALUE_BYTES, key, scramble, value};
 /// Keys in the filter.
 pub const FILTER_KEYS: u64 = 20_000;
 const FILTER_UNIT: usize = 512;
-/// What precedes key and value in a log record of the engine's.
+/// The bytes before key and value in a log record of the engine.
 const LOG_HEAD_BYTES: usize = 2;
 const BLOCK_BYTES: usize = 4096;
 const PAGE: PageId = PageId(7);
@@ -38,7 +38,7 @@ pub fn filter_probe(count: u64) -> Result<()> {
         said_yes += u64::from(black_box(may_contain(partition, hash)?));
         Ok(())
     })?;
-    // All those that are there, and few others.
+    // All keys that are there, and few others.
     if (count / 2..count / 2 + count / 200).contains(&said_yes) {
         Ok(())
     } else {
@@ -74,7 +74,7 @@ pub fn log_append(count: u64) -> Result<()> {
 
 /// Sorted records, a little more than a block holds.
 fn records() -> Vec<([u8; KEY_BYTES], [u8; VALUE_BYTES])> {
-    // A leaf's neighbours have the first bytes in common.
+    // Neighbours in a leaf have their first bytes in common.
     let near = |number| (scramble(number) >> 16).to_be_bytes();
     let mut keys: Vec<_> = (0..40).map(near).collect();
     keys.sort_unstable();

@@ -17,9 +17,9 @@ use crate::records::{KEY_BYTES, RECORD_BYTES, VALUE_BYTES, key, value};
 /// Records of a memtable: χ = 8.
 pub const MEMTABLE_RECORDS: u64 = 8 * GROUP_BYTES / RECORD_BYTES;
 const GROUP_BYTES: u64 = 64 << 10;
-/// Memtables in the tree before anything counts.
+/// Memtables in the tree before the count begins.
 const MEMTABLES_BEFORE: u64 = 12;
-/// Memtables that are made ready; as many are merged as operations say.
+/// Memtables prepared; the operations merge that many.
 const MEMTABLES: u64 = MEMTABLES_BEFORE + 8;
 
 /// A memtable's keys, sorted.

@@ -1,18 +1,18 @@
-//! Fail the n-th call: in short workloads every call on the disk fails in turn, with `EIO` and with
-//! `ENOSPC` (opens with `EMFILE` too), once and from then on, in a running database and in
-//! recoveries (D10). What is checked:
+//! Layer `failed-calls`: in short workloads every call on the disk fails in turn. It fails with
+//! `EIO` and `ENOSPC` (opens with `EMFILE` too), once and from then on, in a running database and
+//! in recoveries (D10). The checks:
 //!
-//! - An operation answers rightly, or with an error of a kind that fits the fault and whose text
-//!   tells the call that failed. It never says that something is damaged or not there, never
-//!   panics, and never hangs.
-//! - A write that answered an error is not there; one that was to be synced may be there, and then
+//! - An operation gives the right answer, or an error whose kind fits the fault and whose text
+//!   names the failed call. It never reports damage or a missing record, never panics, and never
+//!   hangs.
+//! - A write that returned an error is not there. One that was to be synced may be there, and then
 //!   stays or goes as a whole.
-//! - Reads go on with right answers while calls fail, those excepted whose own call fails.
-//! - Once calls succeed again writes resume, or they say that the database is poisoned. Only a
-//!   fault that leaves open what is on the disk may poison it.
-//! - After a crash, a power cut or a close, everything acknowledged is there, `verify` finds
-//!   nothing, and a power cut right after the recovery changes nothing: what a failed sync has lost
-//!   is not taken for durable because it can still be read.
+//! - Reads give right answers while calls fail, except reads whose own call fails.
+//! - Once calls succeed again, writes resume, or they say that the database is poisoned. Only a
+//!   fault that leaves the disk's content open may poison it.
+//! - After a crash, a power cut or a close, everything acknowledged is there and `verify` finds
+//!   nothing. A power cut right after the recovery changes nothing: data of a failed sync is not
+//!   taken for durable because it can be read.
 
 mod recovery;
 mod run;
@@ -22,7 +22,7 @@ use std::path::Path;
 
 use crate::{Find, Layer, Units};
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![Layer {

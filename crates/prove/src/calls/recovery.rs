@@ -1,5 +1,5 @@
-//! Recoveries in which one call fails: the open says so or copes, and the next one finds
-//! everything, though the process be killed or the power cut in between.
+//! Recoveries in which one call fails. The open reports the error or copes. The next open finds
+//! everything, even if the process is killed or the power cut in between.
 
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Op};
@@ -9,7 +9,7 @@ use super::run::{Failing, Tally, beginning, verified, verified_after_close};
 use super::workloads::Workload;
 use crate::Find;
 
-/// The seed of the workload's own run.
+/// The seed of the workload's run.
 const SEED: u64 = 23;
 
 /// A moment of a workload at which its process was killed.
@@ -18,8 +18,8 @@ struct Killed {
     oracle: Oracle,
 }
 
-/// Fails every call of the recoveries from a kill in the middle and at the end of a workload, in
-/// every way.
+/// Fails every call, in every way, of the recoveries from kills in the middle and at the end of a
+/// workload.
 pub(super) fn every_call(
     workload: &Workload,
     operations: &[Operation],

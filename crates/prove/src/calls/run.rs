@@ -1,5 +1,4 @@
-//! A workload beside the oracle, in which one call fails. What it must answer stands in the head of
-//! [`super`].
+//! A workload beside the oracle in which one call fails. The head of [`super`] lists the checks.
 
 use terrapin_base::{Error, ErrorKind};
 use terrapin_disk::SimDisk;
@@ -12,21 +11,21 @@ use super::workloads::Workload;
 use crate::Find;
 use crate::run::caught;
 
-/// The seed of every run: which call fails is what varies.
+/// The seed of every run: only the failed call varies.
 const SEED: u64 = 11;
-/// Of what one unit finds, so many are shown.
+/// The most finds of a unit that are shown.
 const FINDS_SHOWN: usize = 5;
-/// The longest rest of a checkpoint that failed, and then some.
+/// A little more than the longest rest after a failed checkpoint.
 const RESUMES_WITHIN_MS: u64 = 15_000;
 
-/// One fault to try.
+/// One fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failing {
-    /// Which call, from 1.
+    /// The number of the call, from 1.
     pub call: u64,
     pub error: FaultError,
     pub lasting: bool,
-    /// What the call is when nothing failed before.
+    /// The call as it is when nothing failed before.
     pub op: Op,
 }
 
@@ -52,14 +51,14 @@ impl Failing {
         ways.collect()
     }
 
-    /// As the disk takes it.
+    /// The fault for the disk.
     pub fn fault(&self) -> Fault {
         self.again(self.call)
     }
 
     fn again(&self, call: u64) -> Fault {
         let fault = Fault::nth(call, self.error);
-        // Too many open files keep nothing from being done with those that are open.
+        // Too many open files do not affect files that are open.
         let fault = match (self.error, self.lasting) {
             (FaultError::TooManyFiles, true) if call == 1 => fault.on(Op::Open),
             _ => fault,
@@ -67,8 +66,7 @@ impl Failing {
         if self.lasting { fault.lasting() } else { fault }
     }
 
-    /// Whether it may leave open what is on the disk, so that the database may say that it is
-    /// poisoned.
+    /// Whether the fault may leave the disk's content open, so that the database may be poisoned.
     fn may_poison(&self) -> bool {
         self.lasting
             || matches!(
@@ -77,7 +75,7 @@ impl Failing {
             )
     }
 
-    /// Whether an error that is the fault's consequence says so.
+    /// Whether an error caused by the fault names it.
     pub fn explains(&self, kind: ErrorKind, text: &str) -> Result<(), String> {
         let finds_no_room = matches!(self.error, FaultError::NoSpace | FaultError::Quota);
         let fits = match kind {
@@ -90,8 +88,8 @@ impl Failing {
         if !fits {
             return Err(format!("{kind:?} does not fit the fault: {text}"));
         }
-        // The disk's own text names the call and the file; that of a full disk, or of a quota, says
-        // so and names the file, or what still goes on.
+        // The disk's own text names the call and the file. The text for a full disk or a quota says
+        // so and names the file, or what still works.
         let what = match self.error {
             FaultError::Quota => "quota",
             _ => "the disk is full",
@@ -105,13 +103,13 @@ impl Failing {
         Err(format!("the error does not tell what failed: {text}"))
     }
 
-    /// Whether an error that is the fault's consequence says so.
+    /// Whether an error caused by the fault names it.
     pub fn explains_error(&self, error: &Error) -> Result<(), String> {
         self.explains(error.kind(), &error.to_string())
     }
 }
 
-/// What came of failing calls one after the other.
+/// The results of failing one call after the other.
 #[derive(Default)]
 pub(super) struct Tally {
     failed: u64,
@@ -144,7 +142,7 @@ impl Tally {
         }
     }
 
-    /// How many calls failed, or what was found: the first few in words.
+    /// The number of failed calls, or the first few finds in words.
     pub fn outcome(self) -> Result<u64, Find> {
         let all = self.finds.len();
         if all == 0 {
@@ -170,7 +168,7 @@ pub(super) fn every_call(
     Ok(())
 }
 
-/// What a workload calls when nothing fails, in order.
+/// The calls of a workload without a fault, in order.
 fn calls_of(workload: &Workload, operations: &[Operation]) -> Result<Vec<IoEvent>, Find> {
     let disk = SimDisk::new(SEED);
     disk.record_trace(true);
@@ -192,7 +190,7 @@ fn calls_of(workload: &Workload, operations: &[Operation]) -> Result<Vec<IoEvent
     Ok(calls)
 }
 
-/// A database yet to be made on a disk, and its oracle.
+/// A database that a disk does not hold yet, and its oracle.
 pub(super) fn beginning(workload: &Workload, disk: &SimDisk) -> (Simulated, Oracle) {
     let configuration = workload.configuration();
     let oracle = Oracle::new().with_default(configuration.durability);
@@ -256,7 +254,7 @@ impl Run {
         let mut after = self.oracle.clone();
         let expected = after.apply(operation);
         if matches!(expected, Answer::Broken(_)) {
-            // It needs a snapshot or a range that a failed operation was to make.
+            // The operation needs a snapshot or range that a failed one should have made.
             return Ok(());
         }
         let answer = self.subject.apply(operation);
@@ -276,7 +274,7 @@ impl Run {
             self.write_failed(operation)?;
         }
         if let Operation::Next { range, .. } = operation {
-            // A range ends with its first error.
+            // A range ends at its first error.
             let shut = Operation::Shut {
                 range: range.clone(),
             };
@@ -286,7 +284,7 @@ impl Run {
         Ok(())
     }
 
-    /// A write that answered an error is not there, unless it was to be synced: then nobody knows.
+    /// A write that returned an error is not there. If it was to be synced, its outcome is unknown.
     fn write_failed(&mut self, operation: &Operation) -> Result<(), String> {
         let state = self.peek()?;
         if state == *self.oracle.state() {
@@ -300,7 +298,7 @@ impl Run {
             return Err(format!("a failed write is there in part: {difference}"));
         }
         if !was_synced {
-            return Err("a write answered an error and is there all the same".to_owned());
+            return Err("a write returned an error and is there".to_owned());
         }
         self.oracle.last_was_in_flight(before);
         Ok(())
@@ -336,8 +334,7 @@ impl Run {
                 self.failing.explains(*kind, text)?;
                 self.open_again()
             }
-            // `verify` tells of files that it cannot read as it tells of damage, but as what they
-            // are.
+            // `verify` reports unreadable files like damage, but by their own kind.
             Answer::Broken(text) if text.contains("simulated fault") => {
                 self.must_have_failed()?;
                 match text.contains("corrupt") {
@@ -349,8 +346,7 @@ impl Run {
         }
     }
 
-    /// After an open or a close that failed: as long as calls fail an open may fail, too;
-    /// afterwards it must not.
+    /// After a failed open or close. An open may fail as long as calls fail, and not afterwards.
     fn open_again(&mut self) -> Result<(), String> {
         self.subject.let_go();
         if self.failing.lasting
@@ -399,8 +395,8 @@ impl Run {
         Err(state.difference(self.oracle.state()))
     }
 
-    /// Writes go on, at once or when the space that is back is seen, or the database says that it
-    /// is poisoned, and stays so.
+    /// Writes resume at once or when the new space is noticed, or the database says that it is
+    /// poisoned and stays so.
     fn resume(&mut self) -> Result<bool, String> {
         let write = Operation::Put {
             keyspace: "default".to_owned(),
@@ -451,7 +447,7 @@ impl Run {
         Err(answer.difference(&expected))
     }
 
-    /// Ends the process in one of several ways, and looks at what is left.
+    /// Ends the process in one of several ways, and checks what is left.
     fn end(&mut self, poisoned: bool) -> Result<(), String> {
         let survives = match self.failing.call % 5 {
             0 => {
@@ -496,8 +492,8 @@ impl Run {
     }
 }
 
-/// That `verify` finds nothing. A power cut in the midst of its write may garble a superblock slot;
-/// then the other one counts.
+/// Checks that `verify` finds nothing. A power cut during its write may garble a superblock slot;
+/// the other one then counts.
 pub(super) fn verified(subject: &mut Simulated, survives: Survives) -> Result<(), String> {
     let cut = survives == Survives::Durable;
     let found = subject.verify().map(|mut findings| {
@@ -511,7 +507,7 @@ pub(super) fn verified(subject: &mut Simulated, survives: Survives) -> Result<()
     }
 }
 
-/// That a close succeeds, and `verify` finds nothing after it.
+/// Checks that a close succeeds and that `verify` finds nothing after it.
 pub(super) fn verified_after_close(subject: &mut Simulated) -> Result<(), String> {
     let closed = subject.database().and_then(terrapin::Database::close);
     closed.map_err(|error| format!("close: {error}"))?;

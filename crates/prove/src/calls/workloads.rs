@@ -1,6 +1,6 @@
-//! What is done while calls fail: short workloads in the model's script language, which together
-//! make every kind of call from every part of the engine. New ones go at the end: a workload's
-//! place is its unit's number.
+//! The workloads during which calls fail: short, in the model's script language. Together they make
+//! every kind of call from every part of the engine. New ones go at the end, since a workload's
+//! position is its unit's number.
 
 use terrapin::{Compression, Durability};
 use terrapin_model::{Configuration, Operation, Script};
@@ -9,13 +9,13 @@ use crate::Find;
 
 /// A workload.
 pub(super) struct Workload {
-    /// What finds call it.
+    /// The name in finds.
     pub name: &'static str,
     setting: Setting,
     script: &'static str,
 }
 
-/// The options that it runs with.
+/// The options it runs with.
 #[derive(Clone, Copy)]
 enum Setting {
     /// Memtables of two groups of 1 KiB, log files of 16 KiB.
@@ -24,7 +24,7 @@ enum Setting {
     Synced,
     /// The same with two workers, larger groups, and compressed blocks.
     Workers,
-    /// A log of at most four files, so that laggards are checkpointed for its sake.
+    /// A log of at most four files, so that lagging keyspaces are checkpointed for the log's sake.
     ShortLog,
 }
 
@@ -56,7 +56,7 @@ impl Workload {
         }
     }
 
-    /// What it does.
+    /// The operations.
     pub fn operations(&self) -> Result<Vec<Operation>, Find> {
         let script = Script::parse(self.name, self.script)?;
         Ok(script.steps.into_iter().map(|s| s.operation).collect())
@@ -75,7 +75,7 @@ const fn with(setting: Setting, name: &'static str, script: &'static str) -> Wor
     }
 }
 
-/// All of them.
+/// All workloads.
 pub(super) const WORKLOADS: &[Workload] = &[
     tiny(
         "puts and gets",

@@ -1,4 +1,4 @@
-//! Crashes in the recovery from a crash, and in the recovery from that: D6.
+//! Crashes in the recovery from a crash, and in the recovery from that one (D6).
 
 use terrapin_model::{Life, Random, State, Survives};
 
@@ -10,15 +10,15 @@ use crate::protocol::Protocol;
 /// How many deaths are tried in one recovery.
 const DEATHS: usize = 6;
 
-/// What a recovery that nobody disturbs comes to, and whether that is decided: after a power cut,
-/// or another kill, it is.
+/// The outcome of an undisturbed recovery, and whether it is determined: after a power cut or
+/// another kill it is.
 struct Outcome {
     state: State,
     power: bool,
 }
 
-/// Dies, and dies again in the recovery, and, `levels` times, in the recovery from that. Counts the
-/// deaths in recoveries, each of which was survived.
+/// Dies, dies again in the recovery, and `levels` times in the recovery from that. Counts the
+/// deaths in recoveries; each must be survived.
 pub(super) fn descend(
     death: Death,
     scene: &Scene<'_>,
@@ -84,15 +84,15 @@ fn deeper(
     Ok(())
 }
 
-/// A recovery that was cut short and begun again comes to the same, unless the first power cut came
-/// in between.
+/// A recovery that is interrupted and started again has the same outcome, unless the first power
+/// cut came in between.
 fn agree(life: &Life, above: &Outcome, power: bool, state: &State) -> Result<(), Find> {
     if (power && !above.power) || *state == above.state {
         return Ok(());
     }
     Err(life
         .failure(format!(
-            "a recovery that was cut short came to something else: {}",
+            "an interrupted recovery had another outcome: {}",
             state.difference(&above.state)
         ))
         .into())

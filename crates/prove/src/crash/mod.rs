@@ -1,9 +1,9 @@
-//! Crash points: the process is killed or the power fails at every call on the disk and every store
-//! into the log's ring, recoveries included (D1 to D7).
+//! Crash points: the process is killed, or the power fails, at every call on the disk and every
+//! store into the log's ring, recoveries included (D1 to D7).
 //!
-//! The disk is forked at each call, so that a workload runs once however many deaths are tried in
-//! it. After each death the store must survive (`survive.rs`): hold a prefix of what was committed
-//! with all that had to survive, twice, verify clean, go on, and survive again.
+//! The disk is forked at each call, so a workload runs once for all its deaths. After each death
+//! the store must survive (`survive.rs`): twice it holds a prefix of the commits with everything
+//! that had to survive. It verifies clean, continues to work, and survives again.
 
 mod depths;
 mod places;
@@ -24,7 +24,7 @@ use self::workload::Workload;
 
 use crate::{Find, Layer, Units};
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![
@@ -72,8 +72,8 @@ fn points(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     Ok(tried)
 }
 
-/// A few deaths of one workload, and deaths in the recoveries from them, and in the recoveries from
-/// those.
+/// A few deaths of one workload, deaths in the recoveries from them, and deaths in the recoveries
+/// from those.
 fn depths(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     let mut random = Random::new(unit);
     let course = workload_of(random.below(workloads::all().count() as u64))?.read()?;

@@ -1,4 +1,4 @@
-//! Places to die at: forks of a disk at its calls, taken while something runs on it.
+//! Places to die: forks of a disk at its calls, taken while a workload runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,31 +6,30 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Call, CrashMode, Landing, Moment, Op, Probe, Watching};
 use terrapin_model::Random;
 
-/// A moment at which the process may die: before a call that changes something, or in the middle of
-/// it.
-pub(super) struct Place {
-    /// The call, for a find to tell.
+/// A moment at which the process may die: before a call that changes something, or within it.
+pub(super) struct CrashPoint {
+    /// The call, for a find to name.
     pub call: String,
-    /// The disk as it was before the call.
+    /// The disk before the call.
     before: SimDisk,
-    /// The disk with the call done in part, in several ways; none for calls that happen or not.
+    /// The disk with the call partly done, in several ways; none for atomic calls.
     within: Vec<SimDisk>,
     random: Random,
 }
 
 /// One way to die.
 pub(super) struct Death {
-    /// The place and the manner, for a find to tell.
+    /// The place and the manner, for a find to name.
     pub name: String,
-    /// What is left; to be crashed by `power`.
+    /// The disk as it is left; `power` crashes it.
     pub disk: SimDisk,
-    /// None: the process is killed.
+    /// None means that the process is killed.
     pub power: Option<CrashMode>,
-    /// Decides all that is random in what follows.
+    /// The seed of everything random that follows.
     pub seed: u64,
 }
 
-impl Place {
+impl CrashPoint {
     fn new(probe: &Probe<'_>, call: &Call<'_>, seed: u64) -> Self {
         let mut random = Random::new(
             seed ^ (call.number << 1 | u64::from(call.op == Op::RingWrite))
@@ -41,7 +40,7 @@ impl Place {
             Op::RingWrite => &[Landing::AtDeath, Landing::AtDeath],
             _ => &[],
         };
-        Place {
+        CrashPoint {
             call: call.to_string(),
             before: probe.fork(),
             within: landings
@@ -54,7 +53,7 @@ impl Place {
 
     /// A moment between calls.
     pub fn here(disk: &SimDisk, name: &str, seed: u64) -> Self {
-        Place {
+        CrashPoint {
             call: name.to_owned(),
             before: disk.fork(),
             within: Vec::new(),
@@ -62,8 +61,8 @@ impl Place {
         }
     }
 
-    /// The ways to die here: killed before the call and within it; and the power goes, with all
-    /// lost, with all kept, and in other modes.
+    /// The ways to die here: killed before the call and within it; a power cut that loses
+    /// everything, one that keeps everything, and other modes.
     pub fn deaths(mut self) -> Vec<Death> {
         let others: Vec<CrashMode> = CrashMode::ALL
             .into_iter()
@@ -104,22 +103,22 @@ impl Place {
     }
 }
 
-/// Takes places while it lives.
+/// Takes places as long as it lives.
 pub(super) struct Taking {
-    taken: Arc<Mutex<Vec<Place>>>,
+    taken: Arc<Mutex<Vec<CrashPoint>>>,
     _watching: Watching,
 }
 
 impl Taking {
-    /// Takes every place, or each with the chance of one in so many.
+    /// Takes every place, or one in this many at random.
     pub fn begin(disk: &SimDisk, seed: u64, one_in: u64) -> Self {
         let taken = Arc::new(Mutex::new(Vec::new()));
         let places = taken.clone();
         let mut random = Random::new(seed);
         let watching = disk.watch(Box::new(move |probe, call| {
-            // Before a call that changes nothing the disk is as it was before the last that did.
+            // Before a call that changes nothing, the disk is as it was before the last change.
             if call.moment == Moment::Before && call.changes() && random.one_in(one_in) {
-                let place = Place::new(probe, call, seed);
+                let place = CrashPoint::new(probe, call, seed);
                 places
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -132,8 +131,8 @@ impl Taking {
         }
     }
 
-    /// What was taken since the last time.
-    pub fn take(&self) -> Vec<Place> {
+    /// The places taken since the last time.
+    pub fn take(&self) -> Vec<CrashPoint> {
         std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

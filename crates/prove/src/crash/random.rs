@@ -16,7 +16,7 @@ pub(super) fn course(seed: u64) -> Course {
     let mut steps = Vec::new();
     for operation in Generator::new(random.bits(), profile).take(OPERATIONS) {
         if matches!(operation, Operation::Reopen(Reopen { dropped: true, .. })) {
-            // What is not in the log would be lost.
+            // Unlogged writes would be lost.
             steps.push(Step::Do(Operation::Flush));
         }
         steps.push(Step::Do(operation));

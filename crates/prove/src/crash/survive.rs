@@ -1,4 +1,4 @@
-//! What a store must be after a death: see [`survive`].
+//! The checks after a death: [`survive`].
 
 use terrapin_disk::sim::CrashMode;
 use terrapin_model::{Life, Oracle, Random, Survives};
@@ -13,15 +13,15 @@ use crate::protocol::Protocol;
 const OPERATIONS: usize = 100;
 /// Operations in which it then dies.
 const LAST: usize = 30;
-/// Of so many deaths, the order of the writes after one is checked too.
+/// After one in this many deaths, the order of the writes is checked too.
 const WATCHED_ONE_IN: u64 = 8;
 
-/// What holds where a process died.
+/// What is true where a process died.
 pub(super) struct Scene<'a> {
     pub course: &'a Course,
     /// The operation under way.
     pub line: String,
-    /// What the store may hold.
+    /// The allowed content of the store.
     pub oracle: Oracle,
     /// What earlier deaths of the same recovery may have taken.
     pub survives: Survives,
@@ -29,9 +29,9 @@ pub(super) struct Scene<'a> {
     pub created: bool,
 }
 
-/// After a death: the files verify clean; the store opens and holds a prefix of what was committed,
-/// with all that had to survive; another death changes nothing; a hundred operations give the right
-/// answers; and a death after those is survived too.
+/// Checks a store after a death. The files verify clean. The store opens and holds a prefix of the
+/// commits, with everything that had to survive. Another death changes nothing. A hundred
+/// operations give the right answers, and a death after those is survived too.
 pub(super) fn survive(death: Death, scene: &Scene<'_>) -> Result<(), Find> {
     let mut random = Random::new(death.seed);
     let watched = death.seed.is_multiple_of(WATCHED_ONE_IN);
@@ -47,7 +47,7 @@ pub(super) fn survive(death: Death, scene: &Scene<'_>) -> Result<(), Find> {
         .map_err(|breach| life.failure(breach.0).into())
 }
 
-/// The life that the death has left, not yet recovered.
+/// The life after the death, not yet recovered.
 pub(super) fn begin(death: Death, scene: &Scene<'_>) -> Life {
     let name = format!(
         "workload {}, line {:?}, died {}",
@@ -65,7 +65,7 @@ pub(super) fn begin(death: Death, scene: &Scene<'_>) -> Life {
     life
 }
 
-/// From a recovered store on: a hundred operations, and a death in or after some more.
+/// Continues from a recovered store: a hundred operations, and a death in or after some more.
 pub(super) fn go_on(life: &mut Life, random: &mut Random) -> Result<(), Find> {
     life.subject().disk().set_capacity(ROOMY_BYTES);
     life.operate(OPERATIONS)?;

@@ -1,24 +1,24 @@
-//! Runs a workload beside the oracle, and stops at places where it may die. Every write is held to
-//! the protocol (D1, D2, D3).
+//! Runs a workload beside the oracle, and stops at places where it may die. The protocol's checker
+//! watches every write (D1, D2, D3).
 
 use terrapin::ErrorKind;
 use terrapin_disk::SimDisk;
 use terrapin_model::{Answer, Operation, Oracle, Simulated, Subject, Survives};
 
-use super::places::{Place, Taking};
+use super::places::{CrashPoint, Taking};
 use super::survive::Scene;
 use super::workload::{Course, Step};
 use crate::Find;
 use crate::protocol::Protocol;
 
-/// A disk as large as it needs to be.
+/// A disk that is large enough for every workload.
 pub(super) const ROOMY_BYTES: u64 = 64 << 30;
 
-/// What is done with a place.
-type Visit<'v> = dyn FnMut(Place, &Scene<'_>) -> Result<(), Find> + 'v;
+/// What is done at a place.
+type Visit<'v> = dyn FnMut(CrashPoint, &Scene<'_>) -> Result<(), Find> + 'v;
 
-/// Runs a workload, and calls `visit` with places in it and what holds there: with every place, or
-/// one in so many.
+/// Runs a workload and calls `visit` with places in it and what is true there: with every place, or
+/// one in this many.
 pub(super) fn walk(
     course: &Course,
     seed: u64,
@@ -66,13 +66,13 @@ fn walk_on(
         let earlier = oracle.clone();
         let expected = oracle.apply(operation);
         if matches!(expected, Answer::Broken(_)) {
-            // It names a snapshot or a range that is not there.
+            // The operation names a snapshot or range that does not exist.
             continue;
         }
         scene.line = operation.to_string();
         scene.oracle = earlier.clone();
         if operation.is_write() {
-            // While it is under way, what it changes may be there or not.
+            // While the operation is in progress, its changes may be there or not.
             scene.oracle = oracle.clone();
             scene.oracle.last_was_in_flight(earlier.in_flight());
         }
@@ -91,7 +91,7 @@ fn walk_on(
     }
     scene.line = "# the end".to_owned();
     scene.oracle = oracle;
-    visit(Place::here(disk, "the end", seed), &scene)?;
+    visit(CrashPoint::here(disk, "the end", seed), &scene)?;
     scene.line = "# dropped".to_owned();
     drop(subject);
     for place in taking.take() {
@@ -104,7 +104,7 @@ fn told(course: &Course, operation: &Operation, what: &str) -> Find {
     Find(format!("workload {}: {operation}: {what}", course.name))
 }
 
-/// Whether a full disk may answer so: nothing is changed then. Deletes go through (D10).
+/// Whether a full disk may answer so. Nothing is changed then, and deletes pass (D10).
 fn is_refused(operation: &Operation, answer: &Answer) -> bool {
     let may = matches!(
         operation,
@@ -134,7 +134,7 @@ mod tests {
         workload.read().unwrap_or_else(|find| panic!("{find}"))
     }
 
-    /// Every death at the end of the course, with what `change` makes of the oracle.
+    /// Every death at the end of the course, with the oracle changed by `change`.
     fn deaths(change: impl Fn(&mut Oracle)) -> (usize, Vec<Find>) {
         let (mut tried, mut finds) = (0, Vec::new());
         let course = course();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_synced_write_that_is_not_there_is_found_after_every_death() {
+    fn a_missing_synced_write_is_found_after_every_death() {
         let (tried, finds) = deaths(|_| {});
         assert!(tried >= 5);
         assert!(finds.is_empty(), "{finds:?}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_that_changes_something_and_no_ring_store_of_any_workload_is_passed_over() {
+    fn every_changing_call_and_ring_store_of_every_workload_is_a_place() {
         for (number, workload) in (1..).zip(workloads::all()) {
             let course = workload.read().unwrap_or_else(|find| panic!("{find}"));
             let disk = SimDisk::new(number);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_made_is_found() {
+    fn an_invented_write_is_found() {
         let mut other = Oracle::new();
         other.apply(&Step::of("put z 1 sync"));
         let (tried, finds) = deaths(|oracle| *oracle = other.clone());

@@ -24,7 +24,7 @@ pub(super) struct Course {
 /// One step of it.
 pub(super) enum Step {
     Do(Operation),
-    /// The disk has so many bytes from here on.
+    /// The disk has this many bytes from here on.
     Disk(u64),
 }
 

@@ -1,17 +1,17 @@
-//! Several files in one input: what a target for directories or logs is given. Long runs of zeros
-//! are left out, so that allocated files stay small inputs. Any bytes are an archive: what a count
-//! promises and the input lacks is simply not there.
+//! Several files in one input, for targets that take directories or logs. Long runs of zeros are
+//! left out, so allocated files stay small. Any bytes are an archive: parts that a count promises
+//! and the input lacks are missing.
 //!
 //! A file: name u8 (a place in `NAMES`), number u8, bytes u32, pieces u16, then the pieces: offset
 //! u32, length u16, bytes.
 
 use terrapin_base::codec::Reader;
 
-/// Longest file that an archive may ask for.
+/// Longest file of an archive.
 pub const FILE_BYTES_MAX: usize = 512 << 10;
 /// Most files.
 const FILES_MAX: usize = 12;
-/// Shorter runs of zeros are kept in their piece.
+/// Shorter runs of zeros stay in their piece.
 const ZEROS_MIN: usize = 64;
 
 /// A file of a database's directory.
@@ -21,15 +21,15 @@ pub struct File {
     pub name: u8,
     /// Its number, for kinds that have one.
     pub number: u8,
-    /// What it holds.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
-/// The kinds of files, by their number in an archive.
+/// The kinds of files by their number in an archive.
 const NAMES: [&str; 4] = ["data", "ring", "log-", "spare-"];
 
 impl File {
-    /// A file of a directory, if archives have a place for one of that name.
+    /// A file of a directory, if archives support its name.
     #[must_use]
     pub fn of(name: &str, content: Vec<u8>) -> Option<File> {
         let kind = NAMES.iter().position(|known| name.starts_with(known))?;
@@ -118,7 +118,7 @@ pub fn pack(files: &[File]) -> Vec<u8> {
     out
 }
 
-/// Where the bytes lie that are not in long runs of zeros.
+/// The places of the bytes outside long runs of zeros.
 fn pieces(content: &[u8]) -> Vec<(usize, usize)> {
     let mut pieces: Vec<(usize, usize)> = Vec::new();
     for (at, _) in content.iter().enumerate().filter(|(_, byte)| **byte != 0) {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_come_out_as_they_went_in_and_zeros_cost_nothing() {
+    fn archives_round_trip_and_zeros_are_free() {
         let mut content = vec![0; 100_000];
         content[5..2000].fill(7);
         content[70_000] = 1;

@@ -1,6 +1,6 @@
-//! Real fuzzing: a unit builds the libFuzzer binaries of `fuzz/` and has one of them look for a
-//! minute. What it learns of inputs stays beside the build, so that the next minute of that target
-//! goes on from there; what it finds is kept as a file, by which it can be seen again.
+//! Layer `fuzz`: a unit builds the libFuzzer binaries of `fuzz/` and runs one for a minute. The
+//! inputs it learns stay beside the build, so the target's next minute continues from them. A find
+//! is kept as a file that repeats it.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::{TARGETS, template};
 
 /// Seconds of a unit.
 pub const SECONDS: u64 = 60;
-/// What an input may take, at many times what they usually do under instrumentation.
+/// Limits of an input, at many times the usual amounts under instrumentation.
 const INPUT_SECONDS_MAX: u64 = 20;
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-/// What cargo-fuzz gives the compiler, of that which a stable one takes.
+/// The compiler flags of cargo-fuzz that a stable compiler accepts.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks";
@@ -49,7 +49,7 @@ pub fn unit(number: u64, scratch: &Path) -> Result<u64, Find> {
     let artifacts = build.join("artifacts").join(target.name);
     fs::create_dir_all(&learned)?;
     fs::create_dir_all(&artifacts)?;
-    // libFuzzer wants all folders to be there, and a target may have no finds yet.
+    // libFuzzer needs all folders, and a target may have no finds yet.
     fs::create_dir_all(folder.join("finds").join(target.name))?;
     let report = scratch.join("report");
     let ended = Command::new(build.join(TRIPLE).join("release").join(target.name))

@@ -1,6 +1,5 @@
-//! Uses what was accepted, in every way there is. Hostile content may be refused, or be nonsense
-//! that is read as it stands; it must not panic, and where `verify` finds nothing wrong, every way
-//! of reading gives the same records.
+//! Uses accepted bytes in every way. Hostile content may be refused, or be read as it is. It must
+//! not panic, and if `verify` finds nothing wrong, every way of reading must give the same records.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use terrapin_base::{Env, Sim};
 use terrapin_disk::SimDisk;
 use terrapin_structure::{Direction, KeyBounds, Version};
 
-/// Keys that the templates hold, or might: looked for besides those that a scan brings.
+/// Keys that the templates hold or might hold; they are looked up besides the scanned ones.
 const KEYS: [&[u8]; 6] = [
     b"",
     b"key-0000",
@@ -22,10 +21,11 @@ const KEYS: [&[u8]; 6] = [
     &[0xff; 40],
 ];
 
-/// Whole forward scans are compared with lookups of so many keys.
+/// How many keys of a full forward scan are compared with lookups.
 const LOOKUPS_MAX: usize = 40;
 
-/// An error must be one that damaged files may give: not a bug's, nor one about who opened what.
+/// Checks that damaged files may cause an error: it is not about a bug, nor about an open by the
+/// wrong process.
 pub fn check_error(error: &Error) {
     let allowed = matches!(
         error.kind(),
@@ -49,7 +49,7 @@ pub fn check_error(error: &Error) {
 
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Reads a version in every way; whether all went well.
+/// Reads a version in every way. Returns whether all reads succeeded.
 pub fn version(version: &dyn Version) -> bool {
     let mut findings = 0usize;
     let verified = version.verify(&mut |finding| {
@@ -124,7 +124,7 @@ fn sample(records: &Records2) -> impl Iterator<Item = &(Vec<u8>, Vec<u8>)> {
 
 type Records2 = [(Vec<u8>, Vec<u8>)];
 
-/// What came, if it was no error.
+/// The value, if there was no error.
 fn sound<T>(result: Result<T, Error>) -> Option<T> {
     result.map_err(|error| check_error(&error)).ok()
 }
@@ -148,7 +148,7 @@ fn sound_scan(version: &dyn Version, bounds: KeyBounds<'_>, way: Direction) -> O
     }
 }
 
-/// Small in everything, so that rare paths are common.
+/// Small sizes, so rare paths are common.
 #[must_use]
 pub fn tiny() -> Options {
     Options::new()
@@ -163,7 +163,7 @@ pub fn tiny() -> Options {
         .background_threads(1)
 }
 
-/// A world of one seed in which databases are opened.
+/// A simulated world of one seed for opening databases.
 pub struct World {
     pub env: Env,
     pub sim: Sim,
@@ -178,14 +178,14 @@ impl World {
         World { env, sim, disk }
     }
 
-    /// Opens the database; none when it is refused.
+    /// Opens the database; none if it is refused.
     pub fn open(&self, options: &Options) -> Option<Database> {
         sound(options.open_on(self.env.clone(), self.disk.handle()))
     }
 }
 
-/// Verifies a directory, opens it for reading, then for writing, and uses it; whether nothing was
-/// wrong.
+/// Verifies a directory, opens it read-only and for writing, and uses it. Returns whether nothing
+/// was wrong.
 pub fn directory(disk: &SimDisk) -> bool {
     let world = World::new(disk.fork());
     let options = VerifyOptions::new().memory(1 << 20).findings_max(100);
@@ -211,7 +211,7 @@ pub fn directory(disk: &SimDisk) -> bool {
 
 type Keyspaces = Vec<(String, Records)>;
 
-/// What all keyspaces hold, read both ways; none when a read failed.
+/// The content of all keyspaces, read both ways; none if a read failed.
 fn read_all(database: &Database, verified: bool) -> Option<Keyspaces> {
     let mut all = Vec::new();
     let mut whole = sound(database.stat()).is_some();
@@ -258,7 +258,7 @@ fn read_keyspace(keyspace: &Keyspace, verified: bool) -> Option<Records> {
 fn collect(range: &mut Range, backward: bool) -> Option<Records> {
     let mut records = Vec::new();
     loop {
-        // One way shares, the other borrows.
+        // One way shares values, the other borrows them.
         let item = if backward {
             let copy = |(key, value): (Slice, Slice)| (key.to_vec(), value.to_vec());
             range.next_back().map(|item| item.map(copy))
@@ -314,8 +314,8 @@ pub fn disk(files: &[super::archive::File]) -> SimDisk {
     disk
 }
 
-/// Has sound superblocks say that they were written to this very file: damaged trees of a killed
-/// store are to be served, where those of a copy are checked and refused.
+/// Makes sound superblocks name this very file: damaged trees of a killed store must be served,
+/// while those of a copy are checked and refused.
 fn stay(disk: &SimDisk) {
     let handle = disk.handle();
     let Ok(file) = handle.open("data", terrapin_disk::OpenOptions::default()) else {
@@ -343,7 +343,7 @@ fn stay(disk: &SimDisk) {
     }
 }
 
-/// A disk with a data file alone.
+/// A disk with only a data file.
 #[must_use]
 pub fn data_disk(data: &[u8]) -> SimDisk {
     let disk = SimDisk::new(1);
@@ -352,7 +352,7 @@ pub fn data_disk(data: &[u8]) -> SimDisk {
     disk
 }
 
-/// A page store over a data file, for reading; none when it is refused.
+/// A read-only page store over a data file; none if it is refused.
 pub fn store(disk: &SimDisk) -> Option<Arc<terrapin_pages::PageStore>> {
     let handle = disk.handle();
     if let Err(error) = terrapin_pages::PageStore::presence(&handle) {

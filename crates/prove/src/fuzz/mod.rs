@@ -1,10 +1,11 @@
-//! Fuzz targets: hostile bytes never panic, hang, or make us allocate beyond twice their size (D8).
+//! Fuzz targets: hostile bytes never cause a panic, a hang, or allocations beyond twice their size
+//! (D8).
 //!
-//! A target is a function of any bytes ([`Target::run`]). The binaries of `fuzz/` give them to
-//! libFuzzer (layer `fuzz`); CI gives them the committed corpus, past finds, and changes of both
-//! that follow from a number (layer `fuzz-replay`). Checksums are made right before the engine sees
-//! the bytes ([`repair`], [`repair_log`]), so that what they protect is reached. What is then
-//! accepted is used in every way (`exercise.rs`).
+//! A target is a function of any bytes ([`Target::run`]). Layer `fuzz` gives the binaries of
+//! `fuzz/` to libFuzzer. Layer `fuzz-replay` tries the committed corpus, past finds, and changes of
+//! both by number; CI runs it. [`repair`] and [`repair_log`] fix checksums before the engine sees
+//! the bytes, so the engine reads what they protect. `exercise.rs` then uses accepted bytes in
+//! every way.
 
 pub mod archive;
 mod campaign;
@@ -20,15 +21,15 @@ pub mod template;
 use crate::{Layer, Units};
 use terrapin_model::Random;
 
-/// A way of giving hostile bytes to the engine.
+/// A way to give hostile bytes to the engine.
 pub struct Target {
     /// Its name, and that of its folders and its binary.
     pub name: &'static str,
-    /// Gives it bytes; panics on a breach. Whether nothing was wrong with what they are.
+    /// Takes bytes and panics on a breach. Returns whether nothing was wrong with the bytes.
     pub run: fn(&[u8]) -> bool,
     /// Changes an input in a way that suits the target.
     pub change: fn(&mut Vec<u8>, &mut Random, usize),
-    /// Longest input worth trying.
+    /// The longest useful input.
     pub bytes_max: usize,
 }
 
@@ -87,7 +88,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
 /// Rounds of changed inputs in CI.
 const ROUNDS: u64 = 20;
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     let targets = TARGETS.len() as u64;

@@ -1,6 +1,6 @@
-//! Changes inputs as a fuzzer does, but from a seed, and knowing what the bytes mean where that
-//! helps: numbers are set to what is at the edge, pieces move, grow and go. The libFuzzer binaries
-//! use it beside their own changes, the replay alone.
+//! Changes inputs as a fuzzer does, but by a seed and with knowledge of the format: numbers become
+//! edge values, and pieces move, grow and vanish. The libFuzzer binaries add it to their own
+//! changes; the replay uses it alone.
 
 use terrapin_model::Random;
 
@@ -63,8 +63,8 @@ pub fn bytes(input: &mut Vec<u8>, random: &mut Random, bytes_max: usize) {
     }
 }
 
-/// As [`bytes`], within one piece of an input whose parts have their length in front; the length
-/// follows.
+/// Does what [`bytes`] does within one piece of an input whose parts have their length in front,
+/// and updates the length.
 pub fn parts(input: &mut Vec<u8>, random: &mut Random, bytes_max: usize) {
     let mut starts = Vec::new();
     let mut at = 1;
@@ -87,8 +87,8 @@ pub fn parts(input: &mut Vec<u8>, random: &mut Random, bytes_max: usize) {
     input.splice(at..at + 2 + length, changed);
 }
 
-/// As [`bytes`], within one file of an archive, most often where it holds something; or files go,
-/// double, or swap names.
+/// Does what [`bytes`] does within one file of an archive, mostly where it has content. Or it
+/// removes, doubles or renames files.
 pub fn files(input: &mut Vec<u8>, random: &mut Random, bytes_max: usize) {
     let mut files = archive::unpack(input.get(1..).unwrap_or_default());
     if files.is_empty() || random.index(10) == 0 {

@@ -1,6 +1,6 @@
-//! Makes the checksums of changed bytes right again, so that a fuzzer gets past them to what they
-//! protect. Knows the format from docs/FORMAT.md alone and shares no code with what it is to
-//! deceive. What is too damaged to be found is left as it is.
+//! Repairs the checksums of changed bytes, so that a fuzzer reaches what they protect. It is
+//! written from docs/FORMAT.md and shares no code with the engine. It leaves bytes alone that are
+//! too damaged to find.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 
@@ -14,7 +14,7 @@ const PART_FILTER: u32 = 1 << 31;
 const PART_FOOTER: u32 = u32::MAX - 1;
 const PART_INDEX: u32 = u32::MAX;
 
-/// What a slice holds at a place, if it reaches that far.
+/// The bytes of a slice at a place, if it reaches that far.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -43,7 +43,7 @@ pub(super) fn slot(sector: &mut [u8]) {
     }
 }
 
-/// A page (node or catalog page) that starts here; `false` when none does.
+/// A page (node or catalog page) that starts here; `false` if there is none.
 pub(super) fn page(bytes: &mut [u8]) -> bool {
     let Some(length) = u32_at(bytes, 16).filter(|_| bytes.starts_with(b"TpPg")) else {
         return false;
@@ -60,9 +60,9 @@ fn part_seed(id: u64, part: u32) -> u32 {
     crc32c_append(crc32c(&id.to_le_bytes()), &part.to_le_bytes())
 }
 
-/// A page group that ends where these bytes end: blocks, index, filter and footer. Its blocks are
-/// found by the index, and the group's start by the footer's word on its length. Returns what its
-/// compressed blocks come to when decompressed.
+/// A page group that ends where these bytes end: blocks, index, filter and footer. The index
+/// locates its blocks, and the footer's length the group's start. Returns the decompressed size of
+/// its compressed blocks.
 pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
     let footer = bytes.len().checked_sub(FOOTER_BYTES)?;
     if !bytes[footer..].starts_with(b"TPGROUP3") {
@@ -105,7 +105,7 @@ pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
     Some(inflated)
 }
 
-/// A partition of a filter, whole.
+/// A whole partition of a filter.
 pub(super) fn partition(partition: &mut [u8], seed: u32) {
     let Some(body) = partition.len().checked_sub(4) else {
         return;
@@ -114,7 +114,7 @@ pub(super) fn partition(partition: &mut [u8], seed: u32) {
     put(partition, body, crc);
 }
 
-/// A block; returns what it may at most come to when decompressed, if it is compressed.
+/// A block. Returns its largest decompressed size if it is compressed.
 fn block(block: &mut [u8], seed: u32) -> usize {
     if block.len() < 20 {
         return 0;
@@ -125,11 +125,11 @@ fn block(block: &mut [u8], seed: u32) -> usize {
     if block[5] == 0 {
         return 0;
     }
-    // The block format of LZ4 says at most 255 bytes with each of its own.
+    // Each byte of LZ4's block format stands for at most 255 bytes.
     number(12).min(number(16).min(block.len()) * 255)
 }
 
-/// How long each block is, in bytes, as an index says.
+/// The length of each block in bytes, by the index.
 fn block_lengths(index: &[u8]) -> Option<Vec<usize>> {
     let count = u32_at(index, 8)? as usize;
     let mut rest = index.get(12..)?;
@@ -163,8 +163,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A whole data file: both slots, every page that starts where pages may, every group whose footer
-/// is found. Returns what compressed blocks come to when decompressed.
+/// A whole data file: both slots, every page where pages may start, every group with a recognizable
+/// footer. Returns the decompressed size of compressed blocks.
 pub fn data_file(bytes: &mut [u8]) -> usize {
     for at in [0, SLOT_BYTES] {
         if let Some(sector) = bytes.get_mut(at..at + SECTOR_BYTES) {
@@ -190,7 +190,7 @@ mod tests {
     /// The repair shares no code with the engine, so the engine's own files show whether it is
     /// right.
     #[test]
-    fn what_is_sound_stays_as_it_is_and_zeroed_checksums_come_back() {
+    fn sound_files_stay_and_zeroed_checksums_are_repaired() {
         let data = template::files("closed")
             .into_iter()
             .find(|file| file.name() == "data")

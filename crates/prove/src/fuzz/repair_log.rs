@@ -1,6 +1,5 @@
-//! Makes the checksums of changed logs right again: of segment headers, and of the records that
-//! follow each other from a segment's first one on, into the ring. Knows the format from
-//! docs/FORMAT.md alone.
+//! Repairs the checksums of changed logs: segment headers, and the records from a segment's first
+//! one on, into the ring. It is written from docs/FORMAT.md alone.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 
@@ -10,10 +9,10 @@ use super::repair::{u32_at, u64_at};
 const BLOCK_BYTES: usize = 4096;
 const HEADER_BYTES: usize = 88;
 const RECORD_HEADER_BYTES: u64 = 9;
-/// Records that are repaired of one segment: more than fit.
+/// The most records repaired in one segment: more than fit.
 const RECORDS_MAX: usize = 1 << 16;
 
-/// What a segment says of itself.
+/// The fields of a segment's header.
 #[derive(Clone, Copy)]
 struct Segment {
     file: usize,
@@ -25,7 +24,7 @@ struct Segment {
     capacity: u64,
 }
 
-/// What a log is of.
+/// The identity of a log.
 #[derive(Clone, Copy)]
 pub struct Known {
     /// The database.
@@ -107,7 +106,7 @@ pub fn log(files: &mut [File]) -> Option<Known> {
     })
 }
 
-/// The log as bytes by LSN: those of one life's segments, or of the ring.
+/// The log's bytes by LSN: the segments of one life, or the ring.
 struct Stream<'a> {
     files: &'a mut [File],
     segments: &'a [Segment],
@@ -118,7 +117,7 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Where the bytes from an LSN on lie: in which file, from where, and how many without a gap.
+    /// The place of the bytes from an LSN on: file, offset, and length without a gap.
     fn place(&self, lsn: u64) -> Option<(usize, usize, usize)> {
         if self.in_ring {
             let ring = self.ring?;
@@ -147,7 +146,7 @@ impl Stream<'_> {
         Some(bytes)
     }
 
-    /// Repairs records from an LSN on; returns where the first lies that cannot be one.
+    /// Repairs records from an LSN on. Returns the first LSN that cannot be a record.
     fn records(&mut self, mut lsn: u64) -> u64 {
         for _ in 0..RECORDS_MAX {
             let Some(next) = self.record(lsn) else {
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_log_stays_as_it_is_and_zeroed_checksums_come_back() {
+    fn a_sound_log_stays_and_zeroed_checksums_are_repaired() {
         for name in ["closed", "killed"] {
             let sound = template::files(name);
             let mut repaired = sound.clone();

@@ -1,5 +1,5 @@
-//! What CI does in place of fuzzing: every input of the corpus, every find of the past, and some
-//! thousands of changed inputs whose changes follow from the unit's number.
+//! Layer `fuzz-replay`, which CI runs instead of fuzzing: every input of the corpus, every past
+//! find, and some thousands of changed inputs. The unit's number determines the changes.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,9 +14,9 @@ use crate::Find;
 
 use super::{TARGETS, Target, template};
 
-/// Changed inputs of a unit, besides the corpus and the finds, which are the first units'.
+/// Changed inputs per unit. The first units also try the corpus and the finds.
 pub const CHANGED: u64 = 100;
-/// What no input takes: longer is a hang.
+/// A longer time for one input counts as a hang.
 const INPUT_SECONDS_MAX: u64 = 60;
 /// Longest changed input.
 const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -35,7 +35,7 @@ pub fn inputs(folder: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// Unit n: target n mod 7. The first unit of each also replays what is kept.
+/// Unit n tries target n mod 7. The first unit of each target also replays the kept inputs.
 pub fn unit(number: u64, _scratch: &Path) -> Result<u64, Find> {
     let target = &TARGETS[(number % TARGETS.len() as u64) as usize];
     let round = number / TARGETS.len() as u64;
@@ -67,7 +67,7 @@ pub fn unit(number: u64, _scratch: &Path) -> Result<u64, Find> {
     Ok(count)
 }
 
-/// Writes an input that found something where a person can take it from.
+/// Writes an input with a find to a place where people can take it.
 fn keep(target: &Target, input: &[u8]) -> String {
     let name = format!(
         "terrapin-find-{}-{:016x}",
@@ -81,18 +81,17 @@ fn keep(target: &Target, input: &[u8]) -> String {
     }
 }
 
-/// Gives a target an input; a panic is a find, and so is what takes too long, which is left
-/// running.
+/// Runs a target on an input. A panic is a find, and so is a hang, which keeps running.
 pub fn one(target: &Target, input: &[u8]) -> Result<bool, Find> {
     let (answer, answered) = channel();
     let (run, input) = (target.run, input.to_vec());
     #[expect(
         clippy::disallowed_methods,
-        reason = "a target that hangs outlives whoever asked, which no scope allows"
+        reason = "a hanging target outlives its caller, which no scope allows"
     )]
     let worker = thread::spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| run(&input)));
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = answer.send(outcome.map_err(|payload| {
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| payload.downcast_ref::<&str>().copied());

@@ -1,6 +1,6 @@
 //! The corpus: small inputs of every target, made from real stores.
-//! `cargo run --release -p prove --example fuzz_corpus` writes them. They are committed, so that
-//! what they mean does not change with what the engine comes to write.
+//! `cargo run --release -p prove --example fuzz_corpus` writes them. They are committed, so they
+//! keep their meaning when the engine's output changes.
 
 use terrapin::{Compression, Database, KeyspaceOptions, Options};
 use terrapin_base::checksum::hash64;
@@ -18,11 +18,11 @@ use super::template;
 /// Inputs by name.
 pub type Inputs = Vec<(String, Vec<u8>)>;
 
-/// The templates: archives of whole stores, which are the directory target's corpus too.
+/// The templates: archives of whole stores, which are also the corpus of the directory target.
 ///
 /// # Errors
 ///
-/// What the engine says, which should be nothing.
+/// Errors of the engine; there should be none.
 pub fn stores() -> terrapin::Result<Inputs> {
     let packed = |disk: &SimDisk, name: &str| (name.to_owned(), pack_all(disk));
     let closed = World::new(SimDisk::new(3));
@@ -68,7 +68,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("key-{:04}", number * 37 % 300).into_bytes()
 }
 
-/// Some keyspaces with trees of several nodes, after so many checkpoints.
+/// Some keyspaces with trees of several nodes, after this many checkpoints.
 fn fill(world: &World, options: &Options, rounds: u32) -> terrapin::Result<Database> {
     let database = options.open_on(world.env.clone(), world.disk.handle())?;
     let main = database.create_keyspace("main", KeyspaceOptions::default())?;
@@ -87,7 +87,7 @@ fn fill(world: &World, options: &Options, rounds: u32) -> terrapin::Result<Datab
     Ok(database)
 }
 
-/// What only the log has: every kind of record.
+/// Content that only the log has: every kind of record.
 fn unmerged(database: &Database) -> terrapin::Result<()> {
     let main = database.open_keyspace("main")?;
     for number in 0..30 {
@@ -205,7 +205,7 @@ pub fn filters() -> Inputs {
         let mut builder = FilterBuilder::new();
         let hashes: Vec<u64> = (0..keys).map(|n| hash64(&n.to_le_bytes())).collect();
         builder.add_all(&hashes);
-        // So few bits a key that they make one partition, however many they are.
+        // Few bits per key, so that any number of keys makes one partition.
         let partition = builder.finish(1, PARTITION_BYTES_MAX);
         let in_first_cell = |hash: &u64| hash >> 27 & 31 == 0;
         let mut input = vec![0];

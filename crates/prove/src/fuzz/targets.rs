@@ -1,11 +1,10 @@
-//! The targets: each takes any bytes, makes of them what it is about, and has the production code
+//! The targets: each takes any bytes, builds its subject from them, and has the production code
 //! read it.
 //!
-//! Every first byte says by its lowest bit whether checksums are to be left as they are; all else
-//! is the target's own form. A target returns whether nothing was wrong with what it was given. It
-//! panics on a breach: a panic within the engine, an error that hostile bytes must not give,
-//! answers that contradict each other where `verify` is content, or memory beyond what the files'
-//! size justifies.
+//! The lowest bit of the first byte says whether checksums stay as they are; the rest is the
+//! target's own form. A target returns whether nothing was wrong. It panics on a breach: a panic in
+//! the engine, an error that hostile bytes must not cause, contradicting answers although `verify`
+//! finds nothing, or too much memory for the files' size.
 
 use std::sync::Arc;
 
@@ -25,16 +24,16 @@ use super::exercise::{self, check_error};
 use super::repair_log::{self, Known};
 use super::{repair, template};
 
-/// What a target may take besides twice the bytes of its files, of the heap at once and as a single
-/// aligned buffer: little, so that a size which a file supplies shows.
+/// The memory a target may take besides twice the bytes of its files, on the heap at once and as
+/// one aligned buffer. It is small, so that a size supplied by a file shows.
 const SMALL: usize = 64 << 10;
-/// As [`SMALL`], for a log and a ring that are begun anew.
+/// The same for a log and a ring that start anew.
 const LOG: usize = 128 << 10;
-/// As [`SMALL`], for whole databases of two megabytes of memory: memtables, caches, and all records
-/// that are compared.
+/// The same for whole databases with two megabytes of memory: memtables, caches, and all compared
+/// records.
 const DATABASE: usize = 1 << 20;
 
-/// Does the work, and panics when it takes more memory than files of so many bytes justify.
+/// Runs the work, and panics if it takes more memory than files of this many bytes justify.
 fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) -> T {
     largest_buffer();
     let mut done = None;
@@ -55,7 +54,7 @@ fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) ->
     }
 }
 
-/// Whether checksums are to be made right, and what follows.
+/// Whether checksums are repaired, and the remaining bytes.
 fn split(input: &[u8]) -> (bool, &[u8]) {
     match input.split_first() {
         Some((flags, rest)) => (flags & 1 == 0, rest),
@@ -63,7 +62,7 @@ fn split(input: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// The parts of an input: each with its length in two bytes in front.
+/// The parts of an input, each behind its length in two bytes.
 fn parts(input: &[u8]) -> Vec<&[u8]> {
     let mut reader = Reader::new("parts", input);
     let mut parts = Vec::new();
@@ -77,7 +76,7 @@ fn parts(input: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// Parts as an input, to be repaired.
+/// Builds an input from parts, with repaired checksums.
 #[must_use]
 pub fn join<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = vec![0];
@@ -88,7 +87,7 @@ pub fn join<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     out
 }
 
-/// Superblocks. Input: the sectors of both slots, one behind the other.
+/// Superblocks. Input: the sectors of both slots, one after the other.
 pub fn superblock(input: &[u8]) -> bool {
     let (repaired, input) = split(input);
     let mut data = vec![0; PAGES_START as usize];
@@ -149,7 +148,7 @@ pub fn catalog(input: &[u8]) -> bool {
     whole(&files, 0)
 }
 
-/// Nodes. Input: contents of the template's nodes, the one of the tallest tree first.
+/// Nodes. Input: contents of the template's nodes, starting with that of the tallest tree.
 pub fn node(input: &[u8]) -> bool {
     let (_, input) = split(input);
     let Some(mut data) = data_of("closed") else {
@@ -221,7 +220,7 @@ fn tree(disk: &terrapin_disk::SimDisk, root: &[u8]) -> bool {
     }
 }
 
-/// A page group that is a whole tree. Input: the group, whose footer says what its reference would.
+/// A page group that is a whole tree. Input: the group; its footer supplies its reference.
 pub fn group(input: &[u8]) -> bool {
     let (repaired, input) = split(input);
     let mut data = data_of("closed").unwrap_or_default();
@@ -257,7 +256,7 @@ pub fn group(input: &[u8]) -> bool {
     })
 }
 
-/// Reads a group's blocks one by one, and all at once, and asks its filter.
+/// Reads a group's blocks one by one and all together, and asks its filter.
 fn blocks(store: &PageStore, group: &GroupRef) {
     let index = match store.index(group) {
         Ok(index) => index,
@@ -287,8 +286,8 @@ fn blocks(store: &PageStore, group: &GroupRef) {
     }
 }
 
-/// Filters. Input: hashes to ask for (eight of eight bytes), then the cells of a partition, over
-/// and over.
+/// Filters. Input: hashes to look up (eight of eight bytes), then the repeated cells of a
+/// partition.
 pub fn filter(input: &[u8]) -> bool {
     let (repaired, input) = split(input);
     let (hashes, cells) = input.split_at(input.len().min(64));
@@ -318,7 +317,7 @@ pub fn filter(input: &[u8]) -> bool {
             .chunks_exact(8)
             .filter_map(|eight| eight.first_chunk().copied().map(u64::from_le_bytes));
         for hash in given {
-            // Each of the 32 cells, chosen by five bits of the hash, is asked.
+            // Asks each of the 32 cells, chosen by five bits of the hash.
             for cell in 0..32u64 {
                 let hash = hash & !(31 << 27) | cell << 27;
                 let answer = may_contain(&partition, hash);
@@ -341,7 +340,7 @@ pub fn filter(input: &[u8]) -> bool {
 }
 
 /// A log: segments and ring. Input: an archive of them. First the log alone is scanned, replayed
-/// and begun anew; then the template of a killed store is opened with it.
+/// and started anew. Then the template of a killed store is opened with it.
 pub fn log(input: &[u8]) -> bool {
     let (repaired, input) = split(input);
     let mut files: Vec<File> = archive::unpack(input)
@@ -374,7 +373,7 @@ pub fn log(input: &[u8]) -> bool {
     good
 }
 
-/// Scans a log and replays it twice: as a reader, and as the one that begins its next life.
+/// Scans a log and replays it twice: as a reader, and as the writer of its next life.
 fn replay(disk: &terrapin_disk::SimDisk, known: Known) -> bool {
     let (env, sim) = Env::simulated(1);
     let options = LogOptions {

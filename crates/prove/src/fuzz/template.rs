@@ -1,6 +1,6 @@
-//! The stores that targets change parts of: two small ones, one closed and one killed, as the
-//! corpus has them. They are made by [`super::seeds`] and committed, so that inputs mean the same
-//! when the engine comes to write otherwise.
+//! The stores of which targets change parts: two small ones from the corpus, one closed and one
+//! killed. [`super::seeds`] made them, and they are committed, so inputs keep their meaning when
+//! the engine's output changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use super::archive::{File, unpack};
 use super::repair::{u32_at, u64_at};
 
-/// Where the corpus and the finds lie.
+/// The folder of the corpus and the finds.
 #[must_use]
 pub fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz"))
 }
 
-/// The files of a committed store; none when the corpus lacks it.
+/// The files of a committed store; none if the corpus lacks it.
 #[must_use]
 pub fn files(name: &'static str) -> Vec<File> {
     static READ: Mutex<BTreeMap<&str, Vec<File>>> = Mutex::new(BTreeMap::new());
@@ -41,14 +41,14 @@ pub struct Page {
     pub offset: usize,
     /// Bytes of its content.
     pub content_bytes: usize,
-    /// Bytes that it may take: up to where pages may start again behind it.
+    /// The most bytes it may take: up to the next place where pages may start.
     pub room_bytes: usize,
 }
 
 /// Bytes of a page's header.
 const HEADER_BYTES: usize = 24;
 
-/// The pages of a kind, newest first: those of a store that is checkpointed once are all live.
+/// The pages of a kind, newest first. Pages of a store that was checkpointed once are all live.
 #[must_use]
 pub fn pages(data: &[u8], kind: u8) -> Vec<Page> {
     let mut pages: Vec<Page> = (8192..data.len())
@@ -63,7 +63,7 @@ pub fn pages(data: &[u8], kind: u8) -> Vec<Page> {
                 id,
                 offset,
                 content_bytes,
-                // A page's reference says how long it is: whole sectors.
+                // A page's reference gives its length: whole sectors.
                 room_bytes: used.next_multiple_of(512) - HEADER_BYTES,
             })
         })
@@ -81,7 +81,7 @@ impl Page {
             .unwrap_or_default()
     }
 
-    /// Puts another content there, cut to the room there is, and makes the checksum right.
+    /// Puts other content there, cut to the available room, and repairs the checksum.
     pub fn replace(&self, data: &mut [u8], content: &[u8]) {
         let content = &content[..content.len().min(self.room_bytes)];
         let Some(page) = data.get_mut(self.offset..self.offset + HEADER_BYTES + self.room_bytes)

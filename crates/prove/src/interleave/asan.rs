@@ -1,5 +1,5 @@
-//! AddressSanitizer: tests of the crates with unsafe code, and of threads that go through them, by
-//! `scripts/asan.sh`, which also shows that a bad access would be noticed.
+//! Layer `asan`: tests of the crates with unsafe code, and of their threads, under AddressSanitizer
+//! by `scripts/asan.sh`. The script also shows that a bad access is noticed.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,8 @@ use std::process::Command;
 use crate::Find;
 use crate::build::{last, run};
 
-/// What each unit tests, as arguments of `cargo test`; cheap and nearest to the unsafe code first.
-/// Examples in documents are left out: they are linked without the sanitizer.
+/// The tests of each unit, as arguments of `cargo test`; cheap ones nearest to the unsafe code come
+/// first. Doc tests are left out: they are linked without the sanitizer.
 pub(super) const UNITS: [&[&str]; 3] = [
     &[
         "--lib",

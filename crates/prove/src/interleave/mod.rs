@@ -1,9 +1,9 @@
-//! Interleavings: models of what threads share, under a checker that tries many orders; and unsafe
-//! code under AddressSanitizer.
+//! Layer `interleavings`: models of shared data under a checker that tries many schedules. Layer
+//! `asan`: unsafe code under AddressSanitizer.
 //!
-//! The models are tests named `interleave` of the crates that they are about, over their real code,
-//! in a build whose locks, atomics and threads are the checker's (`base::sync`). A unit tries so
-//! many schedules of every model, from a seed of its own.
+//! The models are tests named `interleave` in the crates they are about, over the real code. Their
+//! build takes locks, atomics and threads from the checker (`base::sync`). A unit tries a number of
+//! schedules of every model, from a seed of its own.
 
 mod asan;
 
@@ -37,7 +37,7 @@ const BUILD: Build = Build {
     environment: &[],
 };
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![
@@ -67,8 +67,7 @@ fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
     static TESTS: OnceLock<Result<Vec<PathBuf>, Find>> = OnceLock::new();
     let mut schedules = 0;
     for test in TESTS.get_or_init(|| BUILD.tests()).clone()? {
-        // One at a time: models that run beside each other share what is global, and would not be
-        // the same again.
+        // One at a time: models that run together share globals and would not be repeatable.
         let mut command = Command::new(&test);
         command
             .args(["--test-threads", "1", "--nocapture"])

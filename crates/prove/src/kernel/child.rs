@@ -1,5 +1,5 @@
-//! The child process: opens a directory, does the steps of its threads, reports each one once it
-//! has returned, until it is killed.
+//! The child process: it opens a directory, does the steps of its threads, and reports each after
+//! it returned, until it is killed.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::kernel::system;
 /// The first argument of a child that writes; directory, seed and life follow.
 pub const WRITER: &str = "--kernel-writer";
 
-/// Does the work of a child process of this layer when the arguments say that this is one.
+/// Does the work of a child process of this layer, if the arguments ask for it.
 #[must_use]
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     match arguments {
@@ -82,7 +82,7 @@ fn failed(what: &str, error: &Error) {
     report(Record::Failed);
 }
 
-/// Nobody listens any more: then nobody needs this process either.
+/// The parent is gone, so this process may end.
 fn report(record: Record) {
     let mut out = io::stdout().lock();
     if out
@@ -94,14 +94,14 @@ fn report(record: Record) {
     }
 }
 
-/// The database and what steps are done in.
+/// The database and the keyspaces of the steps.
 pub struct Handles {
     database: Database,
     keyspaces: BTreeMap<&'static str, Keyspace>,
 }
 
 impl Handles {
-    /// Creates the keyspaces that are missing.
+    /// Creates missing keyspaces.
     pub fn new(database: &Database) -> Result<Self> {
         let mut keyspaces = BTreeMap::new();
         for name in KEYSPACES {
@@ -144,7 +144,7 @@ impl Handles {
     fn keyspace(&self, name: &str) -> Result<&Keyspace> {
         self.keyspaces
             .get(name)
-            .ok_or_else(|| Error::internal("a step in a keyspace that nobody made"))
+            .ok_or_else(|| Error::internal("a step in a keyspace that does not exist"))
     }
 
     /// Does a step.
@@ -191,7 +191,7 @@ impl Handles {
         self.database.write_with(&batch, durability)
     }
 
-    /// Reads keep views and caches busy meanwhile.
+    /// Reads use views and caches meanwhile.
     fn read(&self, life: u64, stopped: &AtomicBool) -> Result<()> {
         let mut random = Random::new(life);
         while !stopped.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
 //! A real file system in a file, on a loop device: made, mounted, shut down as a power cut would,
-//! and unmounted again when this goes.
+//! and unmounted on drop.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -27,8 +27,8 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Makes a file system of so many bytes and mounts it. Needs root, a loop device and the tools;
-    /// without them it is a find.
+    /// Makes a file system of this many bytes and mounts it. It needs root, a loop device and the
+    /// tools; without them it is a find.
     pub fn new(kind: Kind, scratch: &Path, bytes: u64) -> Result<Self, Find> {
         if fs::metadata("/proc/self")?.uid() != 0 {
             return Err(Find(
@@ -53,7 +53,7 @@ impl FileSystem {
         Ok(made)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.point
@@ -73,7 +73,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Mounts it with other options, where it is.
+    /// Mounts it again with other options, in place.
     pub fn remount(&self, options: &str) -> Result<(), Find> {
         let options = format!("remount,{options}");
         run(Command::new("mount")
@@ -81,15 +81,15 @@ impl FileSystem {
             .arg(&self.point))
     }
 
-    /// Shuts it down without flushing its journal: what was not on the device is lost, and every
-    /// call fails from here on.
+    /// Shuts it down without flushing its journal: data that was not on the device is lost, and
+    /// every later call fails.
     pub fn cut(&self) -> Result<(), Find> {
         run(Command::new("xfs_io")
             .args(["-x", "-c", "shutdown"])
             .arg(&self.point))
     }
 
-    /// Takes it off. What a process that was just killed still does may keep it busy for a moment.
+    /// Unmounts it. A process that was just killed may keep it busy for a moment.
     pub fn unmount(&mut self) -> Result<(), Find> {
         for _ in 0..100 {
             if run(Command::new("umount").arg(&self.point)).is_ok() {
@@ -105,13 +105,13 @@ impl FileSystem {
 impl Drop for FileSystem {
     fn drop(&mut self) {
         if self.mounted && self.unmount().is_err() {
-            // Goes when the last who uses it does.
+            // It goes when its last user does.
             let _ = run(Command::new("umount").arg("-l").arg(&self.point));
         }
     }
 }
 
-/// Runs a tool, which must be there and succeed.
+/// Runs a tool, which must exist and succeed.
 pub fn run(command: &mut Command) -> Result<(), Find> {
     let output = command
         .output()

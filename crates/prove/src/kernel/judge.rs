@@ -1,7 +1,7 @@
-//! Judges what a store holds after a death: of each thread the state after some number of its
-//! steps, no fewer than had to survive, no more than it can have begun, and together a prefix of
-//! the commit order as far as time shows it (a step that had returned before another began comes
-//! before it).
+//! Judges a store's content after a death. Each thread's records must be those after some number of
+//! its steps: at least the steps that had to survive, at most those it can have begun. Together
+//! they must be a prefix of the commit order as far as time shows it: a step that returned before
+//! another began comes first.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,20 +15,20 @@ use crate::Find;
 use crate::kernel::plan::{GUEST, KEYSPACES, Step, Story, THREADS, thread_of};
 use crate::kernel::report::Acknowledged;
 
-/// What a death may cost.
+/// The loss that a death may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
-    /// Nothing that was acknowledged: the process was killed.
+    /// No acknowledged step: the process was killed.
     Acknowledged,
-    /// What was not acknowledged as durable: the power failed.
+    /// Steps not acknowledged as durable: the power failed.
     Synced,
 }
 
-/// Records of one thread: keyspace and key, and the value's hash. The steward's keyspace itself is
-/// a record without a key.
+/// Records of one thread: keyspace and key, and the value's hash. The steward's keyspace is a
+/// record without a key.
 type Records = BTreeMap<(&'static str, Vec<u8>), u64>;
 
-/// What a store holds, by the thread that wrote it.
+/// A store's content by writing thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     threads: [Records; THREADS],
@@ -37,8 +37,8 @@ pub struct Content {
 const NAMES: [&str; 3] = [KEYSPACES[0], KEYSPACES[1], GUEST];
 
 impl Content {
-    /// Reads everything, forwards and backwards. The outer error is a find; the inner one is what
-    /// the database said.
+    /// Reads everything forwards and backwards. The outer error is a find; the inner one is the
+    /// database's.
     pub fn try_read(database: &Database) -> Result<terrapin::Result<Content>, Find> {
         let mut content = Content::default();
         let keyspaces = match database.keyspaces() {
@@ -60,7 +60,7 @@ impl Content {
             }
             for (key, value) in records {
                 let (Some(name), Some(thread)) = (known, thread_of(&key)) else {
-                    let find = format!("a record that nobody wrote: {name} {key:02x?}");
+                    let find = format!("a record that no thread wrote: {name} {key:02x?}");
                     return Err(Find(find));
                 };
                 content.threads[thread].insert((name, key), value);
@@ -78,7 +78,7 @@ impl Content {
 /// Keys and hashes of values of a keyspace, in order.
 type Hashes = Vec<(Vec<u8>, u64)>;
 
-/// Reads a keyspace whole; none if a scan backwards does not agree with one forwards.
+/// Reads a whole keyspace; none if a backward scan disagrees with a forward one.
 fn scan(database: &Database, name: &str) -> terrapin::Result<Option<Hashes>> {
     let keyspace = database.open_keyspace(name)?;
     let read = |record: terrapin::Result<(terrapin::Slice, terrapin::Slice)>| {
@@ -97,7 +97,7 @@ fn scan(database: &Database, name: &str) -> terrapin::Result<Option<Hashes>> {
     Ok(agree.then_some(forwards))
 }
 
-/// A thread's records while its steps are gone through.
+/// A thread's records while its steps are replayed.
 struct Walk {
     records: Records,
     fingerprint: u64,
@@ -166,15 +166,14 @@ impl Walk {
     }
 }
 
-/// Which numbers of a thread's steps give what was found.
+/// The numbers of a thread's steps that explain the found records.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct StepCounts {
     least: usize,
     most: usize,
 }
 
-/// Says whether what a life left is explained by what it had acknowledged, given what it began
-/// with.
+/// Whether a life's acknowledgements explain the content it left, given its initial content.
 pub fn judge(
     story: &Story,
     life: u64,
@@ -190,11 +189,11 @@ pub fn judge(
         let begun = done + usize::from(acknowledged.opened);
         let wanted = Walk::new(&found.threads[thread]).fingerprint;
         let mut walk = Walk::new(&before.threads[thread]);
-        let mut range: Option<Held> = None;
+        let mut range: Option<StepCounts> = None;
         for count in 0..=begun {
             if walk.fingerprint == wanted {
                 let least = range.map_or(count, |r| r.least);
-                range = Some(Held { least, most: count });
+                range = Some(StepCounts { least, most: count });
             }
             if count < begun {
                 walk.take(story.step(life, thread, count as u32));
@@ -234,7 +233,7 @@ fn must_survive(
         return lower;
     }
     lower = [0; THREADS];
-    // All that had returned before this moment is durable.
+    // Every step that returned before this moment is durable.
     let mut through = 0;
     let settled = acknowledged.settled.unwrap_or([usize::MAX; THREADS]);
     for (thread, steps) in acknowledged.steps.iter().enumerate() {
@@ -259,13 +258,13 @@ fn must_survive(
     lower
 }
 
-fn check_prefix(acknowledged: &Acknowledged, held: &[Held]) -> Result<(), Find> {
+fn check_prefix(acknowledged: &Acknowledged, held: &[StepCounts]) -> Result<(), Find> {
     for (thread, range) in held.iter().enumerate() {
         let Some(last) = range.least.checked_sub(1) else {
             continue;
         };
         let steps = &acknowledged.steps[thread];
-        // One that never returned began, at any rate, after the one before it had.
+        // A step that never returned began after the one before it returned.
         let began = match steps.get(last) {
             Some(&(began, _)) => began,
             None => steps.last().map_or(0, |&(_, ended)| ended),
@@ -284,7 +283,7 @@ fn check_prefix(acknowledged: &Acknowledged, held: &[Held]) -> Result<(), Find> 
     Ok(())
 }
 
-/// The first records that part what was found from the state after so many steps.
+/// The first records in which the content differs from the state after this many steps.
 fn explain(
     story: &Story,
     life: u64,
@@ -322,7 +321,7 @@ fn explain(
     text
 }
 
-/// What a death left, opened.
+/// The content a death left, opened.
 pub struct Examined {
     /// What it holds.
     pub content: Content,
@@ -330,7 +329,7 @@ pub struct Examined {
     pub database: Database,
 }
 
-/// Opens a directory and reads all of it.
+/// Opens a directory and reads everything.
 pub fn examine(directory: &Path, options: &Options) -> Result<Examined, Find> {
     let database = options
         .open(directory)
@@ -339,8 +338,8 @@ pub fn examine(directory: &Path, options: &Options) -> Result<Examined, Find> {
     Ok(Examined { content, database })
 }
 
-/// `verify` finds nothing wrong. Before a first open came to its end there may be nothing to verify
-/// yet.
+/// Checks that `verify` finds nothing wrong. Before the first open ends there may be nothing to
+/// verify.
 pub fn sound(directory: &Path, when: &str, may_be_absent: bool) -> Result<(), Find> {
     let report = match verify(directory, &VerifyOptions::default()) {
         Ok(report) => report,
@@ -365,7 +364,7 @@ mod tests {
 
     const LIFE: u64 = 3;
 
-    /// What every thread has after so many steps.
+    /// The records of every thread after this many steps.
     fn after(story: &Story, steps: [usize; THREADS]) -> Content {
         let mut content = Content::default();
         for (thread, count) in steps.into_iter().enumerate() {
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_acknowledged_passes_with_or_without_the_step_that_never_returned() {
+    fn all_acknowledged_steps_pass_with_or_without_the_interrupted_one() {
         let story = Story::new(5);
         for steps in [[400; THREADS], [400, 401, 400, 401]] {
             let found = after(&story, steps);
@@ -426,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_cut_may_cost_what_was_not_synced_but_only_as_a_prefix() {
+    fn a_power_cut_may_lose_unsynced_steps_and_leave_a_prefix() {
         let story = Story::new(5);
         let acknowledged = in_turn(400);
         let lower = must_survive(&story, LIFE, &acknowledged, Survives::Synced);
@@ -443,7 +442,7 @@ mod tests {
                 .0
                 .contains("had to survive")
         );
-        let held = |count| Held {
+        let held = |count| StepCounts {
             least: count,
             most: count,
         };

@@ -1,5 +1,5 @@
-//! `kill -9` of a process that writes, opens or recovers, several times in a row in one directory:
-//! everything that it had acknowledged is there (D6, D7), and a kill of the recovery changes
+//! Layer `kills`: `kill -9` of a process that writes, opens or recovers, several times in one
+//! directory. Everything it acknowledged is there (D6, D7), and a kill during the recovery changes
 //! nothing.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::kernel::report::Acknowledged;
 /// Kills of one directory.
 const KILLS: u64 = 5;
 
-/// One directory through [`KILLS`] kills.
+/// Runs one directory through [`KILLS`] kills.
 pub fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     let mut random = Random::new(unit ^ 0x6b69_6c6c);
     let story = Story::new(unit);
@@ -46,14 +46,14 @@ pub(super) struct Death<'d> {
     pub unit: u64,
     pub life: u64,
     pub moment: Moment,
-    /// What the life had acknowledged.
+    /// The life's acknowledgements.
     pub acknowledged: Acknowledged,
     pub survives: Survives,
 }
 
 impl Death<'_> {
-    /// Holds what it left against what was there before and what was acknowledged since; a find
-    /// keeps a copy. The content from here on.
+    /// Checks the content against the content before and the acknowledgements since. A find keeps a
+    /// copy. Returns the new content.
     pub fn outlived(
         &self,
         story: &Story,
@@ -80,8 +80,8 @@ impl Death<'_> {
     }
 }
 
-/// Opens what a death left, has it judged, and leaves it closed, or as another death would. `began`
-/// tells that the database had been open before, in this life or an earlier one.
+/// Opens what a death left, judges it, and closes it, or leaves it as another death would. `began`
+/// says whether the database had been open before, in this life or an earlier one.
 fn survived(
     story: &Story,
     life: u64,

@@ -1,4 +1,4 @@
-//! One life of a child process: begun, listened to, ended at a moment of the caller's choosing.
+//! One life of a child process: started, followed, and ended at a chosen moment.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -16,15 +16,15 @@ use crate::kernel::child::{WRITER, pause};
 use crate::kernel::report::{Acknowledged, Record};
 
 const SIGKILL: i32 = 9;
-/// How long an open may take, and how long a child may go on after its end came.
+/// Most seconds of an open, and of a child after its end was due.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// When a child's end comes.
+/// When a child's life ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Moment {
-    /// So long after its start: while it opens.
+    /// This long after its start: while it opens.
     Opening(Duration),
-    /// So long after it began to write.
+    /// This long after it began to write.
     Writing(Duration),
 }
 
@@ -42,8 +42,8 @@ impl Moment {
     }
 }
 
-/// Runs a child in a directory through one life: at the moment, `cut` is called, and the child is
-/// killed. Errors of the child before that are finds; so is a panic at any time.
+/// Runs a child in a directory through one life: at the moment, `cut` is called and the child is
+/// killed. Earlier errors of the child are finds, and so is a panic at any time.
 pub fn live(
     directory: &Path,
     seed: u64,
@@ -83,7 +83,7 @@ pub fn live(
                         sound = Err(Find(format!("a report out of order: {record:?}")));
                     }
                     if record == Record::Opened {
-                        // The killer may have come before.
+                        // The killer may have come first.
                         let _ = opened.send(());
                     }
                 }
@@ -107,8 +107,8 @@ pub fn live(
     })
 }
 
-/// Waits for the moment, cuts, kills. Tells how the child ended, and whether a failure of it may be
-/// the cut's doing.
+/// Waits for the moment, cuts, kills. Returns how the child ended, and whether the cut may have
+/// caused its failure.
 fn end(
     mut process: Child,
     moment: Moment,
@@ -120,7 +120,7 @@ fn end(
         Moment::Opening(delay) => delay,
         Moment::Writing(delay) => match is_open.recv_timeout(PATIENCE) {
             Ok(()) => delay,
-            // It has ended, which its status tells.
+            // The child has ended; its status says so.
             Err(RecvTimeoutError::Disconnected) => Duration::ZERO,
             Err(RecvTimeoutError::Timeout) => {
                 process.kill()?;
@@ -141,7 +141,7 @@ fn end(
     Ok((status, true))
 }
 
-/// What the child said on its standard error, the last of it.
+/// The end of the child's standard error.
 fn said(stderr: &Path) -> String {
     let text = fs::read(stderr).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -150,7 +150,7 @@ fn said(stderr: &Path) -> String {
     text[from.unwrap_or(0)..].trim().to_owned()
 }
 
-/// Keeps a directory for who looks at a find, and says where.
+/// Keeps a directory for the person who looks at a find, and returns its place.
 pub fn keep(directory: &Path, layer: &str, unit: u64, find: Find) -> Find {
     let kept = env::temp_dir().join(format!("prove-find-{layer}-{unit}"));
     let _ = fs::remove_dir_all(&kept);

@@ -1,10 +1,10 @@
-//! The real kernel: killed processes, power cuts of real file systems, full disks, limits of the
-//! system, bad sectors.
+//! Layers with the real kernel: killed processes, power cuts of real file systems, full disks,
+//! system limits, bad sectors.
 //!
-//! A child process (this binary again, see [`child`]) writes and reports what was acknowledged; it
-//! is killed, or its file system is shut down under it, and what the next open finds is judged.
-//! When it dies is up to the scheduler, so a seed repeats what was written and the chosen moment,
-//! but not the very call at which it hits; a find therefore keeps the directory.
+//! A child process (this binary, see [`child`]) writes and reports acknowledgements. It is killed,
+//! or its file system is shut down, and the next open's content is judged. The scheduler decides
+//! the exact moment. So a seed repeats what was written and the planned moment, but not the call
+//! that it hits; a find therefore keeps the directory.
 
 mod child;
 mod file_system;
@@ -21,7 +21,7 @@ use crate::{Layer, Units};
 
 pub use child::child;
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![
@@ -55,8 +55,7 @@ pub fn layers() -> Vec<Layer> {
         Layer {
             name: "system",
             counts: "cases",
-            // All cases and a share of the mutilated files of each store, of which the number
-            // differs.
+            // All cases and a share of each store's mutilated files, whose number differs.
             ci: 130,
             full: 300,
             units: Units::Fixed(system::UNITS),

@@ -1,37 +1,36 @@
-//! What the threads of a child process do: every step follows from {seed, life, thread, index}, so
-//! that the process which does them and the one which judges the outcome need to tell each other
-//! nothing but how far it came.
+//! The steps of a child's threads. {seed, life, thread, index} determines every step, so the
+//! process that does them and the judge exchange only how far it got.
 //!
-//! Each thread has keys of its own, spread over the whole order, so the state of its keys tells how
-//! many of its steps a store holds. Thread 0, the steward, checkpoints, flushes, moves χ, and
+//! Each thread has keys of its own, spread over the whole order, so the state of its keys shows how
+//! many of its steps a store holds. Thread 0, the steward, checkpoints, flushes, changes χ, and
 //! creates, fills, clears and drops a keyspace; the others write.
 
 use terrapin_model::{Configuration, Random};
 
 /// The steward and the writers.
 pub const THREADS: usize = 4;
-/// Where the writers write.
+/// The writers' keyspaces.
 pub const KEYSPACES: [&str; 2] = ["left", "right"];
-/// The steward's keyspace, which comes and goes.
+/// The steward's keyspace, which is created and dropped.
 pub const GUEST: &str = "guest";
-/// Which byte of a key names its thread.
+/// The byte of a key that names its thread.
 const THREAD_BYTE: usize = 4;
 
 /// A put, or a delete.
 pub struct Change {
-    /// In which keyspace.
+    /// The keyspace.
     pub keyspace: &'static str,
-    /// Which key.
+    /// The key.
     pub key: Vec<u8>,
-    /// None deletes.
+    /// The value; none deletes.
     pub value: Option<Vec<u8>>,
 }
 
-/// What a thread does at once.
+/// One step of a thread.
 pub enum Step {
     /// One change, or several as a batch; synced or not.
     Write(Vec<Change>, bool),
-    /// The steward's keyspace, if it is there.
+    /// A change of the steward's keyspace, if it exists.
     WriteGuest(Change),
     Checkpoint,
     Flush,
@@ -42,14 +41,14 @@ pub enum Step {
     DropGuest,
 }
 
-/// What every life of a directory has in common.
+/// What all lives of a directory share.
 pub struct Story {
     seed: u64,
     configuration: Configuration,
     /// Keys of a thread in one keyspace.
     slots: u64,
     value_bytes_max: u64,
-    /// A step in so many is synced.
+    /// One step in this many is synced.
     sync_every: u64,
 }
 
@@ -75,14 +74,14 @@ impl Story {
         self.seed
     }
 
-    /// How the database is opened in one life.
+    /// The options of one life.
     #[must_use]
     pub fn configuration(&self, life: u64) -> Configuration {
         self.configuration
             .varied(self.seed.wrapping_add(life.wrapping_mul(0x9e37_79b9)))
     }
 
-    /// What a thread does at that place of a life.
+    /// The step of a thread at a position of a life.
     #[must_use]
     pub fn step(&self, life: u64, thread: usize, index: u32) -> Step {
         let place = (life << 40) ^ ((thread as u64) << 32) ^ u64::from(index);
@@ -143,7 +142,7 @@ impl Story {
     }
 }
 
-/// The thread that a key belongs to; none if it was never one of ours.
+/// The thread of a key; none if no thread ever wrote it.
 #[must_use]
 pub fn thread_of(key: &[u8]) -> Option<usize> {
     key.get(THREAD_BYTE)

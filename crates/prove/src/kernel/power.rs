@@ -1,15 +1,14 @@
-//! Power cuts of real file systems: under a writing, opening or recovering child the file system is
-//! shut down without flushing its journal, which drops what was buffered or stored through
-//! mappings; it is mounted again, which replays the journal, and the store must hold a prefix of
-//! what was committed, with all that was acknowledged as synced (D2, D3, D6, D7).
+//! Layers `power-ext4` and `power-xfs`: the file system is shut down under a writing, opening or
+//! recovering child, without a flush of its journal. That drops buffered and mapped writes. A new
+//! mount replays the journal. The store must then hold a prefix of the commits, with everything
+//! acknowledged as synced (D2, D3, D6, D7).
 //!
-//! A sync that is under way while XFS is shut down may succeed and be lost all the same (a loop of
-//! one write and one `fdatasync` on a file showed it in 10 of 400 shutdowns of Linux 6.18, always
-//! of the last sync; ext4 in none of 250). So on XFS only what was acknowledged before the shutdown
-//! began has to be there.
+//! A sync in progress while XFS is shut down may succeed and still be lost. A loop of one write and
+//! one `fdatasync` showed it in 10 of 400 shutdowns of Linux 6.18, always for the last sync; ext4
+//! showed it in none of 250. So on XFS only acknowledgements from before the shutdown count.
 //!
-//! Direct writes into extents that were written before go to the device at once and survive; losing
-//! those is for the simulated disk.
+//! Direct writes into written extents reach the device at once and survive; the simulated disk
+//! loses those.
 
 use std::path::Path;
 

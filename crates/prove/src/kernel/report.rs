@@ -1,11 +1,11 @@
-//! What a child says on its pipe: records of one size, each written at once and only after what it
-//! tells has happened.
+//! A child's messages on its pipe: records of one size, each written at once and only after its
+//! event.
 
 use std::io::{self, Read};
 
 use crate::kernel::plan::THREADS;
 
-/// Bytes of a record; far less than what a pipe takes at once.
+/// Bytes of a record; far fewer than a pipe takes at once.
 pub const RECORD_BYTES: usize = 24;
 
 /// One record.
@@ -14,14 +14,14 @@ pub enum Record {
     /// The database is open; the threads begin.
     Opened,
     /// A thread's step was acknowledged. Stamps come from one counter of the process, taken before
-    /// the call and after it.
+    /// and after the call.
     Done {
         thread: u8,
         index: u32,
         began: u64,
         ended: u64,
     },
-    /// A call failed; what it said is on the standard error.
+    /// A call failed; the text is on standard error.
     Failed,
 }
 
@@ -67,28 +67,28 @@ impl Record {
         }
     }
 
-    /// The next record; none at the end, which may come in the middle of one.
+    /// The next record; none at the end, which may be within a record.
     pub fn read(from: &mut impl Read) -> io::Result<Option<Record>> {
         let mut bytes = [0; RECORD_BYTES];
         match from.read_exact(&mut bytes) {
             Ok(()) => Record::decode(&bytes)
                 .map(Some)
-                .ok_or_else(|| io::Error::other("a child's report makes no sense")),
+                .ok_or_else(|| io::Error::other("a child's report is malformed")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// What a child had acknowledged when it died.
+/// The acknowledgements of a dead child.
 #[derive(Clone, Debug, Default)]
 pub struct Acknowledged {
-    /// Whether it got as far as to write.
+    /// Whether it began to write.
     pub opened: bool,
     /// Stamps of each thread's steps, in order.
     pub steps: [Vec<(u64, u64)>; THREADS],
-    /// How many of each thread's steps it is held to as durable, if not to all: those that were
-    /// heard of before its end began.
+    /// How many steps of each thread must be durable, if not all: those reported before its end
+    /// began.
     pub settled: Option<[usize; THREADS]>,
 }
 
@@ -111,12 +111,12 @@ impl Acknowledged {
         true
     }
 
-    /// From here on nothing that is acknowledged need be durable.
+    /// From here on, acknowledgements need not be durable.
     pub fn settle(&mut self) {
         self.settled = Some(self.steps.each_ref().map(Vec::len));
     }
 
-    /// How many steps in all.
+    /// The number of steps in all.
     #[must_use]
     pub fn count(&self) -> usize {
         self.steps.iter().map(Vec::len).sum()

@@ -1,12 +1,12 @@
-//! Bad sectors: in a small closed store, and in the log of a killed one, one byte is flipped after
-//! the other. `verify` notices every flip within what lives, and none anywhere changes an answer
+//! Layer `bad-sectors`: in a small closed store, and in the log of a killed one, one byte after the
+//! other is flipped. `verify` notices every flip in live data, and no flip changes an answer
 //! without an error (D8).
 //!
-//! The stores lie on the simulated disk, so that a flip costs a fork and an open. What lives is
-//! found out by docs/FORMAT.md here, not by the code that writes it: both superblocks' first
-//! sectors; of the pages that the trees reach every byte but the padding behind nodes and catalog
-//! pages; of the log, from what is needed on, all that the ring has no second copy of. Of the log's
-//! last bytes the ring does have one, which heals a flip: then answers are still right.
+//! The stores are on the simulated disk, so a flip costs a fork and an open. docs/FORMAT.md, not
+//! the engine's code, decides which bytes are live. They are both superblocks' first sectors; every
+//! byte of reachable pages, except the padding of nodes and catalog pages; and the needed log,
+//! except where the ring has a second copy. The ring has one of the log's last bytes, which heals a
+//! flip: answers are then still right.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,18 +22,19 @@ use terrapin_model::Random;
 use crate::Find;
 use crate::place::names_a_place;
 
-/// Every so many bytes one is flipped.
+/// One byte in this many is flipped.
 const STRIDE: usize = 97;
-/// Of all flips, a unit tries each so many-th, so that the first unit goes through everything.
+/// A unit tries one flip in this many, so the first unit covers everything coarsely.
 pub const UNITS: u64 = 50;
 const RING_BYTES: u64 = 64 << 10;
 const SLOT_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
-/// Bytes in which a flip must be noticed, at least, or a store proves little.
+/// The least number of bytes in which a flip must be noticed; with fewer the store would prove
+/// little.
 const LIVING_MIN: u64 = 100 << 10;
 const RECORDS: u64 = 1500;
-/// Records that are in the ring alone.
+/// Records that only the ring has.
 const TAIL: u64 = 5;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -42,7 +43,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 struct Victim {
     what: &'static str,
     disk: SimDisk,
-    /// What it may hold: all of it, or without some of the last records, which no sync covered.
+    /// The allowed content: all of it, or without some last records that no sync covered.
     states: Vec<Map>,
     /// Files whose bytes are flipped, and their lengths.
     files: Vec<(String, usize)>,
@@ -104,7 +105,7 @@ fn key(number: u64) -> Vec<u8> {
         .to_vec()
 }
 
-/// What both stores are filled with, through many checkpoints.
+/// The records of both stores, through many checkpoints.
 fn fill(database: &Database, state: &mut Map) -> terrapin::Result<()> {
     let keyspace = database.keyspace("k")?;
     let mut random = Random::new(7);
@@ -136,7 +137,7 @@ fn killed() -> Result<Victim, Find> {
     let (env, sim) = Env::simulated(2);
     let disk = SimDisk::new(2);
     let mut state = Map::new();
-    // So large a memtable that the log's last checkpoint lies well before what the ring holds.
+    // The memtable is so large that the log's last checkpoint is well before the ring's content.
     let options = options()
         .memory(8 << 20)
         .checkpoint_distance(CheckpointDistance::Fixed(500));
@@ -196,7 +197,7 @@ impl Victim {
                 "{what} has only {living} bytes in which a flip must be noticed"
             )));
         }
-        // What is not damaged is sound.
+        // Undamaged files are sound.
         victim.flip("data", 0, 0)?;
         Ok(victim)
     }
@@ -233,7 +234,7 @@ impl Victim {
         ranges.iter().any(|range| range.contains(&offset))
     }
 
-    /// Every answer is right, by one and the same state, or an error that says what is damaged.
+    /// Every answer is right by one and the same state, or is an error that names the damage.
     fn answers(&self, database: &Database) -> Result<(), Find> {
         let keyspace = match database.open_keyspace("k") {
             Ok(keyspace) => keyspace,
@@ -292,7 +293,7 @@ impl Victim {
     }
 }
 
-/// Damage is answered by an error that says so.
+/// Checks that an error reports damage.
 fn typed(error: &Error) -> Result<(), Find> {
     match error.kind() {
         ErrorKind::Corrupt if !names_a_place(&error.to_string()) => Err(Find(format!(
@@ -309,7 +310,7 @@ fn typed(error: &Error) -> Result<(), Find> {
     }
 }
 
-/// What lives of each file.
+/// The live bytes of each file.
 fn live(disk: &SimDisk) -> Result<BTreeMap<String, Vec<Range<u64>>>, Find> {
     let reach = reach_on(disk.handle())?
         .ok_or_else(|| Find("an undamaged store without a superblock".to_owned()))?;
@@ -328,7 +329,7 @@ fn live(disk: &SimDisk) -> Result<BTreeMap<String, Vec<Range<u64>>>, Find> {
             let bytes = content.get(at..at + 8)?.try_into().ok()?;
             Some(u64::from_le_bytes(bytes))
         };
-        // Start and capacity, as docs/FORMAT.md has them.
+        // Start and capacity, by docs/FORMAT.md.
         let (true, Some(start), Some(capacity)) =
             (name.starts_with("log-"), number(32), number(64))
         else {
@@ -344,7 +345,7 @@ fn live(disk: &SimDisk) -> Result<BTreeMap<String, Vec<Range<u64>>>, Find> {
     Ok(live)
 }
 
-/// The bytes of a page that count, by what it says of itself.
+/// The bytes of a page that count, by its own header.
 fn used(data: &[u8], extent: &Range<u64>) -> Result<Range<u64>, Find> {
     let nothing = || Find(format!("no page at {extent:?}"));
     let bytes = data
@@ -377,8 +378,8 @@ fn used(data: &[u8], extent: &Range<u64>) -> Result<Range<u64>, Find> {
         let content = u64::from(u32::from_le_bytes([a, b, c, d]));
         return Ok(extent.start..extent.start + 24 + content);
     }
-    // A group ends in its footer, whose last 128 bytes end with a unit. Behind it, up to the
-    // extent's end, may lie an earlier one's.
+    // A group ends in its footer, whose last 128 bytes end a unit. An earlier one's bytes may
+    // follow, up to the extent's end.
     let number = |at: usize| {
         let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
         Some(u64::from_le_bytes(bytes))

@@ -1,7 +1,7 @@
-//! What a client does: one random operation after another on a few keys in two keyspaces, each told
-//! to a recorder before it begins and after it ends. A further thread, the [`disturb`]er, writes
-//! other keys, checkpoints, turns dials and holds snapshots meanwhile, so that memtables are cut
-//! and trees change under the clients.
+//! A client: one random operation after another on a few keys in two keyspaces, each reported to a
+//! recorder before and after. One more thread, the [`disturb`]er, meanwhile writes other keys,
+//! checkpoints, changes options and holds snapshots. So memtables are sealed and trees change under
+//! the clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,44 +13,43 @@ use terrapin_model::{Pattern, Random};
 
 use crate::Find;
 
-/// Keys, by number; the first half lies in one keyspace, the others in another.
+/// Keys by number; the first half is in one keyspace, the others in another.
 pub(super) const KEYS: usize = 6;
 const EACH: usize = KEYS / 2;
 const OTHER: &str = "other";
 
-/// Who hears what a client does.
+/// The recorder of a client's operations.
 pub(super) trait Recorder {
     /// A write of these keys begins.
     fn writes(&mut self, values: &[(usize, u64)]);
     /// A read of these keys begins.
     fn reads(&mut self, keys: &[usize]);
-    /// It ended, having seen these values if it was a read. An error ends the client's part.
+    /// The operation ended; a read saw these values. An error ends the client's part.
     fn answered(&mut self, seen: &[u64]) -> Result<(), Find>;
 }
 
 /// The keyspaces that hold the keys.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct ClientKeyspaces {
     database: Database,
     keyspaces: [Keyspace; 2],
 }
 
-/// Which operations a client chooses from.
+/// The operations of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Everything that is logged.
+    /// Every logged operation.
     Logged,
     /// Everything.
     All,
-    /// Writes that are synced, and no reads: what others see of a write before it is synced may be
-    /// lost.
+    /// Synced writes only, and no reads: a value read before its sync may be lost.
     SyncedWrites,
 }
 
 /// One client's part.
 pub(super) struct Client {
     pub random: Random,
-    /// Values get numbers from here on.
+    /// The first number of the values.
     pub value: u64,
     pub operations: u64,
     pub choice: Choice,
@@ -67,7 +66,7 @@ fn value(number: u64) -> Vec<u8> {
     Pattern::Repeated(tag, bytes).bytes()
 }
 
-/// The number of a value that was read; whatever else than a whole value there is, is a find.
+/// The number of a read value; anything but a whole value is a find.
 fn number(read: Option<&[u8]>) -> Result<u64, Find> {
     let Some(bytes) = read else { return Ok(0) };
     let digits = bytes.split(|&b| b == b'.').next().unwrap_or_default();
@@ -77,7 +76,7 @@ fn number(read: Option<&[u8]>) -> Result<u64, Find> {
         .filter(|&number| value(number) == bytes)
         .ok_or_else(|| {
             Find(format!(
-                "a value that nobody wrote: {}",
+                "a value that no client wrote: {}",
                 String::from_utf8_lossy(bytes)
             ))
         })
@@ -87,20 +86,20 @@ fn seen(read: Option<Slice>) -> Result<u64, Find> {
     number(read.as_deref())
 }
 
-/// Waits; in that time others run.
+/// Waits; other threads run meanwhile.
 pub(super) fn pause(env: &Env, us: u64) -> Result<(), Find> {
     env.wait(&Condition::delay_until(env.now_ns() + us * 1000))?;
     Ok(())
 }
 
-impl Place {
-    /// The keyspaces of a database, made if need be.
+impl ClientKeyspaces {
+    /// The keyspaces of a database, created if necessary.
     pub fn new(database: &Database) -> Result<Self, Find> {
         let other = match database.create_keyspace(OTHER, KeyspaceOptions::default()) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => database.open_keyspace(OTHER),
             outcome => outcome,
         }?;
-        Ok(Place {
+        Ok(ClientKeyspaces {
             database: database.clone(),
             keyspaces: [database.default_keyspace(), other],
         })
@@ -110,7 +109,7 @@ impl Place {
         &self.keyspaces[key / EACH]
     }
 
-    /// Reads every key, as of one moment.
+    /// Reads every key as of one moment.
     pub fn read_all(&self, recorder: &mut dyn Recorder) -> Result<Vec<u64>, Find> {
         let keys: Vec<usize> = (0..KEYS).collect();
         recorder.reads(&keys);
@@ -132,7 +131,7 @@ impl Place {
         let mut take = |record: terrapin_base::Result<(Slice, Slice)>| {
             let (key, value) = record?;
             let at = (0..EACH).find(|at| name(half * EACH + at).as_bytes() == &key[..]);
-            let at = at.ok_or_else(|| Find(format!("a key that nobody wrote: {key:?}")))?;
+            let at = at.ok_or_else(|| Find(format!("a key that no client wrote: {key:?}")))?;
             values[at] = number(Some(&value))?;
             Ok::<(), Find>(())
         };
@@ -144,7 +143,7 @@ impl Place {
         Ok(values)
     }
 
-    /// Does a client's part. What fails is a find.
+    /// Does a client's part. A failure is a find.
     pub fn run(
         &self,
         env: &Env,
@@ -230,7 +229,7 @@ impl Place {
                 self.keyspaces[half].clear()?;
             }
             _ => {
-                // Without the log, a batch has one keyspace only.
+                // Without the log, a batch has only one keyspace.
                 let end = if durability == Durability::None {
                     EACH
                 } else {
@@ -254,7 +253,7 @@ impl Place {
         recorder.answered(&[])
     }
 
-    /// Does other things with the database until it is told to stop.
+    /// Does other things with the database until it is stopped.
     pub fn disturb(
         &self,
         env: &Env,
@@ -308,7 +307,7 @@ fn dial(random: &mut Random) -> CheckpointDistance {
     }
 }
 
-/// What does not fit in memory is refused and changes nothing.
+/// A batch that does not fit in memory is refused and changes nothing.
 fn affordable(outcome: terrapin_base::Result<()>) -> Result<(), Find> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(()),

@@ -1,4 +1,4 @@
-//! What clients asked for and were answered, in the order of events, as the judge reads it.
+//! The clients' calls and answers in the order of events, in the judge's format.
 
 use std::fmt::Write;
 
@@ -9,23 +9,23 @@ pub enum Kind {
     Write,
     /// Saw all its keys at one moment.
     Read,
-    /// A write whose process died before the answer: it happened by its return, or never.
+    /// A write whose process died before the answer: it took effect by its end, or never.
     Perhaps,
 }
 
 /// One operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who did it.
+    /// The client.
     pub client: usize,
-    /// When it was asked for; every event has a time of its own.
+    /// The time of the call; every event has a time of its own.
     pub call: u64,
-    /// When it was answered, or the process died.
+    /// The time of the answer, or of the process's death.
     pub answer: u64,
-    /// What it was.
+    /// The kind of operation.
     pub kind: Kind,
-    /// Keys by number, each with the number of the value that was written or seen; 0 is no value.
-    /// Of two values of one key the last one counts.
+    /// Keys by number, each with the number of the written or seen value; 0 is no value. Of two
+    /// values for one key the last one counts.
     pub values: Vec<(usize, u64)>,
 }
 
@@ -34,12 +34,12 @@ pub struct Operation {
 pub struct History {
     /// The values before all operations.
     pub start: Vec<u64>,
-    /// What was done.
+    /// The operations.
     pub operations: Vec<Operation>,
 }
 
 impl History {
-    /// A history that begins with these values, one a key.
+    /// A history that begins with these values, one per key.
     #[must_use]
     pub fn new(start: Vec<u64>) -> Self {
         History {
@@ -69,7 +69,7 @@ impl History {
                 answer,
                 ..
             } = operation;
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(
                 out,
                 "{{\"client\": {client}, \"call\": {call}, \"return\": {answer}, \"kind\": \"{kind}\", \"keys\": {keys:?}, \"values\": {values:?}}}"

@@ -1,4 +1,4 @@
-//! Asks the judge, a Go program that is built once a process, beside the directories of the units.
+//! Asks the judge, a Go program that each process builds once, beside the units' directories.
 //! Without Go there is no verdict, and that is an error.
 
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use super::history::History;
 use crate::Find;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/linearize");
-/// How long one search may take; what is undecided then is no proof.
+/// The longest search; an undecided history is no proof.
 const TIMEOUT: &str = "60s";
 
-/// Whether a history is linearizable. The find shows the shortest part that is not, and says where
-/// the whole is kept. `scratch` takes files meanwhile.
+/// Whether a history is linearizable. A find shows the shortest wrong part and the place of the
+/// whole history. `scratch` takes files meanwhile.
 pub fn judge(history: &History, scratch: &Path) -> Result<(), Find> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let judge = BUILT
@@ -47,7 +47,7 @@ pub fn judge(history: &History, scratch: &Path) -> Result<(), Find> {
     )))
 }
 
-/// Go keeps what it has built, so that only the first process waits for it.
+/// Go caches the build, so only the first process waits for it.
 fn build(directory: &Path) -> Result<PathBuf, String> {
     // The program is built in another directory than this one.
     let directory =

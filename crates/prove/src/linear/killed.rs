@@ -1,6 +1,6 @@
-//! Histories across `kill -9`: clients of a child process tell what they do through a pipe, the
-//! child is killed at a random moment, and another one goes on with the same store. The pipe keeps
-//! the order of events: a call is in it before it begins, an answer after it ended.
+//! Histories across `kill -9`: clients of a child process report through a pipe, the child is
+//! killed at a random moment, and another one continues with the same store. The pipe keeps the
+//! order of events: a call is in it before it begins, an answer after it ended.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -14,25 +14,25 @@ use terrapin::verify::{VerifyOptions, verify};
 use terrapin_base::Env;
 use terrapin_model::{Configuration, Random};
 
-use super::clients::{Choice, Client, KEYS, Place, Recorder, pause};
+use super::clients::{Choice, Client, ClientKeyspaces, KEYS, Recorder, pause};
 use super::history::{History, Kind, Operation};
 use super::judge::judge;
 use crate::Find;
 
 /// The first argument of a child.
 const CHILD: &str = "linear-child";
-/// What a child says when its clients have done enough.
+/// The child's message when its clients have done enough.
 const IDLE: &str = "idle";
 /// The signal that ends a child.
 const SIGKILL: i32 = 9;
-/// Values of a life get numbers from here on.
+/// The first number of a life's values.
 const LIFE: u64 = 1_000_000;
-/// Operations of one client in one life at most: a judge takes no more at once.
+/// The most operations of one client in one life: the judge takes no more at once.
 const OPERATIONS_MAX: u64 = 60;
 /// The client that reads all keys at the end.
 const LAST: usize = 99;
 
-/// Does the work of a child process of this layer when the arguments say that this is one.
+/// Does the work of a child process of this layer, if the arguments ask for it.
 #[must_use]
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, kind, directory, unit, life] = arguments else {
@@ -53,7 +53,7 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
     })
 }
 
-/// Options of a unit's life: others each time.
+/// Options of a life; they change each time.
 fn configuration(unit: u64, life: u64) -> Configuration {
     let first = Configuration::random(&mut Random::new(unit));
     match life {
@@ -62,15 +62,15 @@ fn configuration(unit: u64, life: u64) -> Configuration {
     }
 }
 
-/// Clients at work, until they are killed or have done enough; then it waits to be killed.
+/// Runs clients until they are killed or have done enough; then waits to be killed.
 fn work(directory: &Path, unit: u64, life: u64) -> Result<(), Find> {
     let configuration = configuration(unit, life);
     let mut random = Random::new(unit.wrapping_mul(1000) + life);
     let env = Env::threads();
-    // The data file of one life after the other, past the page cache and by way of it.
+    // Lives alternate between direct reads and the page cache.
     let options = configuration.options().system_cache(life % 2 == 1);
     let database = options.open(directory)?;
-    let place = &Place::new(&database)?;
+    let place = &ClientKeyspaces::new(&database)?;
     let env = &env;
     let clients: Vec<Client> = (0..2 + random.below(3))
         .map(|client| Client {
@@ -108,14 +108,14 @@ fn fail(find: &Find) {
     tell(&format!("failed {}", find.0.replace('\n', " ")));
 }
 
-/// One line, in one write. When the parent is gone nobody wants to know.
+/// Writes one line in one write. If the parent is gone, nothing more is needed.
 fn tell(line: &str) {
     let _ = io::stdout()
         .lock()
         .write_all(format!("{line}\n").as_bytes());
 }
 
-/// Tells one client's events through the pipe.
+/// Reports one client's events through the pipe.
 struct Pipe {
     client: usize,
 }
@@ -138,7 +138,7 @@ impl Recorder for Pipe {
     }
 }
 
-/// The other end of the pipe: makes operations of events.
+/// The other end of the pipe: it turns events into operations.
 struct Listener {
     time: u64,
     history: History,
@@ -203,7 +203,7 @@ impl Listener {
         Some(())
     }
 
-    /// The process is dead: its open writes happened by now or never, its open reads said nothing.
+    /// The process is dead: open writes took effect by now or never, and open reads have no answer.
     fn death(&mut self) {
         let death = self.next();
         self.idle = false;
@@ -229,15 +229,15 @@ pub(super) fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     let lives = 2 + random.below(3);
     for life in 0..lives {
         live(&directory, unit, life, &mut random, &mut listener)?;
-        // Before the first operation there may be half a database only, and a new one begins at the
-        // next open.
+        // Before the first operation there may be half a database, and the next open creates a new
+        // one.
         if random.one_in(3) && !listener.history.operations.is_empty() {
             check_files(&directory)?;
         }
     }
     let database = configuration(unit, lives).options().open(&directory)?;
     let mut last = Last(&mut listener);
-    Place::new(&database)?.read_all(&mut last)?;
+    ClientKeyspaces::new(&database)?.read_all(&mut last)?;
     database.close()?;
     drop(database);
     check_files(&directory)?;
@@ -245,7 +245,7 @@ pub(super) fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     Ok(1)
 }
 
-/// The last look at all keys, from this process.
+/// The last read of all keys, from this process.
 struct Last<'a>(&'a mut Listener);
 
 impl Recorder for Last<'_> {
@@ -270,7 +270,7 @@ impl Recorder for Last<'_> {
     }
 }
 
-/// One life of a child: it is killed when it has told so much, or some time after, perhaps while it
+/// One life of a child: it is killed after this many events, or some time later, perhaps while it
 /// still opens the store.
 fn live(
     directory: &Path,
@@ -291,7 +291,7 @@ fn live(
         return Err(Find("a child without a pipe".to_owned()));
     };
     let mut lines = BufReader::new(pipe).lines();
-    // A fifth of the lives ends before the first event, most of them while the store is opened.
+    // A fifth of the lives end before the first event, most of them during the open.
     let events = if random.one_in(5) {
         0
     } else {
@@ -320,7 +320,7 @@ fn live(
     }
 }
 
-/// What a killed process left is sound.
+/// Checks that a killed process left a sound store.
 fn check_files(directory: &Path) -> Result<(), Find> {
     let report = verify(directory, &VerifyOptions::default())?;
     let findings: Vec<String> = report

@@ -1,6 +1,5 @@
 //! Histories of clients in this process. Between two of them the store may be closed or dropped and
-//! opened with other options, and on a simulated disk the process or the power may fail in the
-//! middle of one.
+//! opened with other options. On a simulated disk the process or the power may fail during one.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +12,7 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 use terrapin_model::{Configuration, Random};
 
-use super::clients::{Choice, Client, KEYS, Place as Keys, Recorder, pause};
+use super::clients::{Choice, Client, ClientKeyspaces, KEYS, Recorder, pause};
 use super::history::{History, Kind, Operation};
 use super::judge::judge;
 use crate::Find;
@@ -26,11 +25,11 @@ const STALL_LIMIT: Duration = Duration::from_secs(3);
 /// The client that reads all keys at the end.
 const LAST: usize = 99;
 
-/// Where the store lies.
-pub(super) enum Place {
+/// The store's place.
+pub(super) enum StoreKind {
     /// In a directory of the real file system.
     Directory,
-    /// On a simulated disk, under real threads.
+    /// On a simulated disk, with real threads.
     Simulated,
 }
 
@@ -75,7 +74,7 @@ impl<'a> Memory<'a> {
         });
     }
 
-    /// What was done; a write that has no answer is open until `death`.
+    /// The operations; a write without an answer stays open until `death`.
     fn ended(mut self, death: u64) -> Vec<Operation> {
         if let Some(mut operation) = self.under_way.take().filter(|o| o.kind == Kind::Write) {
             operation.kind = Kind::Perhaps;
@@ -97,9 +96,7 @@ impl Recorder for Memory<'_> {
 
     fn answered(&mut self, seen: &[u64]) -> Result<(), Find> {
         if self.clock.dead.load(Ordering::SeqCst) {
-            return Err(Find(
-                "an answer of a dead process, which nobody heard".to_owned(),
-            ));
+            return Err(Find("an answer of a dead process".to_owned()));
         }
         if let Some(mut operation) = self.under_way.take() {
             for (slot, value) in operation.values.iter_mut().zip(seen) {
@@ -120,12 +117,12 @@ struct Run<'a> {
     current: Configuration,
     scratch: &'a Path,
     disk: Option<SimDisk>,
-    /// Some writes are not in the log.
+    /// Whether some writes are not in the log.
     unlogged: bool,
     database: Option<Database>,
 }
 
-pub(super) fn unit(unit: u64, scratch: &Path, place: Place) -> Result<u64, Find> {
+pub(super) fn unit(unit: u64, scratch: &Path, place: StoreKind) -> Result<u64, Find> {
     let mut random = Random::new(unit);
     let configuration = Configuration::random(&mut random);
     let mut run = Run {
@@ -133,7 +130,7 @@ pub(super) fn unit(unit: u64, scratch: &Path, place: Place) -> Result<u64, Find>
         current: configuration.clone(),
         configuration,
         scratch,
-        disk: matches!(place, Place::Simulated).then(|| SimDisk::new(random.bits())),
+        disk: matches!(place, StoreKind::Simulated).then(|| SimDisk::new(random.bits())),
         unlogged: random.one_in(2),
         random,
         database: None,
@@ -144,11 +141,11 @@ pub(super) fn unit(unit: u64, scratch: &Path, place: Place) -> Result<u64, Find>
 
 impl Run<'_> {
     fn open(&mut self) -> Result<(), Find> {
-        // What was open is closed first.
+        // Close the open database first.
         self.database = None;
         let options = self.current.options();
         self.database = Some(match &self.disk {
-            // Merges fail again and again on the disk of a dead process: its writers wait this long
+            // Merges fail again and again on the disk of a dead process. Its writers wait this long
             // for them.
             Some(disk) => options
                 .stall_limit(STALL_LIMIT)
@@ -158,9 +155,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn keys(&self) -> Result<Keys, Find> {
+    fn keys(&self) -> Result<ClientKeyspaces, Find> {
         match &self.database {
-            Some(database) => Keys::new(database),
+            Some(database) => ClientKeyspaces::new(database),
             None => Err(Find("the database is not open".to_owned())),
         }
     }
@@ -174,7 +171,7 @@ impl Run<'_> {
         Ok(ROUNDS)
     }
 
-    /// One history, and the values at its end.
+    /// Runs one history and returns the values at its end.
     fn round(&mut self, round: u64, start: Vec<u64>) -> Result<Vec<u64>, Find> {
         let clock = Clock::default();
         let mut history = History::new(start);
@@ -186,8 +183,8 @@ impl Run<'_> {
             None => Choice::Logged,
         };
         if let (true, Some(database)) = (crash, &self.database) {
-            // What was written so far is to survive. If all of it is logged, one synced write says
-            // so for all before it.
+            // Everything written so far should survive. If all of it is logged, one synced write
+            // ensures that for everything before it.
             match self.unlogged {
                 true => database.flush()?,
                 false => database
@@ -229,7 +226,7 @@ impl Run<'_> {
         self.open()
     }
 
-    /// Lets clients work, and with `crash` die in the middle of it.
+    /// Lets clients work, and with `crash` die meanwhile.
     fn clients<'c>(
         &mut self,
         clock: &'c Clock,

@@ -1,14 +1,13 @@
-//! Histories of concurrent clients, kills included, are linearizable: whatever several threads did
-//! with a few keys, there is one order of it that a map could have had, and that agrees with who
-//! was done before whom began.
+//! Layer `histories`: histories of concurrent clients, kills included, are linearizable. Some order
+//! of all operations on a few keys could have happened on a map, and it agrees with which operation
+//! ended before which began.
 //!
-//! The judge is not ours: a small Go program (`crates/prove/linearize`) around the module
-//! porcupine. Threads are real, so a number gives the same clients, options and kills but not the
-//! same interleaving; a find therefore shows the shortest part of its history that is wrong, and
-//! keeps the whole.
+//! The judge is independent: a small Go program (`crates/prove/linearize`) around the module
+//! porcupine. Threads are real. A number repeats the clients, options and kills but not the
+//! interleaving, so a find shows the shortest wrong part of its history and keeps the whole.
 //!
-//! A write that was under way when its process died happened before the death or never: what it did
-//! must not appear later.
+//! A write in progress when its process died took effect before the death or never: it must not
+//! appear later.
 
 mod clients;
 mod history;
@@ -24,7 +23,7 @@ pub use history::{History, Kind, Operation};
 pub use judge::judge;
 pub use killed::child;
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![Layer {
@@ -41,7 +40,7 @@ pub fn layers() -> Vec<Layer> {
 fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     match unit % 3 {
         0 => killed::unit(unit, scratch),
-        1 => living::unit(unit, scratch, living::Place::Directory),
-        _ => living::unit(unit, scratch, living::Place::Simulated),
+        1 => living::unit(unit, scratch, living::StoreKind::Directory),
+        _ => living::unit(unit, scratch, living::StoreKind::Simulated),
     }
 }

@@ -1,11 +1,10 @@
 //! Copies of a directory. Two copies of one closed store go on separately, and files and blocks of
-//! one are put in the place of the other's; and a store is copied piece by piece while it is
-//! written, checkpointed and closed.
+//! one replace the other's. A store is also copied piece by piece while it is written, checkpointed
+//! and closed.
 //!
-//! What must come of it: another copy's data file or log is refused by `verify` and by opens, for
-//! reading or writing; another copy's block is damage; a copy of an open store is refused, or holds
-//! a prefix of the commits, every record of which reads right, and an open that dies changes
-//! nothing about that.
+//! `verify` and opens, for reading or writing, must refuse another copy's data file or log. Another
+//! copy's block must count as damage. A copy of an open store must be refused, or hold a prefix of
+//! the commits in which every record reads right; an open that dies must not change that.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use super::store::{Plan, Tally};
 use crate::Find;
 use crate::process::Process;
 
-/// Places that are tried in each pair of copies.
+/// Places tried in each pair of copies.
 const PLACES: usize = 24;
 /// Keys that are written over and over.
 const KEYS: u64 = 300;
@@ -30,15 +29,15 @@ fn key(number: u64) -> Vec<u8> {
     scrambled.to_be_bytes().to_vec()
 }
 
-/// The value of the put of that number, marked by whose it is. Those of two copies are equally
-/// long.
+/// The value of the put with this number, marked by its copy. Values of both copies have equal
+/// lengths.
 fn value(number: u64, whose: u8) -> Vec<u8> {
     let mut value = vec![whose; 24 + (number % 97) as usize];
     value[..8].copy_from_slice(&number.to_le_bytes());
     value
 }
 
-/// What a database holds after so many puts.
+/// The content of a database after this many puts.
 fn content(puts: u64, whose: u8) -> Map {
     (0..puts).map(|n| (key(n), value(n, whose))).collect()
 }
@@ -81,7 +80,7 @@ pub(super) fn copies(plan: &Plan, tally: &mut Tally) -> Result<(), Find> {
 /// Two copies of a store that went on separately; both were closed, or killed.
 struct Pair {
     text: String,
-    /// Numbers of the puts of both, and of those before they parted.
+    /// The number of puts of both, and of those before they separated.
     puts: [u64; 2],
     disks: [SimDisk; 2],
 }
@@ -144,7 +143,7 @@ impl Pair {
                 disk.plant(&name, &file);
                 let process = Process::new(plan.seed, disk);
                 match name.as_str() {
-                    // Like an empty one: after a kill what no segment has is gone.
+                    // Like an empty ring: after a kill, records that no segment has are gone.
                     "ring" => self.examine(plan, process, None),
                     _ => self.refused(plan, process),
                 }
@@ -194,8 +193,8 @@ impl Pair {
         Ok(true)
     }
 
-    /// The mixture is noticed where it matters. Without an expected content, any prefix of the
-    /// first copy's commits is right.
+    /// Checks that the mixture is noticed where it matters. Without an expected content, any prefix
+    /// of the first copy's commits is right.
     fn examine(
         &self,
         plan: &Plan,
@@ -221,16 +220,16 @@ impl Pair {
     }
 }
 
-/// A copy that was made while its store was open, at least when it began.
+/// A copy made while its store was open, at least at its beginning.
 struct Live {
     text: String,
     disk: SimDisk,
-    /// Puts that were acknowledged when the copy ended.
+    /// Puts acknowledged when the copy ended.
     puts: u64,
 }
 
 impl Live {
-    /// Each file is copied from its beginning, in pieces, between which the store goes on.
+    /// Copies each file from its beginning in pieces, between which the store works.
     fn copied(plan: &Plan, number: u64, random: &mut Random) -> Result<Self, Find> {
         let process = Process::new(random.bits(), SimDisk::new(plan.seed));
         let mut database = Some(process.open(&plan.configuration.options())?);
@@ -247,8 +246,8 @@ impl Live {
         };
         write(KEYS + random.below(600), &database)?;
         let pace = 1 + random.below(30);
-        // Few puts and many checkpoints: pages take the place of others, and the log that the copy
-        // needs is still there.
+        // Few puts and many checkpoints: pages replace others, and the log that the copy needs is
+        // still there.
         let checkpoints = random.below(3) > 0;
         let mut left = match random.below(3) {
             0 => random.below(150),
@@ -307,8 +306,8 @@ impl Live {
         })
     }
 
-    /// Opens it: after a death in the open, for reading only, for writing, and once more. Whether
-    /// it was refused.
+    /// Opens the copy: after a death in the open, read-only, for writing, and once more. Returns
+    /// whether it was refused.
     fn examine(&self, plan: &Plan, random: &mut Random) -> Result<bool, String> {
         let process = Process::new(plan.seed ^ 7, self.disk.clone());
         process.disk.die_at_call(1 + random.below(60));

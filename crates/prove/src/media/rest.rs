@@ -1,4 +1,4 @@
-//! Rot: a store that is at rest is damaged in one place, verified, opened and read.
+//! Rot: a store at rest is damaged in one place, verified, opened and read.
 
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, SECTOR_BYTES};
@@ -7,14 +7,14 @@ use terrapin_model::{Operation, Oracle, Random, Subject, Survives};
 use super::store::{Plan, Seen, Tally, go_on, is_of_medium_error, look};
 use crate::Find;
 
-/// Places that are damaged in each of a unit's stores.
+/// Places damaged in each of a unit's stores.
 const PLACES: usize = 24;
-/// Sectors that are tried before one that holds nothing is taken.
+/// Sectors tried before an empty one is accepted.
 const TRIES: usize = 12;
-/// How long a store is idle before it comes to rest.
+/// How long a store is idle before it is at rest.
 const IDLE_MS: u64 = 3_000;
 const BLOCK_BYTES: u64 = 4096;
-/// The superblock's two slots lie before this in the data file.
+/// The superblock's two slots are before this offset in the data file.
 const SLOTS_BYTES: u64 = 8192;
 
 /// How the store came to rest.
@@ -26,7 +26,7 @@ enum End {
     FlushedKilled,
     PowerCut,
     /// Flushed, idle for some seconds, and killed or cut off: the log's last mark is durable, so
-    /// that damage to what was flushed looks like no torn tail.
+    /// damage to flushed data does not look like a torn tail.
     IdleKilled,
     IdlePowerCut,
 }
@@ -46,7 +46,7 @@ impl End {
     }
 }
 
-/// What becomes of a place.
+/// The damage of a place.
 #[derive(Clone, Copy, Debug)]
 enum Rot {
     Bit,
@@ -55,9 +55,9 @@ enum Rot {
     Zeros,
     /// A sector of noise.
     Noise,
-    /// What lies elsewhere in the file.
+    /// The bytes of another place in the file.
     Foreign,
-    /// What lay there in the middle of the workload.
+    /// The bytes that were there in the middle of the workload.
     Old,
     /// A block of zeros.
     Block,
@@ -82,18 +82,18 @@ struct Resting {
     disk: SimDisk,
     /// The disk in the middle of the workload.
     earlier: SimDisk,
-    /// What a sound open finds.
+    /// The content of a sound open.
     oracle: Oracle,
-    /// What the oracle knew before.
+    /// The oracle's state before.
     before: Oracle,
 }
 
 /// A store with one place damaged.
 struct Damage {
     disk: SimDisk,
-    /// In the data file, not in the log.
+    /// Whether it is in the data file, not in the log.
     in_data: bool,
-    /// In a superblock slot, and not by an earlier state of it.
+    /// Whether it is in a superblock slot, and not an earlier state of it.
     in_slot: bool,
     text: String,
 }
@@ -189,8 +189,8 @@ impl Resting {
         let text = format!("{rot:?} in sector {at} of {name} ({sectors} sectors)");
         let disk = self.disk.fork();
         if let Rot::OldFile = rot {
-            // With the ring gone, nothing knows better than an older copy of the last log file. An
-            // older data file is an older checkpoint.
+            // Without the ring, an older copy of the last log file cannot be detected. An older
+            // data file is an older checkpoint.
             let earlier = self.earlier.content(name)?;
             if in_data || self.end.is_power_cut() || earlier == content {
                 return None;
@@ -236,7 +236,7 @@ impl Resting {
         })
     }
 
-    /// Verifies, opens and reads; whether the damage was met.
+    /// Verifies, opens and reads. Returns whether the damage was met.
     fn examine(&self, plan: &Plan, damage: &Damage, random: &mut Random) -> Result<bool, String> {
         let (mut subject, _) = plan.store(&damage.disk);
         let findings = match subject.verify() {
@@ -256,14 +256,14 @@ impl Resting {
         }
         let mut expected = self.oracle.clone();
         let mut cut = false;
-        // Who was killed between the two slots left the older one without what is not logged: it is
-        // what the damaged one gives way to.
+        // A kill between the two slots left the older one without unlogged writes. The damaged slot
+        // gives way to it.
         let killed = !self.end.is_power_cut() && self.end != End::Closed;
         let older_slot = damage.in_slot && killed;
         if (!damage.in_data || older_slot)
             && let Ok(state) = subject.state()
         {
-            // A damaged end of the log may look like a torn one.
+            // A damaged end of the log may look torn.
             let survives = match self.end {
                 End::Closed => Survives::Acknowledged,
                 _ if older_slot => Survives::Acknowledged,

@@ -1,4 +1,4 @@
-//! A store that runs while its medium goes wrong, once or from then on.
+//! A store that runs while its medium fails, once or from then on.
 
 use terrapin_base::ErrorKind;
 use terrapin_disk::SimDisk;
@@ -12,17 +12,17 @@ use crate::Find;
 
 /// Faults that a unit tries.
 const STRIKES: usize = 24;
-/// A full disk is seen to have room again within this time.
+/// A full disk is noticed to have room again within this time.
 const RESUMES_WITHIN_MS: u64 = 15_000;
 
-/// What goes wrong.
+/// The faults.
 #[derive(Clone, Debug)]
 enum Strike {
-    /// A write comes out wrong for good.
+    /// A write is stored wrong, permanently.
     Write(Media),
     /// A read comes out wrong once.
     Read(Media),
-    /// A sector cannot be read for good.
+    /// A sector cannot be read any more.
     BadSector,
     /// A sync fails once and then lies.
     Sync,
@@ -50,13 +50,13 @@ impl Strike {
         random.pick(&all).clone()
     }
 
-    /// Whether nothing is wrong any more once the fault is taken back.
+    /// Whether nothing is wrong once the fault is removed.
     fn passes(&self) -> bool {
         !matches!(self, Strike::Write(_))
     }
 }
 
-/// Runs a plan's workload with one fault after the other.
+/// Runs a plan's workload with one fault at a time.
 pub(super) fn strike(plan: &Plan, tally: &mut Tally) -> Result<(), Find> {
     let mut random = Random::new(plan.seed ^ 0x7275_6e73);
     for _ in 0..STRIKES {
@@ -78,7 +78,7 @@ struct Run {
     subject: Simulated,
     oracle: Oracle,
     random: Random,
-    /// A write failed: what the store holds is known from a read only.
+    /// A write failed: only a read shows the store's content.
     unknown: bool,
     refused: bool,
     capacity: u64,
@@ -173,7 +173,7 @@ impl Run {
         }
     }
 
-    /// Whether only the data file was hit.
+    /// Whether only the data file is affected.
     fn only_data(&self) -> bool {
         self.disk.media_hits().iter().all(|hit| {
             let astray = hit.astray.as_ref().map_or("data", |(file, _)| file);
@@ -181,7 +181,7 @@ impl Run {
         })
     }
 
-    /// Whether an error may come of the fault.
+    /// Whether the fault may cause an error.
     fn allows(&mut self, kind: ErrorKind, text: &str) -> Result<(), String> {
         if !self.met() && !matches!(self.strike, Strike::Full) {
             return Err(format!("{kind:?} before the medium went wrong: {text}"));
@@ -244,8 +244,8 @@ impl Run {
         Ok(None)
     }
 
-    /// It is not there, unless it was to be synced. Where that cannot be read, it counts as in
-    /// flight, and nothing follows it.
+    /// A failed write is not there, unless it was to be synced. If that cannot be read, it counts
+    /// as in progress, and nothing follows it.
     fn write_failed(&mut self, operation: &Operation) -> Result<(), String> {
         self.subject.sim().set_breathing(false);
         let state = self.subject.state();
@@ -262,7 +262,7 @@ impl Run {
                 "it failed, and is there in part: {}",
                 state.difference(self.oracle.state())
             )),
-            Ok(_) if !was_synced => Err("it failed, and is there all the same".to_owned()),
+            Ok(_) if !was_synced => Err("the write failed and is there".to_owned()),
             Ok(_) => Ok(()),
             Err(error) => {
                 self.unknown = true;
@@ -277,10 +277,10 @@ impl Run {
             Err(error) => {
                 is_of_medium_error(&error)?;
                 if !self.only_data() {
-                    // Nor can be told how much of the log is lost.
+                    // It is also unknown how much of the log is lost.
                     self.unknown = true;
                 }
-                // What can be read only in part is compared at the end.
+                // Partly readable content is compared at the end.
                 self.oracle
                     .apply(&Operation::Reopen(terrapin_model::Reopen::default()));
                 Ok(())
@@ -291,7 +291,7 @@ impl Run {
     fn take(&mut self, state: &State, survives: Survives) -> Result<(), String> {
         let survives = match (&self.strike, survives) {
             (Strike::Write(_), survives) if self.only_data() => survives,
-            // What the log's end has lost looks like a torn tail.
+            // A lost end of the log looks like a torn tail.
             (Strike::Write(_), Survives::Acknowledged) => Survives::Durable,
             (Strike::Write(_), _) => Survives::Marked,
             (_, survives) => survives,
@@ -300,7 +300,7 @@ impl Run {
         self.oracle.recovered(state, survives)
     }
 
-    /// The store still runs: what it answers is right.
+    /// The store still runs: its answers are right.
     fn look_at_end(&mut self) -> Result<(), String> {
         if self.unknown {
             return Ok(());
@@ -322,8 +322,8 @@ impl Run {
         }
     }
 
-    /// Nothing is wrong any more: writes and merges go on, or a sync that failed has stopped them
-    /// for good.
+    /// Nothing is wrong any more: writes and merges go on, or a failed sync has stopped them
+    /// permanently.
     fn resume(&mut self) -> Result<(), String> {
         self.subject.apply(&Operation::Pass {
             ms: RESUMES_WITHIN_MS,
@@ -380,7 +380,7 @@ impl Run {
         if matches!(self.strike, Strike::BadSector) {
             self.open_on_bad_sector(survives)?;
         }
-        // What has struck stays as it is.
+        // Faults that struck stay.
         self.repair();
         let findings = match self.subject.verify() {
             Ok(findings) => findings,
@@ -419,7 +419,7 @@ impl Run {
                     || self.oracle.holds_unlogged()
                     || !self.only_data()
                 {
-                    // How far back the store is thrown cannot be told from a part of the records.
+                    // A part of the records does not show how far the store is set back.
                     return Ok(());
                 }
                 let state = self.oracle.state().clone();
@@ -429,8 +429,8 @@ impl Run {
         }
     }
 
-    /// An open that meets a sector that cannot be read is refused, or what it gives is right where
-    /// it can be read.
+    /// An open that meets an unreadable sector is refused, or gives right answers where it can
+    /// read.
     fn open_on_bad_sector(&mut self, survives: Survives) -> Result<(), String> {
         match self.subject.open() {
             Err(error) => is_of_medium_error(&error).map_err(|m| format!("an open: {m}"))?,

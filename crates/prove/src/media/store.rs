@@ -1,4 +1,4 @@
-//! The small stores whose medium goes wrong, and what is looked at in them.
+//! The small stores whose medium fails, and the checks of them.
 
 use terrapin_base::{Error, ErrorKind};
 use terrapin_disk::SimDisk;
@@ -11,9 +11,9 @@ use crate::Find;
 use crate::place::names_a_place;
 use crate::run::caught;
 
-/// Of what one unit finds, so many are shown.
+/// The most finds of a unit that are shown.
 const FINDS_SHOWN: usize = 5;
-/// Records that are looked up one by one.
+/// Records looked up one by one.
 const GETS: usize = 12;
 
 /// A workload of a seed.
@@ -24,10 +24,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What a seed stands for.
+    /// The plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        // Half of the stores keep a log that is much longer than its ring, in one file.
+        // Half of the stores keep a log much longer than its ring, in one file.
         let has_long_log = random.one_in(2);
         let mut configuration = Configuration {
             group_bytes: 1024 << random.below(3),
@@ -68,8 +68,8 @@ impl Plan {
         )
     }
 
-    /// Does an operation of a sound store; what is not logged is flushed before a drop, which loses
-    /// it.
+    /// Does an operation of a sound store. Unlogged writes are flushed before a drop, which would
+    /// lose them.
     pub fn apply(
         subject: &mut Simulated,
         oracle: &mut Oracle,
@@ -94,7 +94,7 @@ impl Plan {
     }
 }
 
-/// Puts that come to a few rings.
+/// Puts of a few rings' size.
 fn burst(random: &mut Random) -> Vec<Operation> {
     let put = |number| Operation::Put {
         keyspace: "default".to_owned(),
@@ -105,7 +105,7 @@ fn burst(random: &mut Random) -> Vec<Operation> {
     (0..random.between(80..250)).map(put).collect()
 }
 
-/// What came of faults one after the other.
+/// The results of one fault after the other.
 #[derive(Default)]
 pub(super) struct Tally {
     tried: u64,
@@ -114,7 +114,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Tries a fault; it says whether it was met.
+    /// Tries a fault, which returns whether it was met.
     pub fn attempt(&mut self, fault: &str, one: impl FnOnce() -> Result<bool, String>) {
         self.tried += 1;
         match caught(one) {
@@ -123,7 +123,7 @@ impl Tally {
         }
     }
 
-    /// How many were met, or what was found: the first few in words.
+    /// The number of faults met, or the first few finds in words.
     pub fn outcome(self) -> Result<u64, Find> {
         let all = self.finds.len();
         if all == 0 {
@@ -135,28 +135,27 @@ impl Tally {
     }
 }
 
-/// What reads came to.
+/// The result of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// All there, and right.
+    /// Everything is there and right.
     Whole,
-    /// What was answered is right; some reads failed.
+    /// Answers are right; some reads failed.
     InPart,
 }
 
-/// Whether an error may come of a fault of the medium.
+/// Whether a fault of the medium may cause an error.
 pub(super) fn is_of_medium(kind: ErrorKind, text: &str) -> Result<(), String> {
     let says_where = names_a_place(text);
     match kind {
         ErrorKind::Corrupt | ErrorKind::Io if says_where => Ok(()),
-        // Both slots hold something else's bytes, as after a write of many blocks to the wrong
-        // place: the file looks like one that never was ours.
+        // Both slots hold other bytes, as after a long misdirected write: the file looks foreign.
         ErrorKind::NotADatabase if says_where => Ok(()),
         _ => Err(format!("{kind:?} is no answer to a faulty medium: {text}")),
     }
 }
 
-/// As [`is_of_medium`].
+/// [`is_of_medium`] for an [`Error`].
 pub(super) fn is_of_medium_error(error: &Error) -> Result<(), String> {
     is_of_medium(error.kind(), &error.to_string())
 }
@@ -220,7 +219,7 @@ pub(super) fn look(
     Ok(seen)
 }
 
-/// Writes and merges go on where nothing is damaged; what is damaged is not made to look sound.
+/// Writes and merges go on where nothing is damaged, and damage never looks sound afterwards.
 pub(super) fn go_on(
     subject: &mut Simulated,
     expected: &mut Oracle,
@@ -239,7 +238,7 @@ pub(super) fn go_on(
             Answer::Done => {
                 expected.apply(&put);
             }
-            // A merge that meets damage does not end, and writers come to wait for it.
+            // A merge that meets damage does not end, and writers may wait for it.
             Answer::Failed(ErrorKind::Stalled, _) if noticed => break,
             answer => return Err(format!("{put}: {answer}")),
         }

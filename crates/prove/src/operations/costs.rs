@@ -1,7 +1,6 @@
-//! Layer `costs`: what work costs follows from what it changes, and not from what else there is. A
-//! unit draws one of three kinds from its seed, on a simulated disk: many held snapshots, many
-//! keyspaces written evenly, polls of a range that was emptied. It counts bytes and records, and no
-//! time.
+//! Layer `costs`: the cost of work follows from what it changes, not from what else exists. A unit
+//! draws one of three kinds from its seed, on a simulated disk: many held snapshots, many evenly
+//! written keyspaces, polls of an emptied range. It counts bytes and records, not time.
 
 use std::path::Path;
 
@@ -54,13 +53,13 @@ fn opened(seed: u64, options: &Options) -> Result<(Database, Sim), Find> {
     Ok((database, sim))
 }
 
-/// With held snapshots, at most this many times the bytes are written that are written without
-/// them, and [`SNAPSHOTS_BYTES`] more.
+/// With held snapshots, at most this many times the bytes are written as without them, and
+/// [`SNAPSHOTS_BYTES`] more.
 const SNAPSHOTS_TIMES: u64 = 4;
 const SNAPSHOTS_BYTES: u64 = 128 << 10;
 
-/// Overwrites beside snapshots that are all kept write little more than without them: what a view
-/// needs of a memtable is written once for all views.
+/// Overwrites beside held snapshots write little more than without them: what views need of a
+/// memtable is written once for all views.
 fn held_snapshots(seed: u64, random: &mut Random) -> Result<u64, Find> {
     const RECORDS: u64 = 2000;
     let options = options(random);
@@ -110,11 +109,10 @@ fn held_snapshots(seed: u64, random: &mut Random) -> Result<u64, Find> {
     Ok(2 * puts)
 }
 
-/// Most bytes written to the data file for each byte of records in many keyspaces.
+/// The most bytes written to the data file per byte of records in many keyspaces.
 const KEYSPACES_TIMES: u64 = 7;
 
-/// Keyspaces that are written evenly share checkpoints, and small trees are not written anew for a
-/// few records.
+/// Evenly written keyspaces share checkpoints, and small trees are not rewritten for a few records.
 fn many_keyspaces(seed: u64, random: &mut Random) -> Result<u64, Find> {
     let options = options(random);
     let keyspaces = random.between(50..300);
@@ -140,10 +138,10 @@ fn many_keyspaces(seed: u64, random: &mut Random) -> Result<u64, Find> {
     Ok(puts)
 }
 
-/// After enough polls of an emptied range, one poll passes at most this many deletes.
+/// After enough polls of an emptied range, a poll passes at most this many tombstones.
 const POLL_DELETES_MAX: u64 = 1000;
 
-/// Polls of an emptied range soon cost nothing, also when writes have ended.
+/// Polls of an emptied range soon cost nothing, also without further writes.
 fn polls(seed: u64, random: &mut Random) -> Result<u64, Find> {
     let options = options(random);
     let records = random.between(2000..8000);
@@ -171,7 +169,7 @@ fn polls(seed: u64, random: &mut Random) -> Result<u64, Find> {
         }
         Ok(database.metrics().scanned_deletes - before)
     };
-    // A million deletes pay in the memtable, and as many in the tree.
+    // A million passed tombstones pay in the memtable, and as many in the tree.
     let most = 4 * (1 << 20) / records;
     let mut last = 0;
     for number in 0..most {

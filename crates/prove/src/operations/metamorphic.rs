@@ -1,7 +1,7 @@
-//! Layer `metamorphic`: the same operations under different options, χ and numbers of threads give
-//! equal answers. A unit does the operations of one seed on four stores at once: two simulated
-//! ones, and two whose background work real threads do, on a simulated disk and in a directory.
-//! Every answer is compared with the oracle's, and so with the others'.
+//! Layer `metamorphic`: the same operations under different options, χ and thread counts give equal
+//! answers. A unit does the operations of one seed on four stores at once. Two are simulated. Real
+//! threads do the background work of the other two, on a simulated disk and in a directory. Every
+//! answer is compared with the oracle's, and so with the others'.
 
 use std::path::Path;
 
@@ -25,12 +25,12 @@ pub(super) fn layer() -> Layer {
 }
 
 fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
-    // Other seeds than those of the layer `operations`, whose first store would be the same.
+    // Other seeds than those of layer `operations`, whose first store would be the same.
     let seed = !unit;
     let (base, operations) = random_operations(seed, OPERATIONS);
     let mut random = Random::new(unit);
-    // Reopens vary options again, and what they vary must hold the memory and the writes that the
-    // operations ask for.
+    // Reopens vary options again. The varied options must hold the memory and the writes of the
+    // operations.
     let mut other = |threads: usize| {
         Configuration {
             threads,
@@ -40,8 +40,7 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
         }
         .fitted()
     };
-    // Each has another number of threads that merge than the one before, and no two take the same
-    // turns.
+    // Each has another number of merge threads than the one before, and no two take the same turns.
     let first = 1 + (unit % 3) as usize;
     let next = |threads: usize| threads % 3 + 1;
     let subjects = vec![

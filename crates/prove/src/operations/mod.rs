@@ -1,5 +1,5 @@
-//! Random operations beside an oracle, the same operations under different options, what space they
-//! leave in use, and what they cost.
+//! Random operations beside an oracle, the same operations under different options, the space they
+//! leave in use, and their cost.
 
 mod costs;
 mod metamorphic;
@@ -8,7 +8,7 @@ mod space;
 
 use crate::Layer;
 
-/// The layers of this kind.
+/// The layers of this module.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![

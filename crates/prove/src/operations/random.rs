@@ -1,7 +1,6 @@
-//! Layer `operations`: whatever is done with a store, every answer is the oracle's, under any
-//! options. A unit is a run of [`random_run_on`] with its number as the seed; most are short, since
-//! a fresh store has fresh options, and some are long, since trees grow tall and lives many only
-//! there.
+//! Layer `operations`: every answer is the oracle's, under any options. A unit is a run of
+//! [`random_run_on`] with its number as the seed. Most are short, since each new store has new
+//! options. Some are long, since only those have tall trees and many lives.
 
 use std::path::Path;
 
@@ -11,9 +10,9 @@ use terrapin_model::{minimize, random_operations, random_run_on, replay};
 use crate::protocol::Protocol;
 use crate::{Find, Layer, Units};
 
-/// Replays that cutting a failing run down may take.
+/// The most replays to reduce a failing run.
 const REPLAYS_MAX: usize = 400;
-/// Of so many runs, the order of the writes of one is checked too: it takes as long again as the
+/// In one run of this many, the order of the writes is checked too; that takes as long again as the
 /// run, or twice.
 const WATCHED_ONE_IN: u64 = 4;
 
@@ -52,7 +51,7 @@ fn unit(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     }
 }
 
-/// A failing run, cut down to operations that matter, as a script.
+/// A failing run, reduced to the operations that matter, as a script.
 fn shortest(unit: u64) -> String {
     let (configuration, all) = random_operations(unit, length(unit));
     let replays = std::cell::Cell::new(0);

@@ -1,7 +1,6 @@
-//! Layer `space`: after any writes, overwrites and deletes, of records of any length, the pages in
-//! use stay near what is there, and the figures say so. A unit draws a kind of records from its
-//! seed, writes, overwrites and deletes on a simulated disk, then checkpoints, closes, opens and
-//! looks.
+//! Layer `space`: after writes, overwrites and deletes of records of any length, the pages in use
+//! stay near the data, and the figures agree. A unit draws a kind of records from its seed, works
+//! on a simulated disk, then checkpoints, closes, opens and checks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,16 +12,16 @@ use terrapin_model::Random;
 
 use crate::{Find, Layer, Units};
 
-/// Key and value bytes that a unit writes at first, about.
+/// Key and value bytes that a unit writes first, roughly.
 const LOADED_BYTES: u64 = 6 << 20;
-/// And records at most.
+/// The most records.
 const RECORDS_MAX: u64 = 20_000;
-/// Live pages are at most this many per cent of the live records' bytes, and this many bytes more
-/// for nodes, the catalog and leaves that are not full.
+/// Live pages are at most this many percent of the live records' bytes, plus this many bytes for
+/// nodes, the catalog and partly filled leaves.
 const USED_PERCENT: u64 = 180;
 const USED_BYTES: u64 = 256 << 10;
-/// The metric knows the live bytes to within so many per cent. Where puts replaced records of their
-/// own length, which is known on average only, it is the second number.
+/// The metric knows the live bytes within this many percent. The second number is for puts that
+/// replaced records of their own length, which are known on average only.
 const OFF_PERCENT: u64 = 10;
 const OFF_REPLACED_PERCENT: u64 = 40;
 
@@ -38,7 +37,7 @@ pub(super) fn layer() -> Layer {
     }
 }
 
-/// Lengths of keys and values: most are short, and one in so many is long.
+/// Lengths of keys and values: most are short, and one in this many is long.
 struct Lengths {
     key: usize,
     short: usize,
@@ -46,8 +45,8 @@ struct Lengths {
     one_in: u64,
 }
 
-/// The kinds of records that a unit may write. In the last three, records are uneven but shorter
-/// than a block: the merge knows what messages hide there by samples (decision 0035).
+/// The kinds of records of a unit. The last three are uneven but shorter than a block: the merge
+/// knows their hidden bytes by samples (decision 0035).
 const KINDS: [Lengths; 10] = [
     lengths(8, 130 << 10, 130 << 10, 1),
     lengths(8, 4 << 10, 4 << 10, 1),
@@ -71,7 +70,7 @@ const fn lengths(key: usize, short: usize, long: usize, one_in: u64) -> Lengths 
 }
 
 impl Lengths {
-    /// The key of a number: numbers that follow each other are far apart.
+    /// The key of a number: consecutive numbers are far apart.
     fn key(&self, number: u64) -> Vec<u8> {
         let mut key = number
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -92,7 +91,7 @@ impl Lengths {
     }
 }
 
-/// A store, and what it must hold: the bytes of each number's record.
+/// A store and its expected content: the bytes of each number's record.
 struct Store<'k> {
     kind: &'k Lengths,
     database: Database,
@@ -119,14 +118,14 @@ impl Store<'_> {
         Ok(())
     }
 
-    /// A round of one kind, over all that is there or was.
+    /// One round of a kind, over all present and past records.
     fn round(&mut self, random: &mut Random, records: u64) -> Result<(), Find> {
         let one_in = random.between(1..20);
         let kind = random.below(5);
         self.has_replaced |= kind >= 3;
         for number in 0..records {
-            // Most of it is deleted, or little; long records alone; some put again, shorter; some
-            // as they were, or new ones.
+            // Delete most or little, or only long records; put some again, shorter, unchanged or
+            // new.
             let is_long = || {
                 self.there
                     .get(&number)

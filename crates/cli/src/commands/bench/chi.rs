@@ -1,4 +1,4 @@
-//! `terrapin bench chi`: the sweep over checkpoint distances; see `terrapin_bench::ChiSweep`.
+//! `terrapin bench chi`: the sweep over checkpoint distances (`terrapin_bench::ChiSweep`).
 
 use clap::Args;
 use terrapin_base::{Error, Result};
@@ -8,21 +8,21 @@ use super::{Form, driven::Driven, with_bar};
 use crate::arguments;
 use crate::temporary::Temporary;
 
-/// A χ that memory holds is a sixth of it at most: what auto would give one keyspace.
+/// A χ takes at most a sixth of the memory, as auto gives one keyspace.
 const MEMORY_UNITS: u64 = 6;
-/// The least memory that a database is opened with.
+/// The least memory that a database opens with.
 const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
 /// Arguments of `bench chi`.
 #[derive(Args)]
 pub(super) struct Chi {
-    /// Largest checkpoint distance: the sweep doubles from 1 until there
+    /// Largest checkpoint distance: the sweep doubles from 1 up to it
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::whole::<u32>)]
     largest: u32,
     /// Records to load at each
     #[arg(long, value_name = "N", default_value_t = 4_000_000, value_parser = arguments::whole::<u64>)]
     records: u64,
-    /// Reads to measure afterwards, and a fifth as many scans; as many come before, unmeasured
+    /// Reads to measure afterwards, and a fifth as many scans; as many come first, unmeasured
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = arguments::whole::<u64>)]
     operations: u64,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(super) struct Chi {
 }
 
 impl Chi {
-    /// See the head of this file.
+    /// Runs the command.
     pub(super) fn run(&self) -> Result<()> {
         let memtable_bytes = u64::from(self.largest).saturating_mul(self.batch_unit);
         let config = self.driven.config(self.records)?;

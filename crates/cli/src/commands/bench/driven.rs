@@ -1,5 +1,5 @@
-//! Arguments that suites have in common: the records' shape, how many threads, the seed; and for
-//! those that make a fresh database for each step, where and at which χ.
+//! Arguments that suites share: the records' shape, threads, seed; and for suites with a new
+//! database per step, its place and χ.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use terrapin_bench::{Config, KeyKind, Records, SCAN_RECORDS_MAX};
 use crate::arguments;
 use crate::temporary::Temporary;
 
-/// What the records look like and who works on them.
+/// The records' shape, and the threads.
 #[derive(Args)]
 pub(super) struct Driven {
     /// Bytes of a value
@@ -60,7 +60,7 @@ impl Driven {
             .sequential(self.sequential_share)
     }
 
-    /// So many records, to be loaded; what makes no sense is refused before anything is done.
+    /// The settings for this many records. Nonsense is refused before any work.
     pub(super) fn config(&self, records: u64) -> Result<Config> {
         let config = Config {
             records,
@@ -75,7 +75,7 @@ impl Driven {
     }
 }
 
-/// The databases of a suite that makes one for each step.
+/// The databases of a suite that creates one per step.
 #[derive(Args)]
 pub(super) struct Fresh {
     /// Checkpoint distance: a number, or auto
@@ -88,12 +88,12 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// How they are opened, with so much memory.
+    /// The options of the databases, with this memory.
     pub(super) fn options(&self, memory: u64) -> Options {
         Options::new().memory(memory).checkpoint_distance(self.chi)
     }
 
-    /// A directory for the next.
+    /// A directory for the next database.
     pub(super) fn place(&self, what: &str) -> Result<Temporary> {
         Temporary::within(self.within.as_deref(), what)
     }

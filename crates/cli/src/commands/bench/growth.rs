@@ -1,5 +1,5 @@
-//! `terrapin bench growth`: what a record of a load costs as the data grows; see
-//! [`terrapin_bench::measure_growth`].
+//! `terrapin bench growth`: the cost of a loaded record as the data grows
+//! ([`terrapin_bench::measure_growth`]).
 
 use clap::Args;
 use terrapin_base::Result;
@@ -33,7 +33,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// See the head of this file.
+    /// Runs the command.
     pub(super) fn run(&self) -> Result<()> {
         let options = self.fresh.options(self.memory);
         let configs = self

@@ -1,5 +1,5 @@
-//! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are
-//! arguments and output.
+//! `terrapin bench`: measurements. The crate `terrapin-bench` measures; this module has arguments
+//! and output.
 
 mod absent;
 mod chi;
@@ -27,7 +27,7 @@ use terrapin_bench::{
 use super::help::Help;
 use crate::{output, progress};
 
-/// How often the progress bar learns where the run is.
+/// The interval at which the progress bar is updated.
 const REDRAW: Duration = Duration::from_millis(250);
 
 /// Arguments of `bench`.
@@ -42,14 +42,14 @@ enum Suite {
     /// The workloads of YCSB: load, then a (half updates), b, c (reads), d (latest), e (scans), f
     /// (read-modify-write)
     Ycsb(ycsb::Ycsb),
-    /// Loads at checkpoint distances 1, 2, 4 …, each followed by reads at 1: what χ costs and what
-    /// it saves
+    /// Loads at checkpoint distances 1, 2, 4 …, each followed by reads at 1: the costs and savings
+    /// of χ
     Chi(chi::Chi),
-    /// What overwriting costs in writes and in space, at several bounds of space amplification
+    /// The cost of overwriting in writes and space, at several bounds of space amplification
     Space(space::Space),
-    /// What a record of a load costs as the data grows, beside log₂ of the data over the memtable
+    /// The cost of a loaded record as the data grows, beside log₂ of the data over the memtable
     Growth(growth::Growth),
-    /// Many cold keys at once and a scan of everything, beside what the device gives in the same
+    /// Many cold keys at once and a scan of everything, beside raw reads of the device in the same
     /// run
     Reads(reads::Reads),
     /// What an open costs, and the first gets after it
@@ -63,7 +63,7 @@ enum Suite {
 }
 
 impl Bench {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<ExitCode> {
         match &self.suite {
             Suite::Ycsb(ycsb) => ycsb.run(),
@@ -80,7 +80,7 @@ impl Bench {
     }
 }
 
-/// How figures are shown.
+/// How figures are printed.
 #[derive(Args)]
 struct Form {
     /// Print one JSON object for each line of the table
@@ -106,7 +106,7 @@ impl Form {
     }
 }
 
-/// Runs something that counts, with a bar that shows the count.
+/// Runs counted work with a progress bar.
 fn with_bar<R>(name: &'static str, records: u64, run: impl FnOnce(&Progress) -> R) -> R {
     let seen = Progress::default();
     let bar = progress::of_records(Some(records), name);

@@ -1,4 +1,4 @@
-//! `terrapin bench reads`: reads beside the device; see `terrapin_bench::ReadsBench`.
+//! `terrapin bench reads`: reads beside the device (`terrapin_bench::ReadsBench`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Form, with_bar};
 use crate::arguments;
 use crate::temporary::Temporary;
 
-/// Keys of one call: for each, some 16 KiB are taken for what the device gives.
+/// The most keys of one call: the raw reads of the device take some 16 KiB for each.
 const KEYS_MAX: usize = 16_384;
 
 /// Arguments of `bench reads`.
@@ -25,16 +25,16 @@ pub(super) struct Reads {
     /// Bytes of a key, from 8 on
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = arguments::whole::<usize>)]
     key_bytes: usize,
-    /// Memory budget: little beside the data, so that hardly anything is cached
+    /// Memory budget: small beside the data, so that hardly anything is cached
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
     /// Keys of one call, 16384 at most
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::whole::<usize>)]
     keys: usize,
-    /// Times that everything is measured
+    /// Repetitions of the whole measurement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = arguments::whole::<u64>)]
     turns: u64,
-    /// Milliseconds of random reads, each time
+    /// Milliseconds of random reads in each repetition
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = arguments::whole::<u64>)]
     time: u64,
     /// Seed of all choices
@@ -45,13 +45,13 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// See the head of this file.
+    /// Runs the command.
     pub(super) fn run(&self) -> Result<()> {
         if self.records == 0 || self.keys == 0 || self.time == 0 {
             return Err(Error::invalid("records, keys and time are at least 1"));
         }
         if self.keys > KEYS_MAX {
-            return Err(Error::invalid("one call cannot have so many keys")
+            return Err(Error::invalid("one call has too many keys")
                 .with("keys", self.keys)
                 .with("limit", KEYS_MAX));
         }

@@ -1,5 +1,5 @@
-//! `terrapin bench space`: what overwriting costs in writes and space, at several bounds of space
-//! amplification; see [`terrapin_bench::measure_space`].
+//! `terrapin bench space`: the cost of overwriting in writes and space, at several bounds of space
+//! amplification ([`terrapin_bench::measure_space`]).
 
 use clap::Args;
 use terrapin_base::Result;
@@ -50,7 +50,7 @@ fn bound(text: &str) -> std::result::Result<Bound, String> {
 }
 
 impl Space {
-    /// See the head of this file.
+    /// Runs the command.
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);

@@ -1,4 +1,4 @@
-//! `terrapin bench ycsb`: the workloads of YCSB (Cooper et al., SoCC 2010); see the crate
+//! `terrapin bench ycsb`: the workloads of YCSB (Cooper et al., SoCC 2010), by the crate
 //! `terrapin-bench`.
 
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::temporary::Temporary;
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
 pub(super) struct Ycsb {
-    /// Directory of the database; for a load its keyspace has no records, or is not there yet
-    /// [default: a temporary one, removed at the end, or by the next run if this one is killed]
+    /// Directory of the database; for a load its keyspace is empty or does not exist [default: a
+    /// temporary one, removed at the end, or by the next run if this one is killed]
     #[arg(value_name = "DB")]
     db: Option<PathBuf>,
     #[command(flatten)]
@@ -60,13 +60,13 @@ pub(super) struct Ycsb {
     /// Compression of the blocks that are written
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
-    /// Leave all memory for reads to cached blocks
+    /// Give all memory for reads to cached blocks
     #[arg(long)]
     no_record_cache: bool,
-    /// Read by way of the system's page cache, beside the memory budget
+    /// Read through the system's page cache, beside the memory budget
     #[arg(long)]
     system_cache: bool,
-    /// Leave trees as they are, however much ranges pay for that
+    /// Do not compact trees, however much ranges would gain
     #[arg(long)]
     no_range_compaction: bool,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(super) struct Ycsb {
 }
 
 impl Ycsb {
-    /// See the head of this file.
+    /// Runs the command.
     pub(super) fn run(&self) -> Result<()> {
         let loads = self.workloads.contains(&Workload::Load);
         let config = Config {
@@ -136,13 +136,12 @@ impl Ycsb {
         } else if let Some(record) = keyspace.iter().next() {
             record?;
             return Err(Error::invalid(
-                "a load begins without records, and the keyspace has some: name another database or keyspace, or leave load out",
+                "a load needs an empty keyspace, and this one has records: name another database or keyspace, or leave load out",
             )
             .with("database", directory.display())
             .with("keyspace", keyspace.name()));
         }
-        // A keyspace that was there may have a χ of its own: what was asked for is what is
-        // measured.
+        // An existing keyspace may have a χ of its own: measure the requested one.
         if let Some(chi) = self.chi {
             keyspace.set_checkpoint_distance(chi)?;
         }

@@ -1,4 +1,4 @@
-//! Records that look like a package registry's: a name, and a few lines of JSON about it.
+//! Records like those of a package registry: a name, and a few lines of JSON.
 
 use terrapin_bench::Random;
 
@@ -47,7 +47,7 @@ pub fn name(number: u64) -> String {
     }
 }
 
-/// What the registry says of a package in a revision.
+/// The registry's entry of a package in a revision.
 pub fn record(name: &str, revision: u64) -> String {
     let mut random = Random::new(terrapin_base::checksum::hash64(name.as_bytes()) ^ revision);
     let owner = pick(&mut random, &SCOPES);

@@ -1,5 +1,5 @@
-//! `terrapin demo`: the store at work, in four steps that print what happened: records go in, are
-//! queried, are overwritten at several checkpoint distances χ turned while it runs, and the
+//! `terrapin demo`: the store at work, in four steps that print what happened. Records go in, are
+//! queried, and are overwritten at several checkpoint distances χ, turned during the run. Then the
 //! database is closed, reopened and verified.
 
 #![allow(clippy::disallowed_methods)] // a demonstration tells of wall time and threads: they are its subject
@@ -31,11 +31,11 @@ const BATCH_BYTES: usize = 128 << 10;
 /// Keys kept aside to read and overwrite: a fair sample of all.
 const SAMPLE_KEYS: u64 = 100_000;
 const POINT_READS: u64 = 100_000;
-/// With fewer bytes of records, rates and ratios say nothing, and the dial has nothing to save.
+/// With fewer bytes of records, rates and ratios mean nothing, and a larger χ saves nothing.
 const FIGURES_BYTES_MIN: u64 = 1 << 20;
-/// Records of a prefix that are shown.
+/// Records of a prefix that are printed.
 const SHOWN: usize = 2;
-/// The dial's positions, as far as the memory affords them.
+/// The values of χ, as far as memory allows.
 const DISTANCES: [u32; 3] = [1, 4, 16];
 
 /// Arguments of `demo`.
@@ -56,18 +56,18 @@ pub struct Demo {
     /// Records to generate
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = arguments::at_least_one::<u64>)]
     records: u64,
-    /// Overwrites for each position of the dial
+    /// Overwrites for each value of χ
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = arguments::at_least_one::<u64>)]
     updates: u64,
     /// Memory budget, a fraction of the data
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Print a JSON object for each step instead of the story
+    /// Print a JSON object for each step instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// What the steps share.
+/// Data that the steps share.
 struct Stage<'a> {
     directory: &'a Path,
     database: Database,
@@ -75,23 +75,23 @@ struct Stage<'a> {
     keys: Vec<Box<[u8]>>,
     random: Random,
     teller: Teller,
-    /// There is enough data for rates and ratios.
+    /// Whether there is enough data for rates and ratios.
     has_figures: bool,
 }
 
-/// Says what happened.
+/// Reports what happened.
 #[derive(Clone, Copy)]
 struct Teller {
     json: bool,
 }
 
 impl Teller {
-    /// To people.
+    /// For people.
     fn tell(self, line: impl std::fmt::Display) -> Result<()> {
         if self.json { Ok(()) } else { output::say(line) }
     }
 
-    /// To programs.
+    /// For programs.
     fn figures(self, figures: &Value) -> Result<()> {
         if self.json {
             output::say(figures)
@@ -101,7 +101,7 @@ impl Teller {
     }
 }
 
-/// What went in.
+/// The imported records.
 #[derive(Default)]
 struct Totals {
     records: u64,
@@ -109,7 +109,7 @@ struct Totals {
 }
 
 impl Demo {
-    /// See the head of this file.
+    /// Runs the command.
     pub fn run(&self) -> Result<()> {
         match &self.directory {
             Some(directory) => self.run_in(directory),
@@ -118,7 +118,7 @@ impl Demo {
     }
 
     fn run_in(&self, directory: &Path) -> Result<()> {
-        // The input is looked at before anything is created.
+        // The input is checked before anything is created.
         let input = match &self.file {
             Some(path) => Some((path, format_of(self.format, path)?, InputFile::open(path)?)),
             None => None,
@@ -201,7 +201,7 @@ type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
 fn generate(records: u64, put: Put<'_>) -> Result<()> {
     let bar = progress::of_records(Some(records), "import");
     for number in 0..records {
-        // An order that has nothing to do with that of the names, as in life.
+        // An order unrelated to that of the names, as in real data.
         let name = data::name(number);
         put(name.as_bytes(), data::record(&name, 0).as_bytes())?;
         if number % 1024 == 0 {
@@ -219,14 +219,14 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-/// What was written to the device meanwhile: less than nothing, by the system's count, when pages
-/// were given up unwritten.
+/// Bytes written to the device meanwhile. The system's count may fall, when pages are given up
+/// unwritten.
 fn device_bytes_since(before: &Usage) -> u64 {
     let now = Usage::now().device_bytes_written;
     now.saturating_sub(before.device_bytes_written)
 }
 
-/// Why memory does not afford what was set, if that is so; any other error is one.
+/// Why memory does not allow a setting, if that is the error; any other error is returned.
 fn too_large(set: Result<()>) -> Result<Option<Error>> {
     match set {
         Ok(()) => Ok(None),
@@ -432,7 +432,7 @@ impl Stage<'_> {
             let (before, start) = (Usage::now(), Instant::now());
             let (user_bytes, mut reads) = self.overwrite(updates, revision)?;
             let time = start.elapsed();
-            // What is still in the memtable is written, too, before the figures are taken.
+            // Merge the memtable before the figures are taken.
             self.database.checkpoint()?;
             self.database.flush()?;
             let device = device_bytes_since(&before);
@@ -468,8 +468,8 @@ impl Stage<'_> {
         )
     }
 
-    /// Overwrites keys of the sample at random while another thread reads. Returns user bytes, and
-    /// how long each read took.
+    /// Overwrites keys of the sample at random while another thread reads. Returns user bytes and
+    /// the latency of each read.
     fn overwrite(&mut self, updates: u64, revision: u64) -> Result<(u64, Vec<Duration>)> {
         let (stop, seed) = (AtomicBool::new(false), self.random.bits());
         let (keyspace, keys, random) = (&self.keyspace, &self.keys, &mut self.random);
@@ -496,7 +496,7 @@ impl Stage<'_> {
             && self.keyspace.get(key)?.as_deref() != Some(value.as_bytes())
         {
             return Err(
-                Error::corrupt("a record is not what was written last").with("key", show(key))
+                Error::corrupt("a record is not the last one written").with("key", show(key))
             );
         }
         Ok((written, reads))
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_of_the_system_that_falls_counts_as_nothing() {
+    fn a_falling_count_of_the_system_counts_as_zero() {
         let before = Usage {
             device_bytes_written: u64::MAX,
             ..Usage::default()

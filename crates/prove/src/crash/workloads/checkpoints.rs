@@ -1,5 +1,5 @@
-//! Checkpoints: memtables that fill, trees that grow and shrink, superblocks that change places,
-//! space that comes back.
+//! Checkpoints: full memtables, growing and shrinking trees, alternating superblocks, space that
+//! comes back.
 
 use terrapin::Compression;
 

@@ -1,4 +1,4 @@
-//! Disks without room: what is refused leaves no trace, recovery manages or says so, and writes
+//! Full disks: refused writes leave no trace, a recovery succeeds or says what it lacks, and writes
 //! resume when there is room.
 
 use super::super::workload::Workload;

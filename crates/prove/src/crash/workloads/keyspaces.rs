@@ -1,4 +1,4 @@
-//! Keyspaces that come, go, and are emptied.
+//! Keyspaces that are created, dropped and cleared.
 
 use super::super::workload::Workload;
 

@@ -20,8 +20,7 @@ const KINDS: [&[Workload]; 7] = [
     full_disks::ALL,
 ];
 
-/// All of them, in the order of their numbers: one of each kind by turns, so that the first few are
-/// of every kind.
+/// All workloads by number. The kinds alternate, so that the first few numbers cover every kind.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
     let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
     (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)))
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_at_least_fifty_workloads_each_with_its_name_and_all_can_be_read() {
+    fn at_least_fifty_workloads_parse_and_have_different_names() {
         let names: BTreeSet<_> = all().map(|w| w.name).collect();
         assert_eq!(
             names.len(),

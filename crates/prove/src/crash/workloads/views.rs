@@ -1,4 +1,4 @@
-//! Snapshots and ranges that are held while memtables are cut and pages replaced.
+//! Snapshots and ranges held while memtables are sealed and pages replaced.
 
 use super::super::workload::Workload;
 

@@ -1,6 +1,6 @@
-//! Places that may not be written, and databases that somebody else has open: a clear error,
-//! nothing changed, and reading goes where it can (D9, D11). A copy made while a process writes
-//! opens with what had been synced before, or is refused.
+//! Read-only places, and databases that another process has open: a clear error, no change, and
+//! reads work where they can (D9, D11). A copy made while a process writes opens with what had been
+//! synced before, or is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::kernel::plan::Story;
 
 const STEPS: u32 = 400;
 
-/// A read-only file system, and a directory that nobody may change.
+/// A read-only file system, and a directory without write permission.
 pub fn read_only(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Ext4, scratch, 32 << 20)?;
     let mut cases = 0;
@@ -48,9 +48,9 @@ pub fn read_only(scratch: &Path) -> Result<u64, Find> {
             let nowhere = system.path().join("nowhere");
             match small().options().open(&nowhere) {
                 Err(error) if refused(&error) => {}
-                // Only the one directory is closed to changes.
+                // Only this directory is closed to changes.
                 Ok(database) if how == "unchangeable" => {
-                    // Its jobs make files.
+                    // Its jobs create files.
                     drop(database);
                     fs::remove_dir_all(&nowhere)?;
                 }
@@ -90,7 +90,7 @@ pub fn read_only(scratch: &Path) -> Result<u64, Find> {
     Ok(cases)
 }
 
-/// A process has the database open; another one asks for it.
+/// One process has the database open; another one tries.
 pub fn open_elsewhere(scratch: &Path) -> Result<u64, Find> {
     let directory = scratch.join("database");
     let story = Story::new(11);
@@ -194,7 +194,7 @@ pub fn copied_while_open(scratch: &Path) -> Result<u64, Find> {
 
 type Order = fn(&str) -> i32;
 
-/// Files that are gone by the time their turn comes are left out.
+/// Files that have gone when their turn comes are left out.
 fn copy_in_order(from: &Path, to: &PathBuf, order: Order) -> Result<(), Find> {
     fs::create_dir_all(to)?;
     let mut names = Vec::new();
@@ -222,7 +222,7 @@ fn copied(
         Err(error) if refuses_files(&error) => return Ok(()),
         Err(error) => return Err(Find(format!("the open: {error}"))),
     };
-    // What opened is whole.
+    // A copy that opened is whole.
     match Content::try_read(&database)? {
         Ok(content) => judged(&content),
         Err(error) => Err(Find(format!("the copy opens, and a read says: {error}"))),

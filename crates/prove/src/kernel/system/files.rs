@@ -1,12 +1,11 @@
 //! Every file of a database truncated, emptied, removed, or swapped with another of its kind, on a
-//! closed store and on one whose process was killed: the open or the read says so with a typed
-//! error, or the data is sound; it is never wrong (D3, D8). Others of a kind are the database's
-//! own, those of an older copy, of another database, and of a *sibling*: a copy that went on
-//! separately.
+//! closed store and on a killed one. The open or the read reports it by a typed error, or the data
+//! is sound; it is never wrong (D3, D8). The other files are the database's own, those of an older
+//! copy, of another database, and of a *sibling*: a copy that went on separately.
 //!
-//! Sound is, of a closed store, all of it; of a killed one a prefix of what was committed with
-//! everything that had been synced: what was only in the log's ring cannot outlive the ring, and
-//! another database's ring looks like an empty one.
+//! Sound means all data of a closed store. Of a killed store it means a prefix of the commits with
+//! everything synced: records in the ring alone do not outlive the ring, and another database's
+//! ring looks empty.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -23,11 +22,10 @@ use crate::kernel::life::copy;
 const OLDER_STEPS: u32 = 300;
 const STEPS: u32 = 700;
 
-/// Mutilations are shared out among so many units of each store.
+/// Mutilations are divided among this many units for each store.
 pub const SHARES: u64 = 4;
 
-/// A store's files as they lie, an older copy of them, what became of another such copy, and
-/// another database's files.
+/// A store's files, an older copy of them, a sibling of that copy, and another database's files.
 struct Stage {
     now: PathBuf,
     older: PathBuf,
@@ -35,19 +33,19 @@ struct Stage {
     other: PathBuf,
     tale: Tale,
     survives: Survives,
-    /// Where mutilated copies are opened.
+    /// The directory in which mutilated copies are opened.
     work: PathBuf,
     /// Every [`SHARES`]-th mutilation from that one on.
     share: u64,
 }
 
-/// Files of a store that was closed in order.
+/// Files of a properly closed store.
 pub fn of_a_closed_store(scratch: &Path, share: u64) -> Result<u64, Find> {
     let close = |store: &Store| store.database().close().map(drop);
     Stage::set(scratch, share, close, Survives::Acknowledged)?.mutilate()
 }
 
-/// Files of a store whose process was killed: those of a database that is open and at rest.
+/// Files of a killed process: those of an open, idle database.
 pub fn of_a_killed_store(scratch: &Path, share: u64) -> Result<u64, Find> {
     Stage::set(scratch, share, |_| Ok(()), Survives::Synced)?.mutilate()
 }
@@ -71,7 +69,7 @@ impl Stage {
         store.write(STEPS - OLDER_STEPS)?;
         end(&store)?;
         store.copy_at_rest(&place("now"))?;
-        // Another story from there on.
+        // A different story from there on.
         copy(&place("older"), &place("apart"))?;
         let apart = Tale::of(3, OLDER_STEPS);
         let mut sibling = Store::open(&place("apart"), &small().options(), apart)?;
@@ -142,8 +140,8 @@ impl Stage {
         let both = [(&self.older, "the older"), (&self.sibling, "the sibling")];
         for (donor, whose) in both {
             for kinds in [&["log"][..], &["log", "ring"], &["data", "ring"]] {
-                // All of the log as it was at an earlier moment of the same life is that moment, as
-                // long as no checkpoint came since: nothing can tell.
+                // The whole log from an earlier moment of the same life equals that moment, if no
+                // checkpoint came since. No check can tell.
                 let is_same_life = donor == &self.older && self.survives != Survives::Acknowledged;
                 if is_same_life && kinds == ["log", "ring"] {
                     continue;
@@ -155,7 +153,7 @@ impl Stage {
         Ok(tried)
     }
 
-    /// Puts a donor's files of some kinds in the place of all such files.
+    /// Replaces all files of some kinds by a donor's.
     fn replace(&self, kinds: &[&str], donor: &Path) -> std::io::Result<()> {
         let of_kinds = |name: &String| kinds.contains(&kind(name));
         let listed = |directory| names(directory).map_err(|find| std::io::Error::other(find.0));
@@ -168,7 +166,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Opens a copy to which something was done.
+    /// Opens a mutilated copy.
     fn attempt(&self, what: &str, done: impl Fn() -> std::io::Result<()>) -> Result<(), Find> {
         let _ = fs::remove_dir_all(&self.work);
         copy(&self.now, &self.work)?;
@@ -176,7 +174,7 @@ impl Stage {
         let told = |find: Find| Find(format!("{what}: {find}"));
         match verify(&self.work, &VerifyOptions::default()) {
             Ok(_) => {}
-            // Whatever becomes of one file, the others are there to be looked at: it is a finding.
+            // The other files stay for inspection: this is a find.
             Err(error) => return Err(told(Find(format!("verify: {error}")))),
         }
         for read_only in [true, false] {
@@ -200,7 +198,7 @@ impl Stage {
     }
 }
 
-/// What a file is for, which its name begins with.
+/// The purpose of a file, which its name begins with.
 fn kind(name: &str) -> &str {
     name.split('-').next().unwrap_or(name)
 }

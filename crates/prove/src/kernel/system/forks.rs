@@ -1,6 +1,6 @@
-//! A process that forks beside its open database: the child, which has copies of all descriptors,
-//! stops no write of its parent, keeps no lock once the parent has closed, and opens what the
-//! parent closed before the fork (D9).
+//! A process that forks beside its open database. The child has copies of all descriptors. It stops
+//! no write of its parent, keeps no lock after the parent's close, and opens what the parent closed
+//! before the fork (D9).
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,11 +17,11 @@ const SEED: u64 = 11;
 /// Steps that fill many log files.
 const STEPS: u32 = 1500;
 
-/// The first argument of the process that forks; its directory follows.
+/// The first argument of the forking process; its directory follows.
 const FORKING: &str = "--kernel-forking";
 
-/// Forks in a process of its own (this binary again): a child may open no database while another
-/// thread of its parent has one open, and other units run beside this one.
+/// Forks in a separate process (this binary): a child may open no database while another thread of
+/// its parent has one open, and other units run beside this one.
 pub fn children(scratch: &Path) -> Result<u64, Find> {
     let output = Command::new(std::env::current_exe()?)
         .arg(FORKING)
@@ -34,8 +34,8 @@ pub fn children(scratch: &Path) -> Result<u64, Find> {
     Err(Find(format!("{}: {}", output.status, said.trim())))
 }
 
-/// Does the work of the process that forks when the arguments say that this is one: the number of
-/// cases goes to the standard output.
+/// Does the work of the forking process, if the arguments ask for it. The number of cases goes to
+/// standard output.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, directory] = arguments else {
         return None;

@@ -1,6 +1,5 @@
-//! A small file system that is full: puts are refused with a clear error and are not there, reads
-//! go on, deletes go through, space comes back, writes resume, and nothing that was acknowledged is
-//! missing after a reopen (D10).
+//! A small full file system: puts get a clear error and are not there, reads and deletes go on,
+//! space comes back, writes resume, and a reopen finds every acknowledged write (D10).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,16 +18,16 @@ use crate::kernel::judge::sound;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Puts that a small file system is full long before.
+/// More puts than a small file system can hold.
 const PUTS_MAX: u64 = 200_000;
-/// How often it is seen whether writes go again, every tenth of a second.
+/// How often writes are retried, each tenth of a second.
 const TRIES: u32 = 600;
 
-/// Rounds that a checkpoint or a close may take on a full disk: 64 for each memtable that it
-/// merges, and some that begin before.
+/// The most checkpoints that a checkpoint or close may take on a full disk: 64 for each memtable it
+/// merges, and some that began before.
 const ROUNDS_MAX: u64 = 160;
 
-/// Fills an ext4 by puts, and again by somebody else's file.
+/// Fills an ext4 by puts, and again by another program's file.
 pub fn ext4(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Ext4, scratch, 24 << 20)?;
     gives_back(&system)?;
@@ -38,7 +37,7 @@ pub fn ext4(scratch: &Path) -> Result<u64, Find> {
     Ok(9 + cases)
 }
 
-/// Fills an XFS by somebody else's file.
+/// Fills an XFS by another program's file.
 pub fn xfs(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Xfs, scratch, 320 << 20)?;
     gives_back(&system)?;
@@ -49,8 +48,8 @@ pub fn xfs(scratch: &Path) -> Result<u64, Find> {
     Ok(3 + cases)
 }
 
-/// A file that finds no space to grow is as long as before, and what it took on the way is there
-/// for others.
+/// A file that finds no space to grow keeps its length, and the space it took on the way is free
+/// again.
 fn gives_back(system: &FileSystem) -> Result<(), Find> {
     const BYTES: u64 = 1 << 20;
     let disk = RealDisk::open(Env::threads(), system.path(), false)?;
@@ -98,7 +97,7 @@ fn key(number: u64) -> Vec<u8> {
         .to_vec()
 }
 
-/// Puts until one is refused, which must be for want of space.
+/// Puts until one is refused, which must be for lack of space.
 fn fill(keyspace: &Keyspace, from: u64, state: &mut Map) -> Result<u64, Find> {
     for number in from..PUTS_MAX {
         let (key, value) = (key(number), vec![number as u8; 700]);
@@ -134,7 +133,7 @@ fn holds(keyspace: &Keyspace, state: &Map, when: &str) -> Result<(), Find> {
     Ok(())
 }
 
-/// Puts must go again before long.
+/// Puts must work again soon.
 fn resumes(
     (database, keyspace): (&Database, &Keyspace),
     number: u64,
@@ -200,8 +199,8 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
     Ok(())
 }
 
-/// Half of the records are deleted while a snapshot keeps their pages; then a checkpoint, and a
-/// close, do a bounded number of rounds (decision 0038). What they leave, the next open replays.
+/// Half of the records are deleted while a snapshot keeps their pages. A checkpoint and a close
+/// then take a bounded number of checkpoints (decision 0038), and the next open replays the rest.
 fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     let directory = system.path().join("bounded");
     let options = options().stall_limit(Duration::from_secs(2));
@@ -213,7 +212,7 @@ fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     for key in (0..stored).step_by(2).map(key) {
         match keyspace.delete(&key) {
             Ok(()) => state.remove(&key),
-            // What the snapshot keeps is not free.
+            // Pages that the snapshot keeps are not free.
             Err(error) if error.kind() == ErrorKind::Stalled => break,
             Err(error) => return Err(Find(format!("a delete beside a snapshot: {error}"))),
         };
@@ -221,7 +220,9 @@ fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     let rounds = || database.metrics().checkpoints + database.metrics().checkpoints_failed;
     let bounded = |what: &str, before: u64| match rounds() - before {
         ..=ROUNDS_MAX => Ok(()),
-        taken => Err(Find(format!("on a full disk {what} took {taken} rounds"))),
+        taken => Err(Find(format!(
+            "on a full disk {what} took {taken} checkpoints"
+        ))),
     };
     let before = rounds();
     match database.checkpoint() {
@@ -255,7 +256,7 @@ fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     Ok(())
 }
 
-/// Somebody else takes all space but so many bytes.
+/// Another program takes all space but this many bytes.
 fn take_all_but(path: &Path, bytes: u64) -> Result<(), Find> {
     let directory = path.parent().unwrap_or(path);
     let free = RealDisk::open(Env::threads(), directory, false)?.free_bytes()?;
@@ -270,7 +271,7 @@ fn take_all_but(path: &Path, bytes: u64) -> Result<(), Find> {
     Ok(())
 }
 
-/// Somebody else takes all space there is.
+/// Another program takes all space.
 fn take_all(path: &Path) -> Result<(), Find> {
     let mut file = File::create(path)?;
     let mut piece = vec![7; 1 << 20];
@@ -313,7 +314,7 @@ fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
     take_all(&taken)?;
     fill(&keyspace, refused + 1, &mut state)?;
     drop((database, keyspace));
-    // On a full disk it may open or not; if not, then for want of space.
+    // On a full disk it may open or not; if not, for lack of space.
     match options().open(&directory) {
         Ok(database) => {
             let keyspace = database.default_keyspace();

@@ -1,9 +1,9 @@
 //! Limits of a process: too few descriptors (`EMFILE`), files that may not grow (`EFBIG`). The
-//! error is clear, reads go on, writes resume when the limit is lifted, and nothing that was
-//! acknowledged is missing (D10).
+//! error is clear, reads go on, writes resume without the limit, and every acknowledged write is
+//! there (D10).
 //!
-//! A child process (this binary again) lives under the limit and looks at its own answers; what it
-//! leaves is judged here.
+//! A child process (this binary) lives under the limit and checks its own answers; this process
+//! judges what it leaves.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,31 +19,32 @@ use crate::kernel::file_system::run;
 use crate::kernel::judge::{Content, Survives, sound};
 use crate::kernel::life::copy;
 
-/// The first argument of a child under a limit; what it does, the directory, and the steps that are
-/// there already follow.
+/// The first argument of a limited child. Its task, the directory, and the number of existing steps
+/// follow.
 const LIMITED: &str = "--kernel-limited";
 const SEED: u64 = 5;
 /// Steps before a limit comes, and after it is gone.
 const STEPS: u32 = 150;
-/// Steps that meet any limit long before.
+/// Steps that meet any limit early.
 const STEPS_MAX: u32 = 8_000;
-/// How often it is seen whether writes go again, every tenth of a second.
+/// How often writes are retried, each tenth of a second.
 const TRIES: u32 = 100;
-/// Descriptors of a child: fewer do not start a program, and with the most a database opens.
+/// Descriptors of a child: too few to start a program, up to the most that an opening database
+/// needs.
 const DESCRIPTORS: std::ops::Range<u32> = 4..11;
-/// Descriptors of a child that uses up what its database leaves.
+/// Descriptors of a child that uses up those its database leaves.
 const DESCRIPTORS_TO_USE_UP: u32 = 64;
 
-/// The smallest of everything; a write waits no longer than this for what cannot be merged.
+/// The smallest sizes; a write waits no longer than this for a merge that cannot succeed.
 fn options() -> Options {
     small().options().stall_limit(Duration::from_secs(1))
 }
 
-/// A limit, and how the system names its breach.
+/// A limit, and the system's name of its breach.
 struct Limit {
-    /// What the child does about it.
+    /// The child's task.
     does: &'static str,
-    /// Options of `prlimit` that the child starts with.
+    /// The `prlimit` options the child starts with.
     from_the_start: String,
     breach: &'static str,
 }
@@ -51,7 +52,7 @@ struct Limit {
 const NO_DESCRIPTORS: &str = "Too many open files";
 const TOO_LARGE: &str = "File too large";
 
-/// Opens with few descriptors, and a database that runs out of them.
+/// Opens with few descriptors, and databases that run out of them.
 pub fn descriptors(scratch: &Path) -> Result<u64, Find> {
     let mut cases = 0;
     let few = DESCRIPTORS.map(|count| Limit {
@@ -71,7 +72,7 @@ pub fn descriptors(scratch: &Path) -> Result<u64, Find> {
     Ok(cases + 1)
 }
 
-/// Opens whose files may not grow, and databases whose files may not go on growing.
+/// Opens whose files may not grow, and databases whose files may not continue to grow.
 pub fn file_size(scratch: &Path) -> Result<u64, Find> {
     let sizes = [0, 4, 16, 40, 65, 200].map(|kib| Limit {
         does: "open",
@@ -93,7 +94,7 @@ pub fn file_size(scratch: &Path) -> Result<u64, Find> {
     Ok(cases)
 }
 
-/// A closed store, a killed one, and none yet, opened under each limit.
+/// A closed store, a killed one, and none, opened under each limit.
 fn opens(scratch: &Path, limits: impl IntoIterator<Item = Limit>) -> Result<u64, Find> {
     let place = |name: &str| scratch.join(name);
     let mut store = Store::open(&place("live"), &options(), Tale::of(SEED, 0))?;
@@ -121,7 +122,7 @@ fn opens(scratch: &Path, limits: impl IntoIterator<Item = Limit>) -> Result<u64,
     Ok(cases)
 }
 
-/// A database meets the limit while it is written.
+/// A database meets the limit while it writes.
 fn lives(scratch: &Path, limit: &Limit) -> Result<(), Find> {
     let directory = scratch.join("live");
     limit
@@ -132,7 +133,7 @@ fn lives(scratch: &Path, limit: &Limit) -> Result<(), Find> {
     Ok(())
 }
 
-/// What a child left holds its steps, without any limit, and takes more.
+/// Without a limit, the child's store holds its steps and takes more.
 fn left(directory: &Path, steps: u32, may_be_nothing: bool) -> Result<(), Find> {
     sound(directory, "afterwards", may_be_nothing)?;
     let mut store = Store::open(directory, &options(), Tale::of(SEED, steps))
@@ -152,10 +153,10 @@ fn agrees(store: &Store, when: &str) -> Result<(), Find> {
 }
 
 impl Limit {
-    /// Runs a child; says how many steps its store has then.
+    /// Runs a child. Returns how many steps its store then has.
     fn run(&self, directory: &Path, steps: u32) -> Result<u32, Find> {
-        // Whoever ignores the signal has the error instead; only a shell can do so for the program
-        // that it turns into.
+        // A process that ignores the signal gets the error instead. Only a shell can ignore it for
+        // the program that replaces the shell.
         let script = "trap '' XFSZ && exec prlimit \"$@\"";
         let output = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -174,8 +175,8 @@ impl Limit {
     }
 }
 
-/// Does a child's work when the arguments say that this is one: the number of steps that its store
-/// has goes to the standard output.
+/// Does a child's work, if the arguments ask for it. The number of its store's steps goes to
+/// standard output.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, does, directory, steps, breach] = arguments else {
         return None;
@@ -197,7 +198,7 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
                     Ok(())
                 },
             ),
-            // More than a segment of the log has, less than the data needs.
+            // More than a log segment has, less than the data needs.
             "stop-the-data" => under.live(|| allow("65536"), |()| allow("unlimited")),
             "stop-all-files" => under.live(|| allow("8192"), |()| allow("unlimited")),
             _ => Err(Find(format!("nothing is called {does}"))),
@@ -220,21 +221,21 @@ fn use_up_descriptors() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
-/// Lets this process' files grow so far and no further.
+/// Lets this process's files grow up to this size.
 fn allow(bytes: &str) -> Result<(), Find> {
     let id = std::process::id().to_string();
     run(Command::new("prlimit").args(["--pid", &id, &format!("--fsize={bytes}:")]))
 }
 
-/// A child's database, and what the system calls the breach of its limit.
+/// A child's database, and the system's name for the breach of its limit.
 struct Under<'a> {
     directory: &'a Path,
     breach: &'a str,
 }
 
 impl Under<'_> {
-    /// An error because of the limit says so. A log that could not be written, other than for want
-    /// of descriptors, is not written any more; data that cannot be written holds writes up.
+    /// An error caused by the limit names it. A log that failed for another reason than descriptors
+    /// takes no more writes; a data file that fails delays writes.
     fn clear(&self, error: &Error, what: &str) -> Result<(), Find> {
         let kind = match error.kind() {
             ErrorKind::Io => true,
@@ -247,7 +248,7 @@ impl Under<'_> {
         Err(Find(format!("{what}: {error}")))
     }
 
-    /// Opens under the limit, reads, writes until it says no.
+    /// Opens under the limit, reads, and writes until a refusal.
     fn open(&self, steps: u32) -> Result<u32, Find> {
         let tale = Tale::of(SEED, steps);
         let mut store = match Store::open(self.directory, &options(), tale) {
@@ -262,7 +263,7 @@ impl Under<'_> {
         Ok(store.steps())
     }
 
-    /// Writes, meets the limit, reads, goes on once it is lifted.
+    /// Writes, meets the limit, reads, and continues without it.
     fn live<T>(
         &self,
         limit: impl FnOnce() -> Result<T, Find>,
@@ -277,8 +278,8 @@ impl Under<'_> {
         }
         agrees(&store, "under the limit")?;
         lift(limited)?;
-        // A write that would wait for a merge fails at once until the merge was tried again, while
-        // writes to the other keyspace go through.
+        // A write that needs a merge fails at once until the merge was retried. Writes to the other
+        // keyspace pass.
         let (mut tries, mut written) = (0, 0);
         while written < STEPS {
             let Err(error) = store.write(1) else {

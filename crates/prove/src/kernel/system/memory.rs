@@ -1,6 +1,5 @@
-//! Memory: the process stays within what is promised for its budget also where records are much
-//! longer than usual. What counts is what the system says was resident at the peak, of a process of
-//! its own (this binary again).
+//! Memory: the process stays within the promise for its budget, also with very long records. The
+//! measure is the system's peak resident memory of a separate process (this binary).
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +10,10 @@ use terrapin_model::Random;
 
 use crate::Find;
 
-/// The first argument of a child; the directory and the keys' form follow.
+/// The first argument of a child; the directory and the form of the keys follow.
 const MEASURED: &str = "--kernel-measured";
 const BUDGET_BYTES: u64 = 64 << 20;
-/// What is promised (README, *Limits*).
+/// The promise (README, *Limits*).
 const PROMISED_BYTES: u64 = BUDGET_BYTES + BUDGET_BYTES / 10 + (64 << 20);
 const OPERATIONS: u64 = 4000;
 const KEYS: u64 = 6000;
@@ -43,8 +42,7 @@ pub fn long_keys(scratch: &Path) -> Result<u64, Find> {
     Ok(2)
 }
 
-/// Does a child's work when the arguments say that this is one: the peak goes to the standard
-/// output, in bytes.
+/// Does a child's work, if the arguments ask for it. The peak in bytes goes to standard output.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, directory, form] = arguments else {
         return None;

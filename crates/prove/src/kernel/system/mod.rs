@@ -1,5 +1,5 @@
-//! What the system does to a database besides killing it: full disks, limits, read-only places,
-//! other processes, forked children, little memory, mutilated files.
+//! Layer `system`: what the system does to a database besides killing it. Full disks, limits,
+//! read-only places, other processes, forked children, little memory, mutilated files.
 
 mod access;
 mod files;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use crate::Find;
 
-/// Does a child's work of a case when the arguments say that this is one.
+/// Does a child's work of a case, if the arguments ask for it.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     limits::child(arguments)
         .or_else(|| memory::child(arguments))
@@ -23,7 +23,7 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
         .or_else(|| runs::child(arguments))
 }
 
-/// What is tried: how it is called, and how. It says how many things it tried.
+/// A case: its name and its function, which returns how many things it tried.
 type Case = (&'static str, fn(&Path) -> Result<u64, Find>);
 
 /// The places and limits, once each.
@@ -40,8 +40,8 @@ const CASES: [Case; 10] = [
     ("many short runs", runs::short_runs),
 ];
 
-/// How many units there are: the cases, then shares of the mutilated files of a closed store and of
-/// a killed one in turn.
+/// The number of units: the cases, then shares of the mutilated files of a closed and a killed
+/// store in turn.
 pub const UNITS: u64 = CASES.len() as u64 + 2 * files::SHARES;
 
 /// Tries a case.

@@ -1,6 +1,6 @@
 //! Processes that end right after their first write, one after the other, in a small file system
-//! that is filled up half way: each opens and finds what the others wrote, and the log's files stay
-//! few and short (decision 0031).
+//! that fills up half way. Each opens and finds what the others wrote, and the log's files stay few
+//! and short (decision 0031).
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -16,10 +16,10 @@ use crate::kernel::judge::sound;
 
 /// The first argument of such a process; the directory and its number follow.
 const SHORT_RUN: &str = "--kernel-short-run";
-/// So many put a record each; as many more, on a full disk, delete one each.
+/// How many processes put a record each; as many more delete one each on a full disk.
 const RUNS: u64 = 30;
 const SEGMENT_BYTES: u64 = 512 << 10;
-/// The log's files at any time: a segment, two spares, and what a few lives of one record left.
+/// The limit of the log's files: a segment, two spares, and a few lives of one record.
 const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
 const LOG_FILES_MAX: usize = 13;
 
@@ -31,7 +31,7 @@ fn options() -> Options {
         .log_segment_bytes(SEGMENT_BYTES)
 }
 
-/// The runs, and what they leave.
+/// The runs, and their results.
 pub fn short_runs(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Ext4, scratch, 24 << 20)?;
     let directory = system.path().join("database");
@@ -62,12 +62,12 @@ pub fn short_runs(scratch: &Path) -> Result<u64, Find> {
     }
 }
 
-/// Takes all space that is free.
+/// Takes all free space.
 fn fill(path: &Path) -> Result<(), Find> {
     let mut file = File::create(path)?;
     let block = [0xa5; 64 << 10];
     while file.write_all(&block).is_ok() {}
-    // What is not written yet may find no space any more.
+    // Unwritten data may find no space any more.
     let _ = file.sync_all();
     Ok(())
 }
@@ -86,8 +86,7 @@ fn log_files(directory: &Path) -> Result<(usize, u64), Find> {
     Ok((files, bytes))
 }
 
-/// Does the work of one run when the arguments say that this is one. It leaves without closing, or
-/// dies.
+/// Does the work of one run, if the arguments ask for it. It leaves without closing, or dies.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, directory, run] = arguments else {
         return None;

@@ -1,5 +1,4 @@
-//! A store that one thread writes, in this process: the story of a seed, judged like that of a
-//! child.
+//! A store that one thread of this process writes: a seed's story, judged like that of a child.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,7 +21,7 @@ use crate::place::names_a_place;
 /// The thread of the story that is played.
 const WRITER: usize = 1;
 
-/// An open store, and what it acknowledged.
+/// An open store and its acknowledgements.
 pub struct Store {
     directory: PathBuf,
     database: Database,
@@ -37,7 +36,7 @@ pub struct Tale {
     acknowledged: Acknowledged,
 }
 
-/// The smallest of everything, so that few records make many files.
+/// The smallest sizes, so that few records make many files.
 #[must_use]
 pub fn small() -> Configuration {
     Configuration {
@@ -53,7 +52,7 @@ impl Store {
         Store::open(directory, &configuration.options(), Tale::of(seed, 0))
     }
 
-    /// Opens one of which the tale so far is known.
+    /// Opens one whose story so far is known.
     pub fn open(directory: &Path, options: &Options, tale: Tale) -> Result<Self> {
         let database = options.open(directory)?;
         Ok(Store {
@@ -76,7 +75,7 @@ impl Store {
         Store::open(&directory, options, tale)
     }
 
-    /// Goes on by so many steps.
+    /// Continues by this many steps.
     pub fn write(&mut self, steps: u32) -> Result<()> {
         for _ in 0..steps {
             let index = self.steps();
@@ -99,8 +98,7 @@ impl Store {
         &self.database
     }
 
-    /// Copies the files once nothing changes them any more: as if the process had been killed at
-    /// that moment.
+    /// Copies the files once nothing changes them, as if the process had been killed then.
     pub fn copy_at_rest(&self, to: &Path) -> std::result::Result<(), Find> {
         let attempt = || -> std::io::Result<bool> {
             let before = listing(&self.directory)?;
@@ -116,12 +114,12 @@ impl Store {
             match attempt() {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                // A file went between two looks.
+                // A file disappeared between two checks.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Find("an idle database does not come to rest".to_owned()))
+        Err(Find("an idle database keeps changing its files".to_owned()))
     }
 
     /// What was written so far.
@@ -132,7 +130,7 @@ impl Store {
 }
 
 impl Tale {
-    /// The first so many steps of a seed's story.
+    /// The first steps of a seed's story.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut acknowledged = Acknowledged::default();
@@ -152,8 +150,8 @@ impl Tale {
         });
     }
 
-    /// Whether this is what was written: all of it, or with [`Survives::Synced`] a prefix with all
-    /// that was synced.
+    /// Whether the content is right: everything written, or with [`Survives::Synced`] a prefix with
+    /// everything synced.
     pub fn check(&self, found: &Content, survives: Survives) -> std::result::Result<(), Find> {
         let story = Story::new(self.seed);
         let nothing = Content::default();
@@ -172,7 +170,7 @@ fn listing(directory: &Path) -> std::io::Result<BTreeMap<OsString, (u64, SystemT
         .collect()
 }
 
-/// Whether an error says that the files are not what they should be, and where, or not there.
+/// Whether an error says that the files are damaged, and where, or that one is missing.
 #[must_use]
 pub fn refuses_files(error: &Error) -> bool {
     match error.kind() {
