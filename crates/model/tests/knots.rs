@@ -9,13 +9,7 @@ use std::path::{Path, PathBuf};
 /// How many files may form a cycle.
 const FILES_MAX: usize = 3;
 /// Crates that have larger cycles still: these numbers may only get smaller.
-const LARGER: [(&str, usize); 5] = [
-    ("betree", 5),
-    ("disk", 9),
-    ("pages", 4),
-    ("terrapin", 13),
-    ("wal", 8),
-];
+const LARGER: [(&str, usize); 4] = [("betree", 5), ("disk", 9), ("terrapin", 13), ("wal", 8)];
 
 /// One file of a crate: its module path, and its text without comments, strings and tests.
 struct Module {
