@@ -167,7 +167,7 @@ impl Both {
 
 /// In which lane [`Lanes::take_sparse`] is; how far, the lane knows.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct SparseCursor {
     in_normal: bool,
 }
 
@@ -349,7 +349,7 @@ impl Lanes {
 
     /// Looks at so many records from a place on for one that is mostly empty, and takes it out.
     /// O(1) a record, so that a pass over a large cache holds nobody up.
-    pub(super) fn take_sparse(&self, place: &mut Place, steps: usize) -> Sparse {
+    pub(super) fn take_sparse(&self, place: &mut SparseCursor, steps: usize) -> Sparse {
         let mut both = self.both.lock();
         let worth = if place.in_normal {
             Worth::Normal
@@ -450,7 +450,7 @@ mod tests {
                 let sparse = one_in(2);
                 model.push_back((push(&lanes, sparse), sparse));
             }
-            let mut place = Place::default();
+            let mut place = SparseCursor::default();
             loop {
                 if one_in(4) {
                     let sparse = one_in(2);

@@ -44,7 +44,7 @@ use crate::block::Block;
 use crate::metrics::{CacheCounts, StoreMetrics};
 
 /// Cached metadata; the kind in its key says what it is.
-pub(crate) type Held = Arc<dyn Any + Send + Sync>;
+pub(crate) type CachedValue = Arc<dyn Any + Send + Sync>;
 
 const SHARDS: usize = 64;
 /// Slots that the hand over metadata passes in one visit of a shard.
@@ -149,7 +149,7 @@ type Shards<V> = Box<[Mutex<Shard<V>>]>;
 /// The cache. Lookups and inserts are O(1), plus evictions.
 pub(crate) struct Cache {
     blocks: Shards<Arc<Block>>,
-    metadata: Shards<Held>,
+    metadata: Shards<CachedValue>,
     lanes: Lanes,
     budget: Arc<Budget>,
     next_victim: AtomicUsize,
@@ -363,7 +363,7 @@ impl Cache {
         if !self.charge(Purpose::Metadata, u64::from(bytes), Worth::Normal) {
             return value;
         }
-        let held: Held = value.clone();
+        let held: CachedValue = value.clone();
         let before = shard(&self.metadata, key).lock().insert(
             key,
             &held,

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use terrapin_base::sync::{Mutex, Ordering, yield_now};
 use terrapin_base::{PageId, Purpose};
 
-use super::lanes::{Place, Sparse};
+use super::lanes::{Sparse, SparseCursor};
 use super::shard::{IdHash, Shard};
 use super::{Cache, SHARDS};
 
@@ -25,7 +25,7 @@ pub(super) struct Purge {
     /// Shards of blocks, then those of metadata, then slabs.
     shard: usize,
     slot: usize,
-    slabs: Place,
+    slabs: SparseCursor,
 }
 
 /// The purge, taken out by who works on it: it is back when this is dropped, however that comes.
@@ -61,7 +61,7 @@ impl Cache {
         if purge.dead.is_empty() {
             purge.dead.extend(purge.waiting.drain(..));
             (purge.shard, purge.slot) = (0, 0);
-            purge.slabs = Place::default();
+            purge.slabs = SparseCursor::default();
         }
         if purge.dead.is_empty() {
             return;

@@ -9,7 +9,7 @@ use terrapin_disk::prefetch_all;
 
 use super::lanes::Home;
 use super::table::Table;
-use super::{Held, Kind, Standing, Worth};
+use super::{CachedValue, Kind, Standing, Worth};
 use crate::block::Block;
 
 /// What an entry is found by.
@@ -63,7 +63,7 @@ impl Hasher for IdHasher {
     }
 }
 
-struct Slot<V> {
+struct CachedEntry<V> {
     key: Key,
     value: V,
     bytes: u32,
@@ -107,7 +107,7 @@ pub(super) struct Use {
 /// What a visit of the hand came to.
 pub(crate) enum Turn {
     /// This entry left.
-    Evicted(Entry<Held>),
+    Evicted(Entry<CachedValue>),
     /// Counters went down, nothing left yet.
     Nothing,
     /// There is no entry.
@@ -145,7 +145,7 @@ pub(super) enum Resident {
 /// Entries whose keys fall into one shard.
 pub(crate) struct Shard<V> {
     map: Table,
-    slots: Vec<Option<Slot<V>>>,
+    slots: Vec<Option<CachedEntry<V>>>,
     vacant: Vec<u32>,
     hand: usize,
     pub(crate) hits: [u64; Kind::COUNT],
@@ -244,7 +244,7 @@ impl<V: Clone> Shard<V> {
                 at
             }
         };
-        self.slots[at as usize] = Some(Slot {
+        self.slots[at as usize] = Some(CachedEntry {
             key,
             value: value.clone(),
             bytes,
@@ -302,7 +302,7 @@ impl<V: Clone> Shard<V> {
     /// Gives memory of an emptied shard back.
     pub(crate) fn compact(&mut self) {
         if self.slots.len() > 64 && self.map.len() < self.slots.len() / 4 {
-            let kept: Vec<Slot<V>> = self.slots.drain(..).flatten().collect();
+            let kept: Vec<CachedEntry<V>> = self.slots.drain(..).flatten().collect();
             *self = Shard {
                 slots: Vec::with_capacity(kept.len()),
                 hits: self.hits,
@@ -320,7 +320,7 @@ impl<V: Clone> Shard<V> {
     }
 }
 
-impl Shard<Held> {
+impl Shard<CachedValue> {
     /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each
     /// entry that it passes; the first without one leaves.
     pub(crate) fn turn(&mut self, steps: usize, lives: u8) -> Turn {
@@ -347,7 +347,7 @@ impl Shard<Held> {
     }
 
     /// Takes a life from each entry in one of `parts` of the slots; those without one leave.
-    pub(super) fn age(&mut self, part: usize, parts: usize, out: &mut Vec<Entry<Held>>) {
+    pub(super) fn age(&mut self, part: usize, parts: usize, out: &mut Vec<Entry<CachedValue>>) {
         let slots = self.slots.len();
         for at in slots * part / parts..slots * (part + 1) / parts {
             match &mut self.slots[at] {

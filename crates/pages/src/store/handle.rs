@@ -10,7 +10,8 @@ use terrapin_base::sync::{Arc, Mutex, OnceLock, Weak};
 use terrapin_filter::partition_of;
 
 use super::PageStore;
-use super::read::{DecodePage, FilterPage};
+use super::filter_page::FilterPage;
+use super::read::DecodePage;
 use crate::group::{GroupIndex, GroupRef};
 use crate::page::{PageKind, PageRef};
 

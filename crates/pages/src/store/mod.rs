@@ -6,11 +6,14 @@
 //! The order of these calls is the engine's; that no write lands on a page that somebody may read
 //! is this crate's.
 
+mod fill;
+mod filter_page;
 mod handle;
 mod open;
 mod outlines;
 mod read;
 mod reading;
+mod scratch;
 mod write;
 
 use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
@@ -23,10 +26,11 @@ use crate::page::{Changes, PageUse};
 use crate::space::{Pin, Space};
 use crate::superblock::Superblock;
 
+pub use fill::Fill;
 pub use handle::{GroupHandle, Handle};
 pub use open::Presence;
 pub use outlines::{KnownOutlines, OutlinePlaces, SegmentOutlines};
-pub use read::{DecodePage, Fill};
+pub use read::DecodePage;
 pub use reading::Reading;
 
 /// Name of the data file.

@@ -5,12 +5,12 @@
 //! taken do without.
 
 use terrapin_base::sync::{Arc, OnceLock};
-use terrapin_base::{Budget, Charge, Purpose, Result};
+use terrapin_base::{Budget, Purpose, Result};
 use terrapin_filter::{Outline, PARTITION_BYTES_MAX, partition_of};
 
 use super::PageStore;
+use super::filter_page::{FilterPage, KeptOutline};
 use super::handle::{GroupHandle, partitions_with_handles};
-use super::read::FilterPage;
 use crate::group::GroupRef;
 
 /// All outlines take one part in so many of what caches may take, at most.
@@ -18,14 +18,6 @@ const PART: u64 = 16;
 /// More partitions than the segments of a node come to, by far: references that lie make no more
 /// places.
 const PLACES_MAX: u32 = 1 << 16;
-
-/// An outline that is charged for as long as somebody has it.
-#[derive(Clone, Debug)]
-pub(super) struct Kept {
-    outline: Outline,
-    /// To the store's budget, and among the outlines.
-    _charges: Arc<[Charge; 2]>,
-}
 
 /// What the outlines of a store take.
 pub(super) struct Outlines(Arc<Budget>);
@@ -48,7 +40,7 @@ impl Outlines {
 #[derive(Debug, Default)]
 pub struct SegmentOutlines {
     /// Since one was first kept.
-    kept: OnceLock<Box<[OnceLock<Kept>]>>,
+    kept: OnceLock<Box<[OnceLock<KeptOutline>]>>,
     places: u32,
 }
 
@@ -74,7 +66,7 @@ impl OutlinePlaces {
 
 /// The outlines that are kept by now.
 #[derive(Clone, Copy)]
-pub struct KnownOutlines<'n>(&'n [OnceLock<Kept>]);
+pub struct KnownOutlines<'n>(&'n [OnceLock<KeptOutline>]);
 
 impl KnownOutlines<'_> {
     /// Whether the segment certainly lacks all keys of that hash, by what is known here.
@@ -121,7 +113,7 @@ impl SegmentOutlines {
 
     /// Keeps the outline of a partition.
     #[cold]
-    fn keep(&self, places: OutlinePlaces, number: u32, outline: Kept) {
+    fn keep(&self, places: OutlinePlaces, number: u32, outline: KeptOutline) {
         let kept = self
             .kept
             .get_or_init(|| (0..self.places).map(|_| OnceLock::new()).collect());
@@ -133,7 +125,7 @@ impl SegmentOutlines {
     /// Bytes of memory that the places come to take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.places as usize * size_of::<OnceLock<Kept>>()
+        self.places as usize * size_of::<OnceLock<KeptOutline>>()
     }
 }
 
@@ -170,10 +162,10 @@ impl PageStore {
         self.outlines.bytes() + bytes <= self.cache.budget().room_for_caches() / PART
     }
 
-    fn charged(&self, outline: Outline) -> Kept {
+    fn charged(&self, outline: Outline) -> KeptOutline {
         let bytes = outline.memory_bytes() as u64;
         let charges = [self.cache.budget(), &self.outlines.0];
-        Kept {
+        KeptOutline {
             outline,
             _charges: Arc::new(charges.map(|to| to.charge(Purpose::Metadata, bytes))),
         }
@@ -189,7 +181,7 @@ impl PageStore {
 
     /// The outline of a partition, made when it is first asked for, was not left by who wrote the
     /// partition, and there is room.
-    fn outline_of(&self, page: &FilterPage, group: &GroupRef) -> Result<Option<Kept>> {
+    fn outline_of(&self, page: &FilterPage, group: &GroupRef) -> Result<Option<KeptOutline>> {
         if let Some(kept) = page.outline.get() {
             return Ok(Some(kept.clone()));
         }

@@ -7,117 +7,27 @@
 //! be copied to a device with larger blocks.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::ops::Range;
 
-use terrapin_base::sync::{Arc, OnceLock, thread_local};
-use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Purpose, Result, mutant};
-use terrapin_disk::{AlignedBuf, Filler, Piece};
+use terrapin_base::sync::Arc;
+use terrapin_base::{Error, PageId, Result, mutant};
+use terrapin_disk::AlignedBuf;
 
 use super::PageStore;
-use super::outlines::Kept;
+use super::fill::{Fill, OwnMemory};
+use super::filter_page::FilterPage;
 use super::reading::STRETCH_BYTES_MAX;
 use crate::block::Block;
-use crate::cache::{Cache, Key, Kind, Standing, Worth};
+use crate::cache::{Key, Kind, Standing};
 use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
-
-/// Longer read buffers are charged: the longest run that a walk asks for, and what covers the ends
-/// of its reads.
-pub(super) const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
-/// A thread keeps no longer read buffer: no budget knows of it, and threads that read once and live
-/// on may be hundreds. Of longer ones the process keeps some for whoever asks next, as of all
-/// buffers.
-pub(super) const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
-thread_local! {
-    /// The thread's read buffer; taken while in use, so nested reads allocate instead of clashing.
-    static SCRATCH: Cell<AlignedBuf> = const { Cell::new(AlignedBuf::new()) };
-}
-
-/// What a block read leaves in the cache, which also says who reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fill {
-    /// The block, as worth keeping (gets).
-    Normal,
-    /// The block, as the first to go (scans).
-    Low,
-    /// Nothing (merges). What is cached is used, but not counted.
-    No,
-}
-
-impl Fill {
-    fn worth(self) -> Worth {
-        match self {
-            Fill::Normal => Worth::Normal,
-            Fill::Low | Fill::No => Worth::Low,
-        }
-    }
-
-    pub(super) fn reader(self) -> ReadFor {
-        match self {
-            Fill::Normal => ReadFor::Get,
-            Fill::Low => ReadFor::Scan,
-            Fill::No => ReadFor::Merge,
-        }
-    }
-}
 
 /// Most blocks whose lookups are prepared at once: more than a scan has levels.
 const PREFETCHED_MAX: usize = 32;
 
 /// Decodes a page's content: the object, and the bytes of memory that it takes.
 pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
-
-/// One partition of a filter, checked.
-#[derive(Debug)]
-pub(crate) struct FilterPage {
-    pub(super) bytes: Box<[u8]>,
-    /// Of a buffer segment's, since it was written or first asked.
-    pub(super) outline: OnceLock<Kept>,
-}
-
-impl FilterPage {
-    pub(super) fn memory_bytes(partition_bytes: usize) -> usize {
-        partition_bytes + size_of::<Self>()
-    }
-
-    pub(super) fn copy(partition: &[u8]) -> Self {
-        FilterPage {
-            bytes: partition.into(),
-            outline: OnceLock::new(),
-        }
-    }
-}
-
-/// Memory for blocks that the cache is not to hold: slabs of their own when they come in a long
-/// run, since they go together then.
-#[derive(Default)]
-pub(super) struct Own {
-    filler: Filler,
-    run_bytes: usize,
-}
-
-impl Own {
-    /// For blocks of so many bytes.
-    pub(super) fn of_run(run_bytes: usize) -> Self {
-        Own {
-            filler: Filler::default(),
-            run_bytes,
-        }
-    }
-
-    fn memory_for(&mut self, bytes: usize, cache: &Cache) -> Option<Piece> {
-        let slabs = cache.slabs();
-        if self.run_bytes < slabs.slab_bytes() / 2 || bytes > slabs.slab_bytes() / 4 {
-            return None;
-        }
-        self.filler.take(bytes).or_else(|| {
-            self.filler.open(slabs.take(None));
-            self.filler.take(bytes)
-        })
-    }
-}
 
 #[inline]
 pub(super) fn block_key(page: PageId, number: usize) -> Key {
@@ -421,7 +331,7 @@ impl PageStore {
             out.extend(cached.into_iter().flatten());
             return Ok(());
         }
-        let mut own = Own::of_run(run_bytes);
+        let mut own = OwnMemory::of_run(run_bytes);
         self.with_bytes(fill.reader(), start, run_bytes, |bytes| {
             for (number, slot) in (range.start + first..).zip(&mut cached[first..=last]) {
                 if slot.is_none() {
@@ -478,7 +388,7 @@ impl PageStore {
         group: PageId,
         number: usize,
         fill: Fill,
-        own: &mut Own,
+        own: &mut OwnMemory,
     ) -> Result<Arc<Block>> {
         let cached = fill != Fill::No;
         let memory = |bytes| match cached {
@@ -509,7 +419,7 @@ impl PageStore {
             }
         };
         self.with_bytes_meanwhile(fill.reader(), offset, bytes, &mut make_room, |bytes| {
-            Ok(self.take_in(bytes, group.id, number, fill, &mut Own::default()))
+            Ok(self.take_in(bytes, group.id, number, fill, &mut OwnMemory::default()))
         })
         .map_err(|e| self.place_block(e, group.id, number))?
     }
@@ -601,52 +511,5 @@ impl PageStore {
             self.counters.read(reader, 1, cover_bytes as u64);
             use_bytes(&buffer[(offset - start) as usize..][..bytes])
         })
-    }
-
-    /// An aligned buffer: the thread's own when it is small; else one of the process's, or a new
-    /// one, which is charged while it lives when it is long.
-    fn with_scratch<T>(
-        &self,
-        bytes: usize,
-        use_buffer: impl FnOnce(&mut [u8]) -> Result<T>,
-    ) -> Result<T> {
-        if bytes > SCRATCH_BYTES_MAX {
-            let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
-            return use_buffer(&mut AlignedBuf::with_any_content(bytes));
-        }
-        let mut buffer = self.take_scratch(bytes);
-        let done = use_buffer(&mut buffer[..bytes]);
-        put_scratch(buffer);
-        done
-    }
-
-    /// A read buffer of so many bytes or more, of any content: the thread's own when they are few,
-    /// unless it is in use.
-    pub(super) fn take_scratch(&self, bytes: usize) -> AlignedBuf {
-        if bytes > SCRATCH_KEPT_BYTES_MAX {
-            return AlignedBuf::with_any_content(self.scratch_bytes(bytes));
-        }
-        let mut buffer = SCRATCH.try_with(Cell::take).unwrap_or_default();
-        if buffer.len() < bytes {
-            buffer = AlignedBuf::with_any_content(bytes.next_power_of_two());
-        }
-        buffer
-    }
-
-    /// How long a long buffer is where so many bytes are asked for: of few lengths, so that it fits
-    /// who asks next, but not for the sake of that longer than the file, of which hostile bytes may
-    /// say that there is much to read (D8).
-    fn scratch_bytes(&self, bytes: usize) -> usize {
-        let file_bytes = usize::try_from(self.space.file_bytes()).unwrap_or(usize::MAX);
-        let even = bytes.next_power_of_two().min(SCRATCH_BYTES_MAX);
-        even.min(file_bytes).max(bytes)
-    }
-}
-
-/// Leaves a buffer to the thread's next read if it is short, else to the process. The thread may be
-/// ending.
-pub(super) fn put_scratch(buffer: AlignedBuf) {
-    if buffer.len() <= SCRATCH_KEPT_BYTES_MAX {
-        let _ = SCRATCH.try_with(|kept| kept.set(buffer));
     }
 }

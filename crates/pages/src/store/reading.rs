@@ -13,7 +13,8 @@ use terrapin_base::{Charge, Error, MEMORY_ALIGNMENT, PageId, Purpose, Result};
 use terrapin_disk::{AlignedBuf, Flight, Show};
 
 use super::PageStore;
-use super::read::{Fill, Own, SCRATCH_BYTES_MAX, SCRATCH_KEPT_BYTES_MAX, put_scratch};
+use super::fill::{Fill, OwnMemory};
+use super::scratch::{SCRATCH_BYTES_MAX, SCRATCH_KEPT_BYTES_MAX, put_scratch};
 use crate::block::Block;
 use crate::group::{GroupIndex, GroupRef};
 use crate::metrics::ReadFor;
@@ -48,7 +49,7 @@ const BLOCKS_TOGETHER: usize = 16;
 pub struct Reading {
     flight: Flight,
     fill: Fill,
-    own: Own,
+    own: OwnMemory,
     /// What was asked for and not taken, in order.
     wanted: VecDeque<Wanted>,
     /// How many were taken before them.
@@ -157,7 +158,7 @@ impl Reading {
         Reading {
             flight: flight(memory, fill),
             fill,
-            own: Own::default(),
+            own: OwnMemory::default(),
             wanted: VecDeque::new(),
             taken: 0,
             stretches: VecDeque::new(),
@@ -338,7 +339,7 @@ impl PageStore {
         reading.held_bytes_max = stretch_bytes_max as u64;
         reading.bytes_allowed = bytes.min(STREAM_BYTES_FIRST);
         reading.bytes_passed = passed;
-        reading.own = Own::of_run(stretch_bytes_max);
+        reading.own = OwnMemory::of_run(stretch_bytes_max);
         reading.share = Some(Share::new(&self.streams, charge_bytes as usize));
         Some(reading)
     }

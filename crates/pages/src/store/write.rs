@@ -7,13 +7,14 @@ use terrapin_disk::AlignedBuf;
 use terrapin_filter::Outline;
 
 use super::PageStore;
+use super::filter_page::FilterPage;
+use super::read::block_key;
 use crate::block::Block;
 use crate::cache::{Key, Kind};
 use crate::group::{GroupIndex, GroupRef, Heir, PendingGroup};
 use crate::metrics::WriteOf;
 use crate::page::{Extent, PageKind, PageRef, format};
 use crate::space::SpaceClass;
-use crate::store::read::{FilterPage, block_key};
 use crate::superblock::{GENERATION_MAX, SLOTS, Superblock};
 
 impl PageStore {

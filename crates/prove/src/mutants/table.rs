@@ -467,7 +467,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 47,
         name: "a run gives a view what was written after it",
-        place: "crates/terrapin/src/read/run/chain.rs",
+        place: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -477,7 +477,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 48,
         name: "the pages of a run are freed at once",
-        place: "crates/terrapin/src/read/run/write.rs",
+        place: "crates/terrapin/src/checkpoint/run_writer.rs",
         breaks: "D5: no page is reused that a view reaches",
         script: Script::Random {
             seeds: 60,
@@ -857,7 +857,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 342,
         name: "a long chain shows what was written after its moment",
-        place: "crates/terrapin/src/read/run/chain.rs",
+        place: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Conformance,
     },
