@@ -71,8 +71,8 @@ impl Commit {
     pub fn step(&mut self, core: &Core) -> Result<Progress> {
         let log = core.log()?;
         self.next = match self.next {
-            Stage::SyncPages if mutant::active(11) => Stage::AskForLog,
-            Stage::SyncPages if mutant::active(36) => {
+            Stage::SyncPages if mutant::active("commit-without-page-sync") => Stage::AskForLog,
+            Stage::SyncPages if mutant::active("commit-slot-before-page-sync") => {
                 core.store.write_superblock(0, &self.superblock)?;
                 core.store.sync()?;
                 Stage::AskForLog
@@ -81,7 +81,7 @@ impl Commit {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::AskForLog
             }
-            Stage::AskForLog if mutant::active(12) => Stage::WriteFirstSlot,
+            Stage::AskForLog if mutant::active("commit-without-log-sync") => Stage::WriteFirstSlot,
             Stage::AskForLog => {
                 self.next = Stage::SyncLog;
                 return Ok(Progress::Pending(log.request_sync(self.through)));
@@ -111,20 +111,20 @@ impl Commit {
                     .map_err(|e| poison(core, e))?;
                 Stage::SyncFirstSlot
             }
-            Stage::SyncFirstSlot if mutant::active(33) => Stage::WriteSecondSlot,
-            Stage::SyncFirstSlot if mutant::active(37) => Stage::Durable,
+            Stage::SyncFirstSlot if mutant::active("commit-without-first-slot-sync") => Stage::WriteSecondSlot,
+            Stage::SyncFirstSlot if mutant::active("commit-durable-before-first-slot-sync") => Stage::Durable,
             Stage::SyncFirstSlot => {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::WriteSecondSlot
             }
-            Stage::WriteSecondSlot if mutant::active(35) => Stage::Durable,
+            Stage::WriteSecondSlot if mutant::active("commit-without-second-slot") => Stage::Durable,
             Stage::WriteSecondSlot => {
                 core.store
                     .write_superblock(1, &self.superblock)
                     .map_err(|e| poison(core, e))?;
                 Stage::SyncSecondSlot
             }
-            Stage::SyncSecondSlot if mutant::active(34) => Stage::Durable,
+            Stage::SyncSecondSlot if mutant::active("commit-without-second-slot-sync") => Stage::Durable,
             Stage::SyncSecondSlot => {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::Durable
