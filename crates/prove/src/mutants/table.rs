@@ -116,7 +116,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-without-page-sync",
         does: "pages are not synced before the first slot is written",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2: pages are durable before a slot leads to them",
         script: Script::Watched {
             seeds: 60,
@@ -126,7 +126,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-without-log-sync",
         does: "the log is not synced through the cut before the slots are written",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D3: no applied LSN exceeds what was synced",
         script: Script::Crash {
             seeds: 100,
@@ -330,7 +330,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-without-first-slot-sync",
         does: "the first slot is not synced before the second is written",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2: one slot is sound at every moment",
         script: Script::Watched {
             seeds: 60,
@@ -340,7 +340,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-without-second-slot-sync",
         does: "the second slot is not synced before space is freed",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2, D5: freed once both slots hold the checkpoint",
         script: Script::Watched {
             seeds: 60,
@@ -350,7 +350,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-without-second-slot",
         does: "the second slot is not written",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D1: what either slot reaches is not overwritten",
         script: Script::Watched {
             seeds: 60,
@@ -360,7 +360,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-slot-before-page-sync",
         does: "the first slot is written before the pages are synced and the log is",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2: pages, log, slot, in this order",
         script: Script::Watched {
             seeds: 60,
@@ -370,7 +370,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "commit-durable-before-first-slot-sync",
         does: "a checkpoint counts as durable once its first slot is written",
-        file: "crates/terrapin/src/checkpoint/commit.rs",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2, D5: freed and trimmed once both slots are durable",
         script: Script::Watched {
             seeds: 60,
