@@ -269,7 +269,8 @@ impl<'a> LeafRef<'a> {
             let next = link.load(Ordering::Acquire);
             if let Some(there) = NonNull::new(next) {
                 let there = VersionRef(there, PhantomData);
-                let same = there.lsn() == version.lsn() && mutant::active("earlier-operation-of-batch-wins");
+                let same = there.lsn() == version.lsn()
+                    && mutant::active("earlier-operation-of-batch-wins");
                 if there.lsn() > version.lsn() || same {
                     link = &there.head().older;
                     first = false;

@@ -406,12 +406,13 @@ impl WriteLevel {
             state.sums.records += 1;
             state.sums.bytes += (key.len() + message.value_bytes()) as u64;
             state.sums.hidden_bytes += hidden;
-            let finished = match mutant::active("deletes-vanish-above-leaves") && message.is_delete() {
-                true => None,
-                false => builder
-                    .add_hiding(key, message, hidden)
-                    .map_err(|error| place_record(stream, error))?,
-            };
+            let finished =
+                match mutant::active("deletes-vanish-above-leaves") && message.is_delete() {
+                    true => None,
+                    false => builder
+                        .add_hiding(key, message, hidden)
+                        .map_err(|error| place_record(stream, error))?,
+                };
             stream.advance()?;
             if let Some(group) = finished {
                 *consumed += state.sums.bytes - before;

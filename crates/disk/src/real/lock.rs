@@ -77,7 +77,11 @@ impl Claim {
         let key = (stat.st_dev, stat.st_ino);
         let holder = Holder(Process::hold()?);
         let mut held = HELD.lock();
-        let message = match (held.get(&key).filter(|_| !mutant::active("second-open-admitted")), shared) {
+        let message = match (
+            held.get(&key)
+                .filter(|_| !mutant::active("second-open-admitted")),
+            shared,
+        ) {
             (None, false) => {
                 held.insert(key, Hold::Writing);
                 return Ok(Claim { key, holder });

@@ -127,7 +127,9 @@ impl Block {
         if bytes.len() < BLOCK_HEADER_BYTES {
             return Err(Error::corrupt("block too short").with("bytes", bytes.len()));
         }
-        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes() && !mutant::active("block-checksum-ignored") {
+        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes()
+            && !mutant::active("block-checksum-ignored")
+        {
             return Err(Error::corrupt("block checksum"));
         }
         Self::parse_into(bytes, memory)

@@ -294,7 +294,9 @@ impl GroupIndex {
         if bytes.len() < HEADER_BYTES {
             return Err(Error::corrupt("group index too short").with("bytes", bytes.len()));
         }
-        if bytes[..4] != checksum(bytes, id).to_le_bytes() && !mutant::active("index-checksum-ignored") {
+        if bytes[..4] != checksum(bytes, id).to_le_bytes()
+            && !mutant::active("index-checksum-ignored")
+        {
             return Err(Error::corrupt("group index checksum"));
         }
         let mut reader = Reader::new("group index", bytes);
@@ -390,7 +392,9 @@ impl GroupIndex {
                 while from < to {
                     let middle = from.midpoint(to);
                     let order = self.suffix(middle).cmp(suffix);
-                    if order == Ordering::Less || (order == Ordering::Equal && !mutant::active("index-search-before-equal-separator"))
+                    if order == Ordering::Less
+                        || (order == Ordering::Equal
+                            && !mutant::active("index-search-before-equal-separator"))
                     {
                         from = middle + 1;
                     } else {

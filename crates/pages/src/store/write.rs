@@ -160,7 +160,8 @@ impl PageStore {
             let memory = |bytes| self.cache.memory_for(bytes, worth);
             let block = bytes.map(|bytes| Block::decode_into(bytes, group, heir.number, memory));
             if let Some(Ok(block)) = block {
-                let number = heir.number + u32::from(mutant::active("replaced-block-cached-as-next"));
+                let number =
+                    heir.number + u32::from(mutant::active("replaced-block-cached-as-next"));
                 let key = block_key(group, number as usize);
                 self.cache.insert_block(key, Arc::new(block), worth, lives);
             }
