@@ -57,7 +57,8 @@ impl Core {
         let value = message.value().unwrap_or_default();
         let bytes = key.len() + value.len();
         let frees = message.is_delete();
-        let early = mutant::active("writer-takes-memtable-before-wait").then(|| self.state.load_full());
+        let early =
+            mutant::active("writer-takes-memtable-before-wait").then(|| self.state.load_full());
         let mut patience = Patience::default();
         let admitted = self.admit(shared, bytes as u64, frees, &mut patience)?;
         let head = match message {
