@@ -149,7 +149,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if mutant::active(67) && self.purpose == Purpose::Merge {
+        if mutant::active("merge-memory-never-returned") && self.purpose == Purpose::Merge {
             return;
         }
         self.budget.give(self.purpose, self.bytes);

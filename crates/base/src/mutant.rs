@@ -1,36 +1,146 @@
-//! Deliberate breakages, which show that the tests test: each is a line in the engine, at a place
-//! where one might err, that asks whether its number is chosen. `crates/prove/src/mutants` lists
-//! them, and what must notice each.
+//! Mutants: deliberate breakages of the engine, which show that the tests test.
 //!
-//! Only a build with `--cfg terrapin_mutants` has them. In every other build [`active`] is `false`
-//! at compile time, and not one instruction of a breakage is there.
+//! A mutant is a line in the engine that asks [`active`] whether its name is chosen, and then does
+//! the wrong thing. [`NAMES`] lists all of them. `crates/prove/src/mutants` says what each mutant
+//! breaks and which script must notice it. Code, table and reports spell a name alike.
+//!
+//! Only a build with `--cfg terrapin_mutants` has mutants. In every other build [`active`] is
+//! `false` at compile time, and the compiler removes the wrong branch.
+
+/// The name of every mutant, as [`active`] and `prove --layer mutants` spell it.
+pub const NAMES: &[&str] = &[
+    "log-segments-unsynced",
+    "segment-named-before-header-sync",
+    "directory-unsynced-after-naming",
+    "directory-unsynced-after-unnaming",
+    "log-trimmed-too-early",
+    "recovery-keeps-incarnation",
+    "ring-not-copied-to-segments",
+    "record-checksum-without-payload",
+    "log-without-marks",
+    "bad-record-below-mark-is-torn-tail",
+    "commit-without-page-sync",
+    "commit-without-log-sync",
+    "pins-keep-no-pages",
+    "replay-first-keyspace-of-batch",
+    "sync-write-without-wait",
+    "snapshot-reads-newest",
+    "reads-skip-sealed-memtable",
+    "drop-not-logged",
+    "merge-prefers-older-run",
+    "deletes-vanish-above-leaves",
+    "flushed-messages-still-count",
+    "filter-lacks-key",
+    "index-search-before-equal-separator",
+    "block-search-skips-last",
+    "directory-unsynced-after-ring-naming",
+    "copied-ring-unsynced",
+    "segment-header-without-checksum",
+    "ring-freed-before-drain",
+    "ring-freed-by-bytes",
+    "wrapped-record-lacks-byte",
+    "log-sync-retried",
+    "close-without-log-sync",
+    "commit-without-first-slot-sync",
+    "commit-without-second-slot-sync",
+    "commit-without-second-slot",
+    "commit-slot-before-page-sync",
+    "commit-durable-before-first-slot-sync",
+    "log-trimmed-to-catalog-lsn",
+    "written-keyspace-counts-as-quiet",
+    "found-slot-unsynced",
+    "page-sync-retried",
+    "catalog-pages-free-after-open",
+    "hole-one-extent-too-far",
+    "failed-page-write-ignored",
+    "batch-published-before-memtables",
+    "writer-takes-memtable-before-wait",
+    "run-shows-later-writes",
+    "run-pages-freed-at-once",
+    "clear-keeps-active-memtable",
+    "keyspace-number-reused",
+    "schema-changes-replayed-twice",
+    "read-only-opens-for-writing",
+    "flush-forgets-unlogged-memtables",
+    "second-open-admitted",
+    "unreadable-block-is-not-found",
+    "unreadable-block-ends-scan",
+    "separator-one-byte-short",
+    "level-written-without-older-runs",
+    "block-checksum-ignored",
+    "page-checksum-ignored",
+    "superblock-checksum-ignored",
+    "index-checksum-ignored",
+    "group-checksum-ignored",
+    "filter-checksum-ignored",
+    "scan-prefix-one-byte-short",
+    "index-counts-too-many-records",
+    "merge-memory-never-returned",
+    "earlier-operation-of-batch-wins",
+    "view-sees-record-at-bound",
+    "unallocated-log-file-accepted",
+    "scan-run-passes-other-source",
+    "applied-lsn-past-seal",
+    "readable-segment-counts-as-durable",
+    "replaced-block-cached-as-next",
+    "seal-after-close-behind-sync",
+    "replay-checkpoint-lowers-lsn",
+    "late-write-left-out-of-log",
+    "compaction-ignores-room",
+    "old-view-pays-for-compaction",
+    "page-ids-begin-at-zero",
+    "newest-log-branch-unchecked",
+    "log-branches-unchecked",
+    "open-copy-unchecked",
+    "hidden-bytes-forgotten-in-buffer",
+    "hidden-bytes-left-out-of-node",
+    "merge-ignores-hidden-bytes",
+    "any-view-gets-run",
+    "older-run-of-view-wins",
+    "chain-shows-later-writes",
+    "last-earlier-block-freed",
+    "last-mark-not-durable",
+    "ring-marks-ignored",
+];
 
 #[cfg(terrapin_mutants)]
 mod chosen {
     // Not from `crate::sync`: a static needs a constant, and no model checker looks at this.
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    static CHOSEN: AtomicU32 = AtomicU32::new(0);
+    use super::NAMES;
+
+    /// The index of the chosen name in [`NAMES`]; `usize::MAX` while none is chosen.
+    static CHOSEN: AtomicUsize = AtomicUsize::new(usize::MAX);
     static REACHED: AtomicU64 = AtomicU64::new(0);
 
-    /// Breaks the engine in one way from now on, in this whole process; 0 in none. Forgets how
-    /// often a breakage was reached.
-    pub fn choose(number: u32) {
-        CHOSEN.store(number, Ordering::SeqCst);
+    /// Switches one mutant on in the whole process, and all others off. `None` switches all off.
+    /// Resets the count of [`reached`].
+    ///
+    /// # Panics
+    ///
+    /// When [`NAMES`] lacks the name.
+    pub fn choose(name: Option<&str>) {
+        let index = name.map_or(usize::MAX, |name| {
+            let index = NAMES.iter().position(|known| *known == name);
+            index.unwrap_or_else(|| panic!("no mutant is named {name}"))
+        });
+        CHOSEN.store(index, Ordering::SeqCst);
         REACHED.store(0, Ordering::SeqCst);
     }
 
-    /// How often the engine came to the chosen breakage.
+    /// How many calls of [`active`] named the chosen mutant since [`choose`].
     #[must_use]
     pub fn reached() -> u64 {
         REACHED.load(Ordering::SeqCst)
     }
 
-    /// Whether the engine is to be broken in this way.
+    /// Whether the mutant of this name is chosen.
     #[inline]
     #[must_use]
-    pub fn active(number: u32) -> bool {
-        let active = CHOSEN.load(Ordering::Relaxed) == number;
+    pub fn active(name: &str) -> bool {
+        let chosen = NAMES.get(CHOSEN.load(Ordering::Relaxed));
+        let active = chosen.is_some_and(|chosen| *chosen == name);
         if active {
             REACHED.fetch_add(1, Ordering::Relaxed);
         }
@@ -41,10 +151,10 @@ mod chosen {
 #[cfg(terrapin_mutants)]
 pub use chosen::{active, choose, reached};
 
-/// Whether the engine is to be broken in this way: never, in this build.
+/// Whether the mutant of this name is chosen: never, in this build.
 #[cfg(not(terrapin_mutants))]
 #[inline(always)]
 #[must_use]
-pub const fn active(_number: u32) -> bool {
+pub const fn active(_name: &str) -> bool {
     false
 }

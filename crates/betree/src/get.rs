@@ -189,7 +189,7 @@ pub(crate) fn find<R>(
                     candidate.number,
                     Fill::Normal,
                 ) {
-                    Err(_) if mutant::active(55) => return Ok(None),
+                    Err(_) if mutant::active("unreadable-block-is-not-found") => return Ok(None),
                     read => read?,
                 }
             }

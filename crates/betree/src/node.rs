@@ -168,7 +168,7 @@ impl Sums {
         add(&mut self.leaf_bytes, other.leaf_bytes);
         add(&mut self.buffered_bytes, other.buffered_bytes);
         add(&mut self.replaced_bytes, other.replaced_bytes);
-        if !mutant::active(85) {
+        if !mutant::active("hidden-bytes-left-out-of-node") {
             add(&mut self.hidden_bytes, other.hidden_bytes);
         }
         self.record_bytes_max = self.record_bytes_max.max(other.record_bytes_max);

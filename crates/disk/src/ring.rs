@@ -129,7 +129,9 @@ impl Memory {
             }
             Memory::Store(store) => {
                 store.write(offset, head);
-                let tail = &tail[usize::from(mutant::active(30) && !tail.is_empty())..];
+                let tail = &tail[usize::from(
+                    mutant::active("wrapped-record-lacks-byte") && !tail.is_empty(),
+                )..];
                 if !tail.is_empty() {
                     store.write(0, tail);
                 }

@@ -253,7 +253,7 @@ impl<'a> LeafRef<'a> {
         let mut link = &self.head().newest;
         loop {
             let version = VersionRef(NonNull::new(link.load(Ordering::Acquire))?, PhantomData);
-            let at_bound = version.lsn() == before && mutant::active(69);
+            let at_bound = version.lsn() == before && mutant::active("view-sees-record-at-bound");
             if version.lsn() < before || at_bound {
                 return Some(version);
             }
@@ -269,7 +269,8 @@ impl<'a> LeafRef<'a> {
             let next = link.load(Ordering::Acquire);
             if let Some(there) = NonNull::new(next) {
                 let there = VersionRef(there, PhantomData);
-                let same = there.lsn() == version.lsn() && mutant::active(68);
+                let same = there.lsn() == version.lsn()
+                    && mutant::active("earlier-operation-of-batch-wins");
                 if there.lsn() > version.lsn() || same {
                     link = &there.head().older;
                     first = false;

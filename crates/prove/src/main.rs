@@ -27,9 +27,9 @@ struct Arguments {
     /// All layers but this one; may be given several times
     #[arg(long = "without", value_name = "NAME")]
     without: Vec<String>,
-    /// Try this one unit of the one layer, and enter nothing
+    /// Try this one unit of the one layer, by number or mutant's name, and enter nothing
     #[arg(long)]
-    unit: Option<u64>,
+    unit: Option<String>,
     /// Count only units tried with the current engine
     #[arg(long)]
     fresh: bool,
@@ -96,7 +96,7 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         .clone()
         .unwrap_or_else(env::temp_dir)
         .join(format!("prove-{}", std::process::id()));
-    if let Some(unit) = arguments.unit {
+    if let Some(unit) = &arguments.unit {
         return one_unit(&chosen, unit, &scratch);
     }
     let threads = arguments
@@ -205,10 +205,16 @@ fn amount(
     }
 }
 
-fn one_unit(chosen: &[Layer], unit: u64, scratch: &Path) -> Result<bool, String> {
+fn one_unit(chosen: &[Layer], unit: &str, scratch: &Path) -> Result<bool, String> {
     let [layer] = chosen else {
         return Err("--unit needs exactly one --layer".to_owned());
     };
+    let unit = match unit.parse() {
+        Ok(number) => Some(number),
+        Err(_) if layer.name == prove::mutants::LAYER => prove::mutants::unit_of(unit),
+        Err(_) => None,
+    }
+    .ok_or_else(|| format!("{}: no unit {unit}", layer.name))?;
     if let Units::Fixed(count) = layer.units
         && unit >= count
     {

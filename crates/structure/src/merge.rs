@@ -149,7 +149,7 @@ impl<C: MessageCursor> KWayMerge<C> {
             self.cursors[a.cursor as usize].key(),
             self.cursors[b.cursor as usize].key(),
         );
-        let by_age = match mutant::active(19) {
+        let by_age = match mutant::active("merge-prefers-older-run") {
             true => b.cursor.cmp(&a.cursor),
             false => a.cursor.cmp(&b.cursor),
         };

@@ -127,7 +127,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 true => next.branch == header.branch,
                 false => next.previous_branch == branch_link(header.branch),
             };
-            if !joins && !mutant::active(82) {
+            if !joins && !mutant::active("log-branches-unchecked") {
                 return Err(broken(
                     header,
                     "a log segment belongs to another copy of this database than the segment behind it",

@@ -198,7 +198,7 @@ impl<'a> Copier<'a> {
     fn settle(&mut self, whole_below: u64) -> Result<()> {
         let piece = self.piece;
         let spare = match &self.target {
-            Target::Found(_) if mutant::active(26) => return Ok(()),
+            Target::Found(_) if mutant::active("copied-ring-unsynced") => return Ok(()),
             Target::Found(file) => return file.sync(),
             Target::Fresh(spare) => spare,
         };

@@ -269,10 +269,11 @@ impl Drain {
         self.current.write(bytes, self.drained)?;
         self.drained += count;
         self.bound = self.find_bound();
-        self.reader.free(match mutant::active(29) {
-            true => self.drained,
-            false => self.bound.whole_below,
-        });
+        self.reader
+            .free(match mutant::active("ring-freed-by-bytes") {
+                true => self.drained,
+                false => self.bound.whole_below,
+            });
         let counters = &self.log.counters;
         counters.drained_bytes.fetch_add(count, Ordering::Relaxed);
         counters.drain_writes.fetch_add(1, Ordering::Relaxed);
@@ -330,7 +331,7 @@ impl Drain {
             tail.real_end > reached
         };
         self.sync = None;
-        if sync.of_records && !mutant::active(91) {
+        if sync.of_records && !mutant::active("last-mark-not-durable") {
             let wait_ns = self.log.options.sync_interval_ns.min(MARK_WAIT_NS_MAX);
             self.mark_due_ns = Some(self.log.env.now_ns().saturating_add(wait_ns));
         }
@@ -372,12 +373,12 @@ impl Drain {
 
     fn sync_current(&mut self) -> Result<()> {
         let began = self.log.env.now_ns();
-        let synced = match mutant::active(1) {
+        let synced = match mutant::active("log-segments-unsynced") {
             true => Ok(()),
             false => self.current.file.sync(),
         };
         let synced = match synced {
-            Err(_) if mutant::active(31) => self.current.file.sync(),
+            Err(_) if mutant::active("log-sync-retried") => self.current.file.sync(),
             synced => synced,
         };
         synced.map_err(|error| self.current.name_in(error))?;
@@ -455,7 +456,7 @@ impl Drain {
                 self.wind_clock();
             }
             self.target = whole;
-            if mutant::active(28) {
+            if mutant::active("ring-freed-before-drain") {
                 self.reader.free(whole);
             }
             return ControlFlow::Continue(());

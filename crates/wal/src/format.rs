@@ -59,7 +59,10 @@ impl Seal {
     /// The part of a record's CRC that does not depend on its LSN: everything that is dear.
     pub(crate) fn begin(&self, kind: u8, length: u32, payload: &[&[u8]]) -> u32 {
         let mut crc = 0;
-        for piece in payload.iter().filter(|_| !mutant::active(8)) {
+        for piece in payload
+            .iter()
+            .filter(|_| !mutant::active("record-checksum-without-payload"))
+        {
             crc = crc32c_append(crc, piece);
         }
         crc32c_append(crc, &self.place(kind, length))
@@ -110,7 +113,7 @@ impl Seal {
             at += piece.len();
         }
         room.0[end..end + PLACE_BYTES].copy_from_slice(&self.place(kind, length));
-        let summed = if mutant::active(8) {
+        let summed = if mutant::active("record-checksum-without-payload") {
             end
         } else {
             Room::PAYLOAD
@@ -345,7 +348,7 @@ impl SegmentHeader {
         let sealed = &block[..block.len().min(SEGMENT_HEADER_BYTES - 4)];
         let checksum = &block[sealed.len()..];
         if Reader::new("log segment header", checksum).u32()? != crc32c(sealed)
-            && !mutant::active(27)
+            && !mutant::active("segment-header-without-checksum")
         {
             return Err(reader.corrupt("checksum of a log segment's header"));
         }

@@ -179,7 +179,7 @@ impl Recovery {
                 .with("directory", self.disk.describe()));
             }
             self.synced = self.synced.max(stream.highest_mark()?);
-            if self.end < self.synced && !mutant::active(10) {
+            if self.end < self.synced && !mutant::active("bad-record-below-mark-is-torn-tail") {
                 return Err(stream
                     .corrupt("a log record that was synced is damaged")
                     .with("synced below", self.synced));
@@ -278,7 +278,7 @@ impl Recovery {
         let Some(last) = self.chain.lives.last() else {
             return Err(Error::internal("a log without a life"));
         };
-        let step = u32::from(!mutant::active(6));
+        let step = u32::from(!mutant::active("recovery-keeps-incarnation"));
         if last.seal.incarnation >= Incarnation::MAX.0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -368,7 +368,8 @@ impl Recovery {
         // A segment was synced to its end before the next one got its name.
         let synced = block_down(self.synced).max(last.start);
         let id = self.options.database_id;
-        let not_known = self.in_segments > synced && !mutant::active(73);
+        let not_known =
+            self.in_segments > synced && !mutant::active("readable-segment-counts-as-durable");
         let mut added = Vec::new();
         if let Some(from) = self.ring_from
             && (from < synced || !not_known)
@@ -459,7 +460,7 @@ impl Recovery {
             life: self.chain.lives.len() - 1,
             position: from,
         });
-        if !mutant::active(7) {
+        if !mutant::active("ring-not-copied-to-segments") {
             copier.copy(&mut stream, end)?;
         }
         copier.finish(end)
@@ -557,7 +558,7 @@ fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
         },
     )?;
     disk.rename(RING_NEW_NAME, RING_NAME)?;
-    if !mutant::active(25) {
+    if !mutant::active("directory-unsynced-after-ring-naming") {
         disk.sync_directory()?;
     }
     Ok(ring)
@@ -605,7 +606,10 @@ fn read_headers(
 /// judged by it.
 fn check_branch(headers: &[SegmentHeader], options: &LogOptions) -> Result<()> {
     match headers.last() {
-        Some(newest) if !options.known_branches.contains(&newest.branch) && !mutant::active(81) => {
+        Some(newest)
+            if !options.known_branches.contains(&newest.branch)
+                && !mutant::active("newest-log-branch-unchecked") =>
+        {
             let error = "a log segment belongs to another copy of this database than the data file";
             Err(Error::corrupt(error).with("file", segment_name(newest.number)))
         }

@@ -277,7 +277,7 @@ impl Segments {
             },
         )?;
         if let Err(error) = file.allocate(0, BLOCK_BYTES + capacity)
-            && !mutant::active(70)
+            && !mutant::active("unallocated-log-file-accepted")
         {
             drop(file);
             // On a full disk, half a spare is in the way of everyone. Should the removal fail too,
@@ -344,7 +344,7 @@ impl Segments {
         }
         self.disk
             .rename(&spare.waiting.name, &segment_name(header.number))?;
-        if !mutant::active(3) {
+        if !mutant::active("directory-unsynced-after-naming") {
             self.disk.sync_directory()?;
         }
         let end = header.start + header.capacity;
@@ -375,7 +375,7 @@ impl Segments {
 
     fn write_header(spare: &Spare, block: &AlignedBuf) -> Result<()> {
         spare.file.write_at(block, 0)?;
-        match mutant::active(2) {
+        match mutant::active("segment-named-before-header-sync") {
             true => Ok(()),
             false => spare.file.sync(),
         }
@@ -388,7 +388,7 @@ impl Segments {
 
     /// Gives up whole segments below an LSN, oldest first, and never the one that is being written.
     pub(crate) fn trim(&self, below: Lsn) -> Result<(), TrimError> {
-        let below = match mutant::active(5) {
+        let below = match mutant::active("log-trimmed-too-early") {
             true => Lsn(below.0 + self.capacity),
             false => below,
         };
@@ -418,7 +418,7 @@ impl Segments {
             self.disk.remove(name)
         };
         renamed.map_err(TrimError::Undone)?;
-        if !mutant::active(4) {
+        if !mutant::active("directory-unsynced-after-unnaming") {
             self.disk.sync_directory().map_err(TrimError::Unknown)?;
         }
         if recycled {
@@ -437,7 +437,7 @@ impl Segments {
     pub(crate) fn give_ends_back(&self, below: u64) -> Result<()> {
         let mut kept = self.kept.lock();
         for segment in kept.iter_mut().take_while(|s| s.number < below) {
-            let used = match mutant::active(90) {
+            let used = match mutant::active("last-earlier-block-freed") {
                 true => block_down(segment.end).saturating_sub(segment.start),
                 false => segment.used(),
             };

@@ -360,7 +360,7 @@ impl Stream {
             |lsn, block| highest = highest.max(decode_mark(&seal, lsn, block).unwrap_or(0)),
         )?;
         if let Some(ring) = &self.ring
-            && !mutant::active(92)
+            && !mutant::active("ring-marks-ignored")
         {
             each_block(
                 0..ring.bytes,

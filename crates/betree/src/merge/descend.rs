@@ -35,7 +35,7 @@ struct Load {
 impl Load {
     fn add(&mut self, sums: GroupSums) {
         count(&mut self.bytes, sums.bytes);
-        if !mutant::active(86) {
+        if !mutant::active("merge-ignores-hidden-bytes") {
             count(&mut self.hidden, sums.hidden_bytes);
         }
     }
@@ -336,9 +336,10 @@ impl Descend {
         for (number, &(first, last)) in parts.iter().enumerate() {
             let elsewhere = |pivot: usize| flush[pivot] || !(first..=last).contains(&pivot);
             let left_out: Vec<bool> = (0..flush.len()).map(elsewhere).collect();
-            let older = frame.runs_of(level + usize::from(!mutant::active(58)), |pivot| {
-                !left_out[pivot]
-            });
+            let older = frame.runs_of(
+                level + usize::from(!mutant::active("level-written-without-older-runs")),
+                |pivot| !left_out[pivot],
+            );
             let task = WriteLevel::new(
                 LevelPart {
                     frame: frame.id,

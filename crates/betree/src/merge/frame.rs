@@ -109,7 +109,7 @@ impl Frame {
 
     /// Removes the flushed slots from the buffer.
     pub(super) fn clear(&mut self, flushed: impl Fn(usize) -> bool, changes: &mut Changes) {
-        let flushed = |pivot| flushed(pivot) && !mutant::active(21);
+        let flushed = |pivot| flushed(pivot) && !mutant::active("flushed-messages-still-count");
         for level in &mut self.levels {
             level.retain_mut(|segment| {
                 segment

@@ -51,7 +51,7 @@ const LOOKS: u64 = 8;
 /// The shortest key above `before` and at most `key`; `key` must be above `before`.
 fn separator(before: &[u8], key: &[u8]) -> Key {
     let common = before.iter().zip(key).take_while(|(a, b)| a == b).count();
-    let bytes = common + usize::from(!mutant::active(57));
+    let bytes = common + usize::from(!mutant::active("separator-one-byte-short"));
     key[..bytes.min(key.len())].into()
 }
 
@@ -397,7 +397,7 @@ impl WriteLevel {
                 let known = run.and_then(RunCursor::hidden_bytes);
                 known.filter(|_| !replaces)
             };
-            let hidden = match mutant::active(84) {
+            let hidden = match mutant::active("hidden-bytes-forgotten-in-buffer") {
                 true => 0,
                 false => self
                     .hiding
@@ -406,12 +406,13 @@ impl WriteLevel {
             state.sums.records += 1;
             state.sums.bytes += (key.len() + message.value_bytes()) as u64;
             state.sums.hidden_bytes += hidden;
-            let finished = match mutant::active(20) && message.is_delete() {
-                true => None,
-                false => builder
-                    .add_hiding(key, message, hidden)
-                    .map_err(|error| place_record(stream, error))?,
-            };
+            let finished =
+                match mutant::active("deletes-vanish-above-leaves") && message.is_delete() {
+                    true => None,
+                    false => builder
+                        .add_hiding(key, message, hidden)
+                        .map_err(|error| place_record(stream, error))?,
+                };
             stream.advance()?;
             if let Some(group) = finished {
                 *consumed += state.sums.bytes - before;

@@ -420,7 +420,7 @@ impl TreeScan {
     /// sources and before `until`.
     #[inline]
     fn limit(&self, until_head: u64) -> u64 {
-        if mutant::active(71) {
+        if mutant::active("scan-run-passes-other-source") {
             return until_head;
         }
         let second = self.order.get(1).map_or(u64::MAX, |second| second.head);
@@ -475,7 +475,7 @@ impl TreeScan {
             }
             Err(error) => {
                 self.done = true;
-                if mutant::active(56) {
+                if mutant::active("unreadable-block-ends-scan") {
                     return Ok(end);
                 }
                 Err(error)

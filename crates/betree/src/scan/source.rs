@@ -172,7 +172,7 @@ impl Source {
             return false;
         };
         let mut prefix = block.prefix();
-        if mutant::active(65) {
+        if mutant::active("scan-prefix-one-byte-short") {
             prefix = &prefix[..prefix.len().saturating_sub(1)];
         }
         let (word, bytes) = (block.prefix_word(), block.bytes());

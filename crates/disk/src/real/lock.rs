@@ -77,7 +77,11 @@ impl Claim {
         let key = (stat.st_dev, stat.st_ino);
         let holder = Holder(Process::hold()?);
         let mut held = HELD.lock();
-        let message = match (held.get(&key).filter(|_| !mutant::active(54)), shared) {
+        let message = match (
+            held.get(&key)
+                .filter(|_| !mutant::active("second-open-admitted")),
+            shared,
+        ) {
             (None, false) => {
                 held.insert(key, Hold::Writing);
                 return Ok(Claim { key, holder });
@@ -232,7 +236,7 @@ fn wait_for_lock(
     let mut begun_ns = None;
     let mut told = false;
     loop {
-        if mutant::active(54) {
+        if mutant::active("second-open-admitted") {
             return Ok(Ok(false));
         }
         match flock(descriptor, operation) {

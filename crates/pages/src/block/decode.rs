@@ -127,7 +127,9 @@ impl Block {
         if bytes.len() < BLOCK_HEADER_BYTES {
             return Err(Error::corrupt("block too short").with("bytes", bytes.len()));
         }
-        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes() && !mutant::active(59) {
+        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes()
+            && !mutant::active("block-checksum-ignored")
+        {
             return Err(Error::corrupt("block checksum"));
         }
         Self::parse_into(bytes, memory)
@@ -425,7 +427,7 @@ impl Block {
             start: mut low,
             end: mut high,
         } = self.same_short_head(short_head(wanted));
-        high -= usize::from(mutant::active(24) && high > low + 1);
+        high -= usize::from(mutant::active("block-search-skips-last") && high > low + 1);
         while low < high {
             let middle = low.midpoint(high);
             let (from, to) = self.suffix_range(middle);

@@ -79,7 +79,7 @@ pub(super) fn encode(
     put_prefixed(&mut out, prefix);
     for block in blocks {
         put_varint(&mut out, u64::from(block.bytes));
-        let too_many = u64::from(mutant::active(66));
+        let too_many = u64::from(mutant::active("index-counts-too-many-records"));
         put_varint(&mut out, u64::from(block.records) + too_many);
         put_varint(&mut out, block.logical_bytes);
         put_varint(&mut out, block.hidden_bytes);
@@ -294,7 +294,9 @@ impl GroupIndex {
         if bytes.len() < HEADER_BYTES {
             return Err(Error::corrupt("group index too short").with("bytes", bytes.len()));
         }
-        if bytes[..4] != checksum(bytes, id).to_le_bytes() && !mutant::active(62) {
+        if bytes[..4] != checksum(bytes, id).to_le_bytes()
+            && !mutant::active("index-checksum-ignored")
+        {
             return Err(Error::corrupt("group index checksum"));
         }
         let mut reader = Reader::new("group index", bytes);
@@ -390,7 +392,9 @@ impl GroupIndex {
                 while from < to {
                     let middle = from.midpoint(to);
                     let order = self.suffix(middle).cmp(suffix);
-                    if order == Ordering::Less || (order == Ordering::Equal && !mutant::active(23))
+                    if order == Ordering::Less
+                        || (order == Ordering::Equal
+                            && !mutant::active("index-search-before-equal-separator"))
                     {
                         from = middle + 1;
                     } else {
@@ -575,7 +579,7 @@ fn heads_up_to<H: Head>(heads: &[H], wanted: u64) -> usize {
     let is_there = heads
         .get(before)
         .is_some_and(|head| head.number() == wanted);
-    before + usize::from(is_there && !mutant::active(23))
+    before + usize::from(is_there && !mutant::active("index-search-before-equal-separator"))
 }
 
 /// What was filled up with zeros.

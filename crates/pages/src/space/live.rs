@@ -194,7 +194,7 @@ impl Pages {
             self.retired.retain(|page| {
                 let kept =
                     page.born < page.died && pins.range(page.born..page.died).next().is_some();
-                let kept = kept && !mutant::active(13);
+                let kept = kept && !mutant::active("pins-keep-no-pages");
                 if !kept {
                     *bytes -= page.extent.bytes;
                     freed.push((page.id, page.extent));

@@ -180,7 +180,8 @@ impl Space {
     }
 
     fn punch(&self, extent: Extent) -> Result<()> {
-        let bytes = extent.bytes + EXTENT_ALIGNMENT * u64::from(mutant::active(43));
+        let bytes =
+            extent.bytes + EXTENT_ALIGNMENT * u64::from(mutant::active("hole-one-extent-too-far"));
         let done = self.file.punch_hole(extent.offset, bytes);
         self.state.lock().free.add(extent, false, done.is_err());
         done

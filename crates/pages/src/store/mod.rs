@@ -125,7 +125,7 @@ impl PageStore {
     /// where the branch says: copies that go on separately give different ids to their pages,
     /// though their lives have equal numbers.
     pub fn begin_life(&self, incarnation: Incarnation) {
-        let first = match terrapin_base::mutant::active(80) {
+        let first = match terrapin_base::mutant::active("page-ids-begin-at-zero") {
             true => 0,
             false => self.superblock().branch & PageId::COUNTER_MAX,
         };

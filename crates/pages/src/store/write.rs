@@ -102,7 +102,7 @@ impl PageStore {
         );
         debug_assert!(image.len() as u64 <= extent.bytes);
         if let Err(error) = self.file.write_at(image, extent.offset)
-            && !mutant::active(44)
+            && !mutant::active("failed-page-write-ignored")
         {
             self.space.park(extent);
             return Err(self.place_page(error, id));
@@ -161,7 +161,8 @@ impl PageStore {
             let memory = |bytes| self.cache.memory_for(bytes, worth);
             let block = bytes.map(|bytes| Block::decode_into(bytes, group, heir.number, memory));
             if let Some(Ok(block)) = block {
-                let number = heir.number + u32::from(mutant::active(74));
+                let number =
+                    heir.number + u32::from(mutant::active("replaced-block-cached-as-next"));
                 let key = block_key(group, number as usize);
                 self.cache.insert_block(key, Arc::new(block), worth, lives);
             }
@@ -206,7 +207,7 @@ impl PageStore {
     pub fn sync(&self) -> Result<()> {
         self.check_writable()?;
         let synced = match self.file.sync() {
-            Err(_) if mutant::active(41) => self.file.sync(),
+            Err(_) if mutant::active("page-sync-retried") => self.file.sync(),
             synced => synced,
         };
         synced.map_err(|error| self.poisoned(error))
@@ -251,7 +252,7 @@ impl PageStore {
         let Some(first) = roots.unsettled else {
             return Ok(());
         };
-        if mutant::active(40) {
+        if mutant::active("found-slot-unsynced") {
             return Ok(());
         }
         // The newest slot may still be on its way (D2): never both.

@@ -1,11 +1,11 @@
-//! Deliberate breakages of the engine, each of which a script must notice: the tests test.
+//! The layer `mutants`: deliberate breakages of the engine, each of which a script must notice.
 //!
-//! All breakages are in one build of their own, behind `--cfg terrapin_mutants`, and are chosen by
-//! number at run time ([`terrapin_base::mutant`]); [`TABLE`] lists them. A unit of the layer builds
-//! that once, with little optimisation and without debug assertions, and runs itself there as a
-//! process of one mutant: the script must fail with it, and the case that failed must pass without
-//! it. A mutant that survives means that a test is missing, or that the engine has a line that it
-//! does not need.
+//! All mutants are in one build of their own, behind `--cfg terrapin_mutants`. A process chooses
+//! one by its name ([`terrapin_base::mutant`]). [`TABLE`] says of each what it breaks and which
+//! script must notice it. A unit of the layer makes that build once, with little optimisation and
+//! without debug assertions, and starts it as a process of one mutant. A case of the script must
+//! fail there with the mutant and pass without it. A mutant that survives means that a test is
+//! missing, or that the engine does not need the line.
 
 mod checks;
 #[cfg(terrapin_mutants)]
@@ -23,16 +23,18 @@ use crate::{Find, Layer, Units};
 pub use script::Script;
 pub use table::{Mutant, TABLE};
 
-/// What a process of one mutant is started with, before number and directory.
+/// The name of the layer.
+pub const LAYER: &str = "mutants";
+/// The first argument of a process of one mutant; the mutant's name and a directory follow.
 const CHILD: &str = "mutant";
-/// How the process ends when the mutant was noticed.
+/// The exit status of a process whose script noticed the mutant.
 const NOTICED: u8 = 0;
 
 /// The layers of this kind.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
     vec![Layer {
-        name: "mutants",
+        name: LAYER,
         counts: "mutants killed",
         ci: TABLE.len() as u64,
         full: TABLE.len() as u64,
@@ -42,26 +44,33 @@ pub fn layers() -> Vec<Layer> {
     }]
 }
 
-/// Does the work of the process of one mutant when the arguments say that this is one.
+/// The unit of the layer that tries the mutant of this name, if there is one.
+#[must_use]
+pub fn unit_of(name: &str) -> Option<u64> {
+    let index = TABLE.iter().position(|mutant| mutant.name == name)?;
+    u64::try_from(index).ok()
+}
+
+/// Runs one mutant if the arguments say that this process is for one; `None` otherwise.
 #[must_use]
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
-    let [_, name, number, scratch] = arguments else {
+    let [_, command, name, scratch] = arguments else {
         return None;
     };
-    if name != CHILD {
+    if command != CHILD {
         return None;
     }
-    Some(in_child(number, Path::new(scratch)))
+    Some(in_child(name, Path::new(scratch)))
 }
 
 #[cfg(terrapin_mutants)]
-fn in_child(number: &str, scratch: &Path) -> ExitCode {
-    run::child(number, scratch)
+fn in_child(name: &str, scratch: &Path) -> ExitCode {
+    run::child(name, scratch)
 }
 
 #[cfg(not(terrapin_mutants))]
-fn in_child(number: &str, _scratch: &Path) -> ExitCode {
-    eprintln!("mutant {number} is not in this build: it lacks --cfg terrapin_mutants");
+fn in_child(name: &str, _scratch: &Path) -> ExitCode {
+    eprintln!("mutant {name} is not in this build: build with --cfg terrapin_mutants");
     ExitCode::FAILURE
 }
 
@@ -76,33 +85,34 @@ fn killed(unit: u64, scratch: &Path) -> Result<u64, Find> {
         .map_err(|e| Find(e.clone()))?;
     let output = Command::new(program)
         .arg(CHILD)
-        .arg(mutant.number.to_string())
+        .arg(mutant.name)
         .arg(scratch)
         .stdin(Stdio::null())
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let said = said.trim();
     if output.status.code() == Some(NOTICED.into()) {
-        println!("mutant {}, {}: {said}", mutant.number, mutant.name);
+        println!("mutant {}: {said}", mutant.name);
         return Ok(1);
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     let ended = output.status;
     Err(Find(format!(
-        "mutant {} ({}, in {}) must be noticed: it breaks \"{}\". Its process ended with {ended} and said: {said} {}\n  \
-         again: prove --layer mutants --unit {unit}",
-        mutant.number,
+        "mutant {} in {} was not noticed: {}. It breaks \"{}\". Its process ended with {ended} and \
+         said: {said} {}\n  again: prove --layer mutants --unit {}",
         mutant.name,
-        mutant.place,
+        mutant.file,
+        mutant.does,
         mutant.breaks,
-        errors.trim()
+        errors.trim(),
+        mutant.name
     )))
 }
 
-/// Builds this program with the breakages in it, beside where it lies, and says where that is.
+/// Builds this program with all mutants into `mutants/` of its target directory; returns its path.
 fn build() -> Result<PathBuf, String> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let this = env::current_exe().map_err(|e| format!("where this program lies: {e}"))?;
+    let this = env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let target = this
         .ancestors()
         .find(|directory| directory.join("CACHEDIR.TAG").exists())
@@ -118,7 +128,7 @@ fn build() -> Result<PathBuf, String> {
         .arg(&target)
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("RUSTFLAGS", format!("{flags} --cfg terrapin_mutants"))
-        // As a release does it: an assertion that users do not run must not be what notices.
+        // As in a release: an assertion that users do not run must not notice a mutant.
         .env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false")
         .env("CARGO_PROFILE_DEV_OVERFLOW_CHECKS", "false")
         .env("CARGO_PROFILE_DEV_DEBUG", "false")

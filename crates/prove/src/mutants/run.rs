@@ -13,30 +13,30 @@ use terrapin_base::mutant;
 use super::script::Script;
 use super::{Mutant, NOTICED, TABLE};
 
-/// No case of a mutant that passed.
+/// Exit status: every case passed with the mutant.
 const SURVIVED: u8 = 10;
-/// The case fails without the mutant, too.
+/// Exit status: the case fails without the mutant too.
 const UNSOUND: u8 = 11;
-/// It took too long.
+/// Exit status: the script took longer than [`TIME_MAX`].
 const HUNG: u8 = 12;
 
 /// Longest time for a mutant, the case without it included.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Runs the script of a mutant, and says on the standard output how it was noticed.
-pub(super) fn child(number: &str, scratch: &Path) -> ExitCode {
-    let mutant = TABLE.iter().find(|m| m.number.to_string() == number);
+/// Runs the script of a mutant, and prints which case noticed it.
+pub(super) fn child(name: &str, scratch: &Path) -> ExitCode {
+    let mutant = TABLE.iter().find(|mutant| mutant.name == name);
     let Some(mutant) = mutant else {
-        println!("there is no mutant {number}");
+        println!("no mutant is named {name}");
         return ExitCode::from(UNSOUND);
     };
-    // What a broken engine says when it panics is not news.
+    // A panic of a broken engine is expected: print none.
     std::panic::set_hook(Box::new(|_| {}));
     let (over, is_over) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || {
             if is_over.recv_timeout(TIME_MAX).is_err() {
-                println!("it was not over after {} s", TIME_MAX.as_secs());
+                println!("the script did not end within {} s", TIME_MAX.as_secs());
                 std::process::exit(HUNG.into());
             }
         });
@@ -50,10 +50,10 @@ pub(super) fn child(number: &str, scratch: &Path) -> ExitCode {
 fn tried(mutant: &Mutant, scratch: &Path) -> (u8, String) {
     let script = &mutant.script;
     for case in 0..script.cases() {
-        mutant::choose(mutant.number);
+        mutant::choose(Some(mutant.name));
         let broken = guarded(script, case, scratch);
         let reached = mutant::reached();
-        mutant::choose(0);
+        mutant::choose(None);
         let Err(noticed) = broken else { continue };
         if let Err(also) = guarded(script, case, scratch) {
             let message = format!(
@@ -75,7 +75,7 @@ fn tried(mutant: &Mutant, scratch: &Path) -> (u8, String) {
         script.cases(),
         script.name(script.cases().saturating_sub(1)),
         {
-            mutant::choose(mutant.number);
+            mutant::choose(Some(mutant.name));
             let _ = guarded(script, script.cases().saturating_sub(1), scratch);
             mutant::reached()
         }

@@ -5,24 +5,24 @@ use super::script::Script;
 
 /// A deliberate breakage of the engine.
 pub struct Mutant {
-    /// What [`terrapin_base::mutant::active`] is asked for.
-    pub number: u32,
-    /// What it does wrong.
+    /// Its name in [`terrapin_base::mutant::NAMES`].
     pub name: &'static str,
-    /// The file in which it does.
-    pub place: &'static str,
+    /// What the engine does wrong.
+    pub does: &'static str,
+    /// The file that asks for the mutant.
+    pub file: &'static str,
     /// The promise or invariant that it breaks.
     pub breaks: &'static str,
-    /// What must notice it.
+    /// The script that must notice the mutant.
     pub script: Script,
 }
 
 /// Every mutant there is.
 pub const TABLE: &[Mutant] = &[
     Mutant {
-        number: 1,
-        name: "the log's segments are not synced",
-        place: "crates/wal/src/drain.rs",
+        name: "log-segments-unsynced",
+        does: "the log's segments are not synced",
+        file: "crates/wal/src/drain.rs",
         breaks: "D2, Sync durability: what was acknowledged as synced survives a power cut",
         script: Script::Crash {
             seeds: 100,
@@ -30,9 +30,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 2,
-        name: "a segment gets its name before its header is synced",
-        place: "crates/wal/src/segments.rs",
+        name: "segment-named-before-header-sync",
+        does: "a segment gets its name before its header is synced",
+        file: "crates/wal/src/segments.rs",
         breaks: "D6: a named segment has a durable header",
         script: Script::Crash {
             seeds: 100,
@@ -40,9 +40,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 3,
-        name: "the directory is not synced after a segment got its name",
-        place: "crates/wal/src/segments.rs",
+        name: "directory-unsynced-after-naming",
+        does: "the directory is not synced after a segment got its name",
+        file: "crates/wal/src/segments.rs",
         breaks: "Sync durability: a synced record's segment is found after a power cut",
         script: Script::Crash {
             seeds: 100,
@@ -50,9 +50,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 4,
-        name: "the directory is not synced after a segment lost its name",
-        place: "crates/wal/src/segments.rs",
+        name: "directory-unsynced-after-unnaming",
+        does: "the directory is not synced after a segment lost its name",
+        file: "crates/wal/src/segments.rs",
         breaks: "D3: a file is written again only when its old name is gone for good",
         script: Script::Layer {
             name: "crash-points",
@@ -60,9 +60,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 5,
-        name: "the log is trimmed one segment too early",
-        place: "crates/wal/src/segments.rs",
+        name: "log-trimmed-too-early",
+        does: "the log is trimmed one segment too early",
+        file: "crates/wal/src/segments.rs",
         breaks: "D3: the log is trimmed below the smallest applied LSN only",
         script: Script::Crash {
             seeds: 100,
@@ -70,9 +70,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 6,
-        name: "recovery keeps the incarnation",
-        place: "crates/wal/src/recovery.rs",
+        name: "recovery-keeps-incarnation",
+        does: "recovery keeps the incarnation",
+        file: "crates/wal/src/recovery.rs",
         breaks: "D6: bytes of an earlier life never count again",
         script: Script::Crash {
             seeds: 100,
@@ -80,9 +80,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 7,
-        name: "what was accepted from the ring is not copied into segments",
-        place: "crates/wal/src/recovery.rs",
+        name: "ring-not-copied-to-segments",
+        does: "what was accepted from the ring is not copied into segments",
+        file: "crates/wal/src/recovery.rs",
         breaks: "D6: a second recovery finds what the first one found",
         script: Script::Crash {
             seeds: 100,
@@ -90,9 +90,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 8,
-        name: "a log record's checksum does not cover its payload",
-        place: "crates/wal/src/format.rs",
+        name: "record-checksum-without-payload",
+        does: "a log record's checksum does not cover its payload",
+        file: "crates/wal/src/format.rs",
         breaks: "D8: a torn tail is cut",
         script: Script::Crash {
             seeds: 100,
@@ -100,23 +100,23 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 9,
-        name: "no marks are written",
-        place: "crates/wal/src/log/append.rs",
+        name: "log-without-marks",
+        does: "no marks are written",
+        file: "crates/wal/src/log/append.rs",
         breaks: "a bad record below what was synced is corruption, and is refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
     Mutant {
-        number: 10,
-        name: "a bad record below the highest mark is taken for the torn tail",
-        place: "crates/wal/src/recovery.rs",
+        name: "bad-record-below-mark-is-torn-tail",
+        does: "a bad record below the highest mark is taken for the torn tail",
+        file: "crates/wal/src/recovery.rs",
         breaks: "a bad record below what was synced is corruption, and is refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
     Mutant {
-        number: 11,
-        name: "pages are not synced before the first slot is written",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-without-page-sync",
+        does: "pages are not synced before the first slot is written",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2: pages are durable before a slot leads to them",
         script: Script::Watched {
             seeds: 60,
@@ -124,9 +124,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 12,
-        name: "the log is not synced through the cut before the slots are written",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-without-log-sync",
+        does: "the log is not synced through the cut before the slots are written",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D3: no applied LSN exceeds what was synced",
         script: Script::Crash {
             seeds: 100,
@@ -134,9 +134,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 13,
-        name: "pins do not keep pages",
-        place: "crates/pages/src/space/live.rs",
+        name: "pins-keep-no-pages",
+        does: "pins do not keep pages",
+        file: "crates/pages/src/space/live.rs",
         breaks: "D5: space is reused when no older view is left",
         script: Script::Random {
             seeds: 60,
@@ -144,9 +144,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 14,
-        name: "of a batch, only the first keyspace's operations are replayed",
-        place: "crates/terrapin/src/open/recovery.rs",
+        name: "replay-first-keyspace-of-batch",
+        does: "of a batch, only the first keyspace's operations are replayed",
+        file: "crates/terrapin/src/open/recovery.rs",
         breaks: "D7: a batch is there whole or not at all, across keyspaces",
         script: Script::Crash {
             seeds: 100,
@@ -154,9 +154,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 15,
-        name: "a Sync write does not wait for the sync",
-        place: "crates/terrapin/src/write/mod.rs",
+        name: "sync-write-without-wait",
+        does: "a Sync write does not wait for the sync",
+        file: "crates/terrapin/src/write/mod.rs",
         breaks: "Sync durability: on stable storage before the call returns",
         script: Script::Crash {
             seeds: 100,
@@ -164,9 +164,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 16,
-        name: "a snapshot reads the newest records of its memtables",
-        place: "crates/terrapin/src/api/snapshot.rs",
+        name: "snapshot-reads-newest",
+        does: "a snapshot reads the newest records of its memtables",
+        file: "crates/terrapin/src/api/snapshot.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -174,9 +174,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 17,
-        name: "reads do not look into the sealed memtable",
-        place: "crates/terrapin/src/read/mod.rs",
+        name: "reads-skip-sealed-memtable",
+        does: "reads do not look into the sealed memtable",
+        file: "crates/terrapin/src/read/mod.rs",
         breaks: "a get sees the newest published write",
         script: Script::Random {
             seeds: 60,
@@ -184,9 +184,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 18,
-        name: "the drop of a keyspace is not in the log",
-        place: "crates/terrapin/src/keyspaces/schema.rs",
+        name: "drop-not-logged",
+        does: "the drop of a keyspace is not in the log",
+        file: "crates/terrapin/src/keyspaces/schema.rs",
         breaks: "D7: a dropped keyspace does not come back",
         script: Script::Crash {
             seeds: 100,
@@ -194,9 +194,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 19,
-        name: "where two runs have a key, a merge takes the older",
-        place: "crates/structure/src/merge.rs",
+        name: "merge-prefers-older-run",
+        does: "where two runs have a key, a merge takes the older",
+        file: "crates/structure/src/merge.rs",
         breaks: "a get sees the newest published write",
         script: Script::Random {
             seeds: 60,
@@ -204,9 +204,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 20,
-        name: "deletes vanish above the leaves",
-        place: "crates/betree/src/merge/write.rs",
+        name: "deletes-vanish-above-leaves",
+        does: "deletes vanish above the leaves",
+        file: "crates/betree/src/merge/write.rs",
         breaks: "no key returns whose delete was made",
         script: Script::Random {
             seeds: 60,
@@ -214,9 +214,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 21,
-        name: "what was flushed down counts on in the buffer",
-        place: "crates/betree/src/merge/frame.rs",
+        name: "flushed-messages-still-count",
+        does: "what was flushed down counts on in the buffer",
+        file: "crates/betree/src/merge/frame.rs",
         breaks: "live ranges say what of a segment still counts",
         script: Script::Random {
             seeds: 60,
@@ -224,9 +224,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 22,
-        name: "a filter is built without one key",
-        place: "crates/pages/src/group/build.rs",
+        name: "filter-lacks-key",
+        does: "a filter is built without one key",
+        file: "crates/pages/src/group/build.rs",
         breaks: "a filter never denies a key that is there",
         script: Script::Random {
             seeds: 60,
@@ -234,9 +234,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 23,
-        name: "the search in a group's index takes the block before a separator that equals the key",
-        place: "crates/pages/src/group/index.rs",
+        name: "index-search-before-equal-separator",
+        does: "the search in a group's index takes the block before a separator that equals the key",
+        file: "crates/pages/src/group/index.rs",
         breaks: "a key is looked for in the only block that may hold it",
         script: Script::Random {
             seeds: 60,
@@ -244,9 +244,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 24,
-        name: "the search in a block leaves out the last of several candidates",
-        place: "crates/pages/src/block/decode.rs",
+        name: "block-search-skips-last",
+        does: "the search in a block leaves out the last of several candidates",
+        file: "crates/pages/src/block/decode.rs",
         breaks: "a key that is in its block is found",
         script: Script::Random {
             seeds: 60,
@@ -254,16 +254,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 25,
-        name: "the directory is not synced after the ring got its name",
-        place: "crates/wal/src/recovery.rs",
+        name: "directory-unsynced-after-ring-naming",
+        does: "the directory is not synced after the ring got its name",
+        file: "crates/wal/src/recovery.rs",
         breaks: "a log without a ring is damage, never a crash",
         script: Script::Check("a creation cut short", checks::cut_creation),
     },
     Mutant {
-        number: 26,
-        name: "what was copied from the ring is not synced before the new life begins",
-        place: "crates/wal/src/copy.rs",
+        name: "copied-ring-unsynced",
+        does: "what was copied from the ring is not synced before the new life begins",
+        file: "crates/wal/src/copy.rs",
         breaks: "D6: what recovery found is durable before it is built upon",
         script: Script::Crash {
             seeds: 100,
@@ -271,16 +271,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 27,
-        name: "a log segment's header is believed without its checksum",
-        place: "crates/wal/src/format.rs",
+        name: "segment-header-without-checksum",
+        does: "a log segment's header is believed without its checksum",
+        file: "crates/wal/src/format.rs",
         breaks: "D8: what is damaged is refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
     Mutant {
-        number: 28,
-        name: "the ring's space is given back before it is drained",
-        place: "crates/wal/src/drain.rs",
+        name: "ring-freed-before-drain",
+        does: "the ring's space is given back before it is drained",
+        file: "crates/wal/src/drain.rs",
         breaks: "ring space is free once the write has returned",
         script: Script::Crash {
             seeds: 100,
@@ -288,9 +288,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 29,
-        name: "the ring's space is given back by bytes, not by whole records",
-        place: "crates/wal/src/drain.rs",
+        name: "ring-freed-by-bytes",
+        does: "the ring's space is given back by bytes, not by whole records",
+        file: "crates/wal/src/drain.rs",
         breaks: "D6: every record is whole in a segment or in the ring",
         script: Script::Crash {
             seeds: 100,
@@ -298,9 +298,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 30,
-        name: "a record that wraps around the ring's end lacks a byte",
-        place: "crates/disk/src/ring.rs",
+        name: "wrapped-record-lacks-byte",
+        does: "a record that wraps around the ring's end lacks a byte",
+        file: "crates/disk/src/ring.rs",
         breaks: "Process durability: what was acknowledged survives a kill",
         script: Script::Crash {
             seeds: 100,
@@ -308,9 +308,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 31,
-        name: "a failed sync of the log is tried again",
-        place: "crates/wal/src/drain.rs",
+        name: "log-sync-retried",
+        does: "a failed sync of the log is tried again",
+        file: "crates/wal/src/drain.rs",
         breaks: "a failed sync poisons the database",
         script: Script::Layer {
             name: "failed-calls",
@@ -318,9 +318,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 32,
-        name: "a clean close does not wait for the log's sync",
-        place: "crates/wal/src/log/mod.rs",
+        name: "close-without-log-sync",
+        does: "a clean close does not wait for the log's sync",
+        file: "crates/wal/src/log/mod.rs",
         breaks: "close is durable",
         script: Script::Check(
             "a closed store without its ring",
@@ -328,9 +328,9 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 33,
-        name: "the first slot is not synced before the second is written",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-without-first-slot-sync",
+        does: "the first slot is not synced before the second is written",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2: one slot is sound at every moment",
         script: Script::Watched {
             seeds: 60,
@@ -338,9 +338,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 34,
-        name: "the second slot is not synced before space is freed",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-without-second-slot-sync",
+        does: "the second slot is not synced before space is freed",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2, D5: freed once both slots hold the checkpoint",
         script: Script::Watched {
             seeds: 60,
@@ -348,9 +348,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 35,
-        name: "the second slot is not written",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-without-second-slot",
+        does: "the second slot is not written",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D1: what either slot reaches is not overwritten",
         script: Script::Watched {
             seeds: 60,
@@ -358,9 +358,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 36,
-        name: "the first slot is written before the pages are synced and the log is",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-slot-before-page-sync",
+        does: "the first slot is written before the pages are synced and the log is",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2: pages, log, slot, in this order",
         script: Script::Watched {
             seeds: 60,
@@ -368,9 +368,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 37,
-        name: "a checkpoint counts as durable once its first slot is written",
-        place: "crates/terrapin/src/checkpoint/commit.rs",
+        name: "commit-durable-before-first-slot-sync",
+        does: "a checkpoint counts as durable once its first slot is written",
+        file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
         breaks: "D2, D5: freed and trimmed once both slots are durable",
         script: Script::Watched {
             seeds: 60,
@@ -378,9 +378,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 38,
-        name: "the log is trimmed to the catalog's applied LSN, whatever keyspaces need",
-        place: "crates/terrapin/src/keyspaces/catalog/mod.rs",
+        name: "log-trimmed-to-catalog-lsn",
+        does: "the log is trimmed to the catalog's applied LSN, whatever keyspaces need",
+        file: "crates/terrapin/src/keyspaces/catalog/mod.rs",
         breaks: "D3: trimmed below the smallest applied LSN",
         script: Script::Crash {
             seeds: 100,
@@ -388,9 +388,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 39,
-        name: "a keyspace that is being written to counts as quiet",
-        place: "crates/terrapin/src/checkpoint/outcome.rs",
+        name: "written-keyspace-counts-as-quiet",
+        does: "a keyspace that is being written to counts as quiet",
+        file: "crates/terrapin/src/checkpoint/outcome.rs",
         breaks: "D3: only an empty memtable counts as applied through the cut",
         script: Script::Crash {
             seeds: 100,
@@ -398,9 +398,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 40,
-        name: "a slot that was found is built upon without a sync",
-        place: "crates/pages/src/store/write.rs",
+        name: "found-slot-unsynced",
+        does: "a slot that was found is built upon without a sync",
+        file: "crates/pages/src/store/write.rs",
         breaks: "D2, D6: what a recovery found is durable",
         script: Script::Check(
             "what was flushed after a clear",
@@ -408,9 +408,9 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 41,
-        name: "a failed sync of the pages is tried again",
-        place: "crates/pages/src/store/write.rs",
+        name: "page-sync-retried",
+        does: "a failed sync of the pages is tried again",
+        file: "crates/pages/src/store/write.rs",
         breaks: "a failed sync poisons the database",
         script: Script::Layer {
             name: "failed-calls",
@@ -418,9 +418,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 42,
-        name: "the catalog's own pages count as free after an open",
-        place: "crates/terrapin/src/keyspaces/catalog/mod.rs",
+        name: "catalog-pages-free-after-open",
+        does: "the catalog's own pages count as free after an open",
+        file: "crates/terrapin/src/keyspaces/catalog/mod.rs",
         breaks: "D4: free is what no walk from the superblock reaches",
         script: Script::Crash {
             seeds: 100,
@@ -428,9 +428,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 43,
-        name: "a hole is punched one extent too far",
-        place: "crates/pages/src/space/reclaim.rs",
+        name: "hole-one-extent-too-far",
+        does: "a hole is punched one extent too far",
+        file: "crates/pages/src/space/reclaim.rs",
         breaks: "D1: what a slot reaches is not destroyed",
         script: Script::Random {
             seeds: 60,
@@ -438,9 +438,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 44,
-        name: "a page that could not be written counts as written",
-        place: "crates/pages/src/store/write.rs",
+        name: "failed-page-write-ignored",
+        does: "a page that could not be written counts as written",
+        file: "crates/pages/src/store/write.rs",
         breaks: "D10: a failed write is an error",
         script: Script::Layer {
             name: "failed-calls",
@@ -448,16 +448,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 45,
-        name: "a batch is published before it is in its memtables",
-        place: "crates/terrapin/src/write/mod.rs",
+        name: "batch-published-before-memtables",
+        does: "a batch is published before it is in its memtables",
+        file: "crates/terrapin/src/write/mod.rs",
         breaks: "D7: a batch is visible whole or not at all",
         script: Script::Check("batches seen by another thread", checks::whole_batches),
     },
     Mutant {
-        number: 46,
-        name: "a writer takes its memtable before it waits",
-        place: "crates/terrapin/src/write/mod.rs",
+        name: "writer-takes-memtable-before-wait",
+        does: "a writer takes its memtable before it waits",
+        file: "crates/terrapin/src/write/mod.rs",
         breaks: "a write enters the memtable that owns its LSN",
         script: Script::Random {
             seeds: 60,
@@ -465,9 +465,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 47,
-        name: "a run gives a view what was written after it",
-        place: "crates/terrapin/src/run/chain.rs",
+        name: "run-shows-later-writes",
+        does: "a run gives a view what was written after it",
+        file: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -475,9 +475,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 48,
-        name: "the pages of a run are freed at once",
-        place: "crates/terrapin/src/checkpoint/run_writer.rs",
+        name: "run-pages-freed-at-once",
+        does: "the pages of a run are freed at once",
+        file: "crates/terrapin/src/checkpoint/run_writer.rs",
         breaks: "D5: no page is reused that a view reaches",
         script: Script::Random {
             seeds: 60,
@@ -485,9 +485,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 49,
-        name: "a clear keeps the active memtable",
-        place: "crates/terrapin/src/keyspaces/schema.rs",
+        name: "clear-keeps-active-memtable",
+        does: "a clear keeps the active memtable",
+        file: "crates/terrapin/src/keyspaces/schema.rs",
         breaks: "D7: clear cuts the memtable",
         script: Script::Random {
             seeds: 60,
@@ -495,9 +495,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 50,
-        name: "the number of a dropped keyspace is given again",
-        place: "crates/terrapin/src/keyspaces/catalog/mod.rs",
+        name: "keyspace-number-reused",
+        does: "the number of a dropped keyspace is given again",
+        file: "crates/terrapin/src/keyspaces/catalog/mod.rs",
         breaks: "D7: ids are never reused",
         script: Script::Crash {
             seeds: 400,
@@ -505,9 +505,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 51,
-        name: "changes of keyspaces that the catalog has are applied again",
-        place: "crates/terrapin/src/open/recovery.rs",
+        name: "schema-changes-replayed-twice",
+        does: "changes of keyspaces that the catalog has are applied again",
+        file: "crates/terrapin/src/open/recovery.rs",
         breaks: "D7: skipped below the catalog's applied LSN",
         script: Script::Check(
             "what was flushed after a clear",
@@ -515,9 +515,9 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 52,
-        name: "a read-only open opens the pages for writing",
-        place: "crates/terrapin/src/open/mod.rs",
+        name: "read-only-opens-for-writing",
+        does: "a read-only open opens the pages for writing",
+        file: "crates/terrapin/src/open/mod.rs",
         breaks: "D11: read-only opens write nothing",
         script: Script::Random {
             seeds: 60,
@@ -525,9 +525,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 53,
-        name: "flush forgets which memtables hold what is not in the log",
-        place: "crates/terrapin/src/write/mod.rs",
+        name: "flush-forgets-unlogged-memtables",
+        does: "flush forgets which memtables hold what is not in the log",
+        file: "crates/terrapin/src/write/mod.rs",
         breaks: "flush makes writes of durability None durable",
         script: Script::Crash {
             seeds: 100,
@@ -535,16 +535,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 54,
-        name: "a second open in one process is let in",
-        place: "crates/disk/src/real/lock.rs",
+        name: "second-open-admitted",
+        does: "a second open in one process is let in",
+        file: "crates/disk/src/real/lock.rs",
         breaks: "D9: one opener at a time",
         script: Script::Check("a second open", checks::second_open),
     },
     Mutant {
-        number: 55,
-        name: "a block that cannot be read means that the key is not there",
-        place: "crates/betree/src/get.rs",
+        name: "unreadable-block-is-not-found",
+        does: "a block that cannot be read means that the key is not there",
+        file: "crates/betree/src/get.rs",
         breaks: "an I/O error is never not-found",
         script: Script::Layer {
             name: "failed-calls",
@@ -552,9 +552,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 56,
-        name: "a scan ends at a block that cannot be read",
-        place: "crates/betree/src/scan/mod.rs",
+        name: "unreadable-block-ends-scan",
+        does: "a scan ends at a block that cannot be read",
+        file: "crates/betree/src/scan/mod.rs",
         breaks: "an I/O error is never the end of a scan",
         script: Script::Layer {
             name: "failed-calls",
@@ -562,9 +562,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 57,
-        name: "separators of leaves are one byte short",
-        place: "crates/betree/src/merge/write.rs",
+        name: "separator-one-byte-short",
+        does: "separators of leaves are one byte short",
+        file: "crates/betree/src/merge/write.rs",
         breaks: "a key is looked for in the leaf that has it",
         script: Script::Random {
             seeds: 60,
@@ -572,9 +572,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 58,
-        name: "a level is written without what it held",
-        place: "crates/betree/src/merge/descend.rs",
+        name: "level-written-without-older-runs",
+        does: "a level is written without what it held",
+        file: "crates/betree/src/merge/descend.rs",
         breaks: "nothing acknowledged is lost",
         script: Script::Random {
             seeds: 60,
@@ -582,9 +582,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 59,
-        name: "a block's checksum is not looked at",
-        place: "crates/pages/src/block/decode.rs",
+        name: "block-checksum-ignored",
+        does: "a block's checksum is not looked at",
+        file: "crates/pages/src/block/decode.rs",
         breaks: "D8: what is damaged is refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
@@ -592,9 +592,9 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 60,
-        name: "a page's checksum is not looked at",
-        place: "crates/pages/src/page/format.rs",
+        name: "page-checksum-ignored",
+        does: "a page's checksum is not looked at",
+        file: "crates/pages/src/page/format.rs",
         breaks: "D8: what is damaged is refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
@@ -602,16 +602,16 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 61,
-        name: "a superblock's checksum is not looked at",
-        place: "crates/pages/src/superblock/format.rs",
+        name: "superblock-checksum-ignored",
+        does: "a superblock's checksum is not looked at",
+        file: "crates/pages/src/superblock/format.rs",
         breaks: "D8: what is damaged is refused",
         script: Script::Check("one damaged superblock slot", checks::damaged_slot),
     },
     Mutant {
-        number: 62,
-        name: "an index's checksum is not looked at",
-        place: "crates/pages/src/group/index.rs",
+        name: "index-checksum-ignored",
+        does: "an index's checksum is not looked at",
+        file: "crates/pages/src/group/index.rs",
         breaks: "D8: what is damaged is refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
@@ -619,16 +619,16 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 63,
-        name: "a group's footer is believed without its checksum",
-        place: "crates/pages/src/group/format.rs",
+        name: "group-checksum-ignored",
+        does: "a group's footer is believed without its checksum",
+        file: "crates/pages/src/group/format.rs",
         breaks: "verify notices damage of every live byte",
         script: Script::Check("a changed byte in a page group", checks::damaged_group),
     },
     Mutant {
-        number: 64,
-        name: "a filter's checksum is not looked at",
-        place: "crates/pages/src/store/read.rs",
+        name: "filter-checksum-ignored",
+        does: "a filter's checksum is not looked at",
+        file: "crates/pages/src/store/read.rs",
         breaks: "D8: what is damaged is refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
@@ -636,9 +636,9 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 65,
-        name: "a scan cuts a key back to one byte less than the prefix",
-        place: "crates/betree/src/scan/source.rs",
+        name: "scan-prefix-one-byte-short",
+        does: "a scan cuts a key back to one byte less than the prefix",
+        file: "crates/betree/src/scan/source.rs",
         breaks: "scans give the keys that were put",
         script: Script::Random {
             seeds: 60,
@@ -646,9 +646,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 66,
-        name: "an index counts one record too many for each block",
-        place: "crates/pages/src/group/index.rs",
+        name: "index-counts-too-many-records",
+        does: "an index counts one record too many for each block",
+        file: "crates/pages/src/group/index.rs",
         breaks: "cumulative counts are exact",
         script: Script::Random {
             seeds: 60,
@@ -656,9 +656,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 67,
-        name: "what a merge took of the memory budget is never given back",
-        place: "crates/base/src/budget.rs",
+        name: "merge-memory-never-returned",
+        does: "what a merge took of the memory budget is never given back",
+        file: "crates/base/src/budget.rs",
         breaks: "what is charged is what is held",
         script: Script::Random {
             seeds: 60,
@@ -666,16 +666,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 68,
-        name: "of two operations of a batch on one key the earlier wins",
-        place: "crates/memtable/src/leaf.rs",
+        name: "earlier-operation-of-batch-wins",
+        does: "of two operations of a batch on one key the earlier wins",
+        file: "crates/memtable/src/leaf.rs",
         breaks: "a batch is applied in its order",
         script: Script::Conformance,
     },
     Mutant {
-        number: 69,
-        name: "a view sees the record at its bound, too",
-        place: "crates/memtable/src/leaf.rs",
+        name: "view-sees-record-at-bound",
+        does: "a view sees the record at its bound, too",
+        file: "crates/memtable/src/leaf.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -683,9 +683,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 70,
-        name: "a log file that the disk has no room for counts as allocated",
-        place: "crates/wal/src/segments.rs",
+        name: "unallocated-log-file-accepted",
+        does: "a log file that the disk has no room for counts as allocated",
+        file: "crates/wal/src/segments.rs",
         breaks: "D10: a full disk shows at the allocation",
         script: Script::Layer {
             name: "failed-calls",
@@ -693,9 +693,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 71,
-        name: "a scan's run of records goes past where another source comes first",
-        place: "crates/betree/src/scan/mod.rs",
+        name: "scan-run-passes-other-source",
+        does: "a scan's run of records goes past where another source comes first",
+        file: "crates/betree/src/scan/mod.rs",
         breaks: "a scan returns its records in the order of their keys",
         script: Script::Random {
             seeds: 60,
@@ -703,9 +703,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 72,
-        name: "the catalog's applied LSN is one past the cut",
-        place: "crates/terrapin/src/engine/core.rs",
+        name: "applied-lsn-past-seal",
+        does: "the catalog's applied LSN is one past the cut",
+        file: "crates/terrapin/src/engine/core.rs",
         breaks: "D3: no record is skipped that is not in a tree",
         script: Script::Crash {
             seeds: 100,
@@ -713,9 +713,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 73,
-        name: "what a recovery can read in a segment is taken for durable",
-        place: "crates/wal/src/recovery.rs",
+        name: "readable-segment-counts-as-durable",
+        does: "what a recovery can read in a segment is taken for durable",
+        file: "crates/wal/src/recovery.rs",
         breaks: "D6: what a failed sync has lost is not built upon",
         script: Script::Layer {
             name: "failed-calls",
@@ -723,9 +723,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 74,
-        name: "a block that replaces a cached one is cached as the one behind it",
-        place: "crates/pages/src/store/write.rs",
+        name: "replaced-block-cached-as-next",
+        does: "a block that replaces a cached one is cached as the one behind it",
+        file: "crates/pages/src/store/write.rs",
         breaks: "reads: the cache never shows another block than the one asked for",
         script: Script::Random {
             seeds: 60,
@@ -733,16 +733,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 75,
-        name: "a cut after a close lies behind what the close's sync added",
-        place: "crates/wal/src/log/mod.rs",
+        name: "seal-after-close-behind-sync",
+        does: "a cut after a close lies behind what the close's sync added",
+        file: "crates/wal/src/log/mod.rs",
         breaks: "D3: a log never ends before what a tree holds",
         script: Script::Check("a cut after a close", checks::cut_after_close),
     },
     Mutant {
-        number: 76,
-        name: "a checkpoint during a replay takes applied LSNs back to where the replay is",
-        place: "crates/terrapin/src/checkpoint/outcome.rs",
+        name: "replay-checkpoint-lowers-lsn",
+        does: "a checkpoint during a replay takes applied LSNs back to where the replay is",
+        file: "crates/terrapin/src/checkpoint/outcome.rs",
         breaks: "D3: no record is replayed over what a tree has beyond it",
         script: Script::Check(
             "a kill after a checkpoint during a replay",
@@ -750,16 +750,16 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 77,
-        name: "a checkpoint leaves out of the log what a late write of it was swallowed by",
-        place: "crates/terrapin/src/checkpoint/job.rs",
+        name: "late-write-left-out-of-log",
+        does: "a checkpoint leaves out of the log what a late write of it was swallowed by",
+        file: "crates/terrapin/src/checkpoint/job.rs",
         breaks: "D2, D7: what is durable is a prefix of the commits, and batches are whole",
         script: Script::Check("writes that are late for a clear", checks::late_writes),
     },
     Mutant {
-        number: 78,
-        name: "a stretch is compacted without a look at the room",
-        place: "crates/terrapin/src/disk_space/room.rs",
+        name: "compaction-ignores-room",
+        does: "a stretch is compacted without a look at the room",
+        file: "crates/terrapin/src/disk_space/room.rs",
         breaks: "D10: puts are refused for want of what was acknowledged, and of nothing else",
         script: Script::Check(
             "puts after ranges on a nearly full disk",
@@ -767,16 +767,16 @@ pub const TABLE: &[Mutant] = &[
         ),
     },
     Mutant {
-        number: 79,
-        name: "ranges over an older tree pay for a compaction",
-        place: "crates/terrapin/src/checkpoint/compaction.rs",
+        name: "old-view-pays-for-compaction",
+        does: "ranges over an older tree pay for a compaction",
+        file: "crates/terrapin/src/checkpoint/compaction.rs",
         breaks: "a tree is compacted for ranges that it makes cheaper (decision 0018)",
         script: Script::Check("ranges over an old snapshot", checks::old_views),
     },
     Mutant {
-        number: 80,
-        name: "page ids of every branch begin at 0",
-        place: "crates/pages/src/store/mod.rs",
+        name: "page-ids-begin-at-zero",
+        does: "page ids of every branch begin at 0",
+        file: "crates/pages/src/store/mod.rs",
         breaks: "a page of another copy of the database is damage (decision 0032)",
         script: Script::Layer {
             name: "media",
@@ -784,9 +784,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 81,
-        name: "the log's newest branch is not held against the superblock",
-        place: "crates/wal/src/recovery.rs",
+        name: "newest-log-branch-unchecked",
+        does: "the log's newest branch is not held against the superblock",
+        file: "crates/wal/src/recovery.rs",
         breaks: "a file of another copy of the database is refused (decision 0032)",
         script: Script::Layer {
             name: "media",
@@ -794,9 +794,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 82,
-        name: "segments of the log join whatever their branches are",
-        place: "crates/wal/src/chain.rs",
+        name: "log-branches-unchecked",
+        does: "segments of the log join whatever their branches are",
+        file: "crates/wal/src/chain.rs",
         breaks: "a file of another copy of the database is refused (decision 0032)",
         script: Script::Layer {
             name: "media",
@@ -804,9 +804,9 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 83,
-        name: "a copy of an open database is served unchecked",
-        place: "crates/terrapin/src/open/verify.rs",
+        name: "open-copy-unchecked",
+        does: "a copy of an open database is served unchecked",
+        file: "crates/terrapin/src/open/verify.rs",
         breaks: "a copy is refused, or every record of it reads right (decision 0033)",
         script: Script::Layer {
             name: "media",
@@ -814,23 +814,23 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 84,
-        name: "what messages hide is forgotten when they come into a buffer",
-        place: "crates/betree/src/merge/write.rs",
+        name: "hidden-bytes-forgotten-in-buffer",
+        does: "what messages hide is forgotten when they come into a buffer",
+        file: "crates/betree/src/merge/write.rs",
         breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
         script: Script::Check("space after deletes", checks::space_after_deletes),
     },
     Mutant {
-        number: 85,
-        name: "nodes leave out of their sums what messages hide",
-        place: "crates/betree/src/node.rs",
+        name: "hidden-bytes-left-out-of-node",
+        does: "nodes leave out of their sums what messages hide",
+        file: "crates/betree/src/node.rs",
         breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
         script: Script::Check("space after deletes", checks::space_after_deletes),
     },
     Mutant {
-        number: 86,
-        name: "a merge counts messages for as long as they are, whatever they hide",
-        place: "crates/betree/src/merge/descend.rs",
+        name: "merge-ignores-hidden-bytes",
+        does: "a merge counts messages for as long as they are, whatever they hide",
+        file: "crates/betree/src/merge/descend.rs",
         breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
         script: Script::Layer {
             name: "space",
@@ -838,16 +838,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 340,
-        name: "views of any moment get a run",
-        place: "crates/terrapin/src/checkpoint/held.rs",
+        name: "any-view-gets-run",
+        does: "views of any moment get a run",
+        file: "crates/terrapin/src/checkpoint/held.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Check("a snapshot beside a checkpoint", checks::late_views),
     },
     Mutant {
-        number: 341,
-        name: "of a view's runs the older one counts",
-        place: "crates/terrapin/src/read/mod.rs",
+        name: "older-run-of-view-wins",
+        does: "of a view's runs the older one counts",
+        file: "crates/terrapin/src/read/mod.rs",
         breaks: "of equal keys the newest counts",
         script: Script::Random {
             seeds: 60,
@@ -855,16 +855,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 342,
-        name: "a long chain shows what was written after its moment",
-        place: "crates/terrapin/src/run/chain.rs",
+        name: "chain-shows-later-writes",
+        does: "a long chain shows what was written after its moment",
+        file: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Conformance,
     },
     Mutant {
-        number: 90,
-        name: "the last block that counts of an earlier life is given back",
-        place: "crates/wal/src/segments.rs",
+        name: "last-earlier-block-freed",
+        does: "the last block that counts of an earlier life is given back",
+        file: "crates/wal/src/segments.rs",
         breaks: "D6: a recovery loses nothing that the one before accepted",
         script: Script::Crash {
             seeds: 100,
@@ -872,16 +872,16 @@ pub const TABLE: &[Mutant] = &[
         },
     },
     Mutant {
-        number: 91,
-        name: "the mark of the last sync does not become durable",
-        place: "crates/wal/src/drain.rs",
+        name: "last-mark-not-durable",
+        does: "the mark of the last sync does not become durable",
+        file: "crates/wal/src/drain.rs",
         breaks: "damage to what was synced looks like no torn tail after an idle time (decision 0030)",
         script: Script::Check("a bad block in the log", checks::bad_block_in_log),
     },
     Mutant {
-        number: 92,
-        name: "marks in the ring do not count",
-        place: "crates/wal/src/stream.rs",
+        name: "ring-marks-ignored",
+        does: "marks in the ring do not count",
+        file: "crates/wal/src/stream.rs",
         breaks: "damage to what was synced looks like no torn tail after a kill (decision 0030)",
         script: Script::Check("a bad block in the log", checks::bad_block_in_log),
     },
@@ -893,53 +893,53 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use terrapin_base::mutant::NAMES;
+
     use super::*;
 
-    fn numbers_in(directory: &Path, found: &mut Vec<(u32, String)>) {
+    /// Collects each name that a file below the directory asks for, with the file's path.
+    fn names_in(directory: &Path, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(directory).expect("the sources") {
             let path = entry.expect("the sources").path();
             if path.is_dir() {
-                numbers_in(&path, found);
+                names_in(&path, found);
                 continue;
             }
             let Ok(text) = fs::read_to_string(&path) else {
                 continue;
             };
             for rest in text.split("mutant::active(").skip(1) {
-                let number = rest.split(')').next().and_then(|n| n.parse().ok());
-                found.extend(number.map(|n| (n, path.display().to_string())));
+                let name = rest.split('"').nth(1).expect("a name");
+                found.push((name.to_owned(), path.display().to_string()));
             }
         }
     }
 
     #[test]
-    fn every_mutant_stands_where_the_table_says_and_nowhere_else() {
+    fn table_code_and_list_of_names_have_the_same_mutants() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut found = Vec::new();
         for entry in fs::read_dir(&crates).expect("the crates") {
             let path = entry.expect("the crates").path();
             if !path.ends_with("prove") && path.join("src").is_dir() {
-                numbers_in(&path.join("src"), &mut found);
+                names_in(&path.join("src"), &mut found);
             }
         }
-        let mut numbers = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for mutant in TABLE {
-            assert!(numbers.insert(mutant.number), "{} twice", mutant.number);
-            let places: Vec<_> = found.iter().filter(|(n, _)| *n == mutant.number).collect();
-            assert!(!places.is_empty(), "mutant {} is nowhere", mutant.number);
-            let place = mutant
-                .place
-                .strip_prefix("crates/")
-                .expect("a crate's file");
-            for (_, path) in places {
-                assert!(path.ends_with(place), "mutant {}: {path}", mutant.number);
+            let name = mutant.name;
+            assert!(names.insert(name), "the table has {name} twice");
+            let files: Vec<_> = found.iter().filter(|(found, _)| found == name).collect();
+            assert!(!files.is_empty(), "no file asks for {name}");
+            let file = mutant.file.strip_prefix("crates/").expect("a crate's file");
+            for (_, path) in files {
+                assert!(path.ends_with(file), "{path} asks for {name}");
             }
         }
-        for (number, path) in found {
-            assert!(
-                numbers.contains(&number),
-                "{path}: mutant {number} is not in the table"
-            );
+        assert_eq!(names, NAMES.iter().copied().collect());
+        for (name, path) in found {
+            let known = names.contains(name.as_str());
+            assert!(known, "{path} asks for {name}, which the table lacks");
         }
     }
 }

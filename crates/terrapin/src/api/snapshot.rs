@@ -71,7 +71,7 @@ impl Snapshot {
         core.env.breathe();
         core.health.check_open()?;
         let held = self.handle.view().held()?;
-        let before = match mutant::active(16) {
+        let before = match mutant::active("snapshot-reads-newest") {
             true => Lsn(u64::MAX),
             false => self.handle.view().before,
         };

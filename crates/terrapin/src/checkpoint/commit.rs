@@ -1,141 +1,124 @@
-//! How a checkpoint becomes durable. This file is D2:
+//! The commit protocol (D2): how the pages that a checkpoint wrote become the database.
 //!
-//! write pages → sync → sync the log through what the checkpoint relies on → write one superblock
-//! slot {generation, catalog root, CRC} → sync → write the same into the other slot → sync; only
-//! now free and trim.
+//! [`PROTOCOL`] is the whole of it. The checkpoint job writes the pages, the catalog's included,
+//! before it makes a [`Commit`]. It frees and trims space only after [`Progress::Durable`].
 //!
-//! That is all below its seal, and a clear or drop above it that a write below came too late for
-//! (`job`).
-//!
-//! The pages are written before a [`Commit`] is made; freeing and trimming is what its caller does
-//! once it is [`Progress::Durable`]. A failure before the first slot leaves the last checkpoint in
-//! force, and the pages can be given back. From the first slot on nobody knows what a reopened
-//! database would find, and a failed sync is told once only: both poison the database.
+//! A failure before the first slot leaves the last checkpoint in force, and the job gives the new
+//! pages back. From the first slot on, a reopen may find either checkpoint. A failed sync may have
+//! lost writes that a second sync does not report. Both failures therefore poison the log.
 
-use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
+use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result};
 use terrapin_pages::Superblock;
+use terrapin_wal::Log;
 
+use super::commit_mutants::steps;
 use crate::engine::core::Core;
+
+/// A step of the commit protocol.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    /// Syncs the data file: pages and slots.
+    Sync,
+    /// Asks the log to sync through what the checkpoint relies on.
+    AskForLog,
+    /// Goes on once the log is synced that far.
+    AwaitLog,
+    /// Writes the new superblock {generation, catalog root, CRC} into the slot of this number.
+    WriteSlot(usize),
+}
+
+/// The commit protocol. Each step comes before the next, for the reason beside it.
+pub(super) const PROTOCOL: &[Step] = &[
+    Step::Sync,         // D2: pages are durable before a slot leads to them.
+    Step::AskForLog,    // D3: no durable applied LSN exceeds what the log has synced, so
+    Step::AwaitLog,     //     the log is synced through the seal before a slot is written.
+    Step::WriteSlot(0), // D2: the other slot holds the last checkpoint meanwhile.
+    Step::Sync,         // D2: one whole slot is durable before the other is overwritten.
+    Step::WriteSlot(1), // D2: damage of one slot loses no checkpoint.
+    Step::Sync,         // D5: no durable slot leads to old pages when they are freed.
+];
 
 /// A checkpoint whose pages, catalog included, are written.
 pub(crate) struct Commit {
     superblock: Superblock,
-    /// How much of the log is synced first: applied LSNs in the catalog that are above it were so
-    /// before, and the log was synced through them then.
+    /// The log is synced through this LSN before a slot is written: the seal, or a later clear or
+    /// drop that discarded writes below the seal.
     through: Lsn,
-    next: Stage,
+    steps: &'static [Step],
+    /// The index of the next step.
+    next: usize,
 }
 
-#[derive(Clone, Copy)]
-enum Stage {
-    SyncPages,
-    AskForLog,
-    SyncLog,
-    WriteFirstSlot,
-    SyncFirstSlot,
-    WriteSecondSlot,
-    SyncSecondSlot,
-    Durable,
-}
-
-/// What a step came to.
+/// The result of one step.
 pub(crate) enum Progress {
-    /// There is another step.
+    /// Another step follows at once.
     Again,
-    /// The log is being synced.
+    /// Another step follows when this condition holds: the log is being synced.
     Pending(Condition),
-    /// Both slots hold the new generation.
+    /// Both slots durably hold the new generation.
     Durable,
 }
 
 impl Commit {
-    /// Of a superblock that leads to the new catalog, which must not be durable before so much of
-    /// the log is.
+    /// A commit of the catalog that `superblock` leads to, after a sync of the log through
+    /// `through`.
     pub fn new(superblock: Superblock, through: Lsn) -> Self {
+        let (steps, next) = (steps(), 0);
         Commit {
             superblock,
             through,
-            next: Stage::SyncPages,
+            steps,
+            next,
         }
     }
 
-    /// Whether the first slot may have been written: then the pages must not be given back.
+    /// Whether a slot may hold the new superblock. The caller must not give its pages back then.
     pub fn may_be_durable(&self) -> bool {
-        !matches!(
-            self.next,
-            Stage::SyncPages | Stage::AskForLog | Stage::SyncLog | Stage::WriteFirstSlot
-        )
+        let begun = &self.steps[..self.next];
+        begun.iter().any(|step| matches!(step, Step::WriteSlot(_)))
     }
 
-    /// Does the next step of D2.
+    /// Does the next step of [`PROTOCOL`]. After an error the caller ends the commit.
     pub fn step(&mut self, core: &Core) -> Result<Progress> {
         let log = core.log()?;
-        self.next = match self.next {
-            Stage::SyncPages if mutant::active(11) => Stage::AskForLog,
-            Stage::SyncPages if mutant::active(36) => {
-                core.store.write_superblock(0, &self.superblock)?;
-                core.store.sync()?;
-                Stage::AskForLog
-            }
-            Stage::SyncPages => {
-                core.store.sync().map_err(|e| poison(core, e))?;
-                Stage::AskForLog
-            }
-            Stage::AskForLog if mutant::active(12) => Stage::WriteFirstSlot,
-            Stage::AskForLog => {
-                self.next = Stage::SyncLog;
-                return Ok(Progress::Pending(log.request_sync(self.through)));
-            }
-            Stage::SyncLog => {
-                if let Some(error) = log.failed() {
-                    return Err(error);
-                }
-                if log.synced() >= self.through {
-                    Stage::WriteFirstSlot
-                } else if let Some(error) = log.shortage() {
-                    return Err(error);
-                } else if log.has_ended() || log.synced() >= log.tail() {
-                    return Err(Error::new(
-                        ErrorKind::Closed,
-                        "the log ended before a checkpoint could be committed",
-                    ));
-                } else {
-                    // There was a shortage, and it is over.
-                    Stage::AskForLog
-                }
-            }
-            Stage::WriteFirstSlot => {
-                self.next = Stage::SyncFirstSlot;
-                core.store
-                    .write_superblock(0, &self.superblock)
-                    .map_err(|e| poison(core, e))?;
-                Stage::SyncFirstSlot
-            }
-            Stage::SyncFirstSlot if mutant::active(33) => Stage::WriteSecondSlot,
-            Stage::SyncFirstSlot if mutant::active(37) => Stage::Durable,
-            Stage::SyncFirstSlot => {
-                core.store.sync().map_err(|e| poison(core, e))?;
-                Stage::WriteSecondSlot
-            }
-            Stage::WriteSecondSlot if mutant::active(35) => Stage::Durable,
-            Stage::WriteSecondSlot => {
-                core.store
-                    .write_superblock(1, &self.superblock)
-                    .map_err(|e| poison(core, e))?;
-                Stage::SyncSecondSlot
-            }
-            Stage::SyncSecondSlot if mutant::active(34) => Stage::Durable,
-            Stage::SyncSecondSlot => {
-                core.store.sync().map_err(|e| poison(core, e))?;
-                Stage::Durable
-            }
-            Stage::Durable => return Ok(Progress::Durable),
+        let Some(step) = self.steps.get(self.next).copied() else {
+            return Ok(Progress::Durable);
         };
+        self.next += 1; // Before a slot is written: a failed write may reach the disk too.
+        match step {
+            Step::Sync => core.store.sync().map_err(|e| poison(core, e))?,
+            Step::AskForLog => return Ok(Progress::Pending(log.request_sync(self.through))),
+            Step::AwaitLog if log_is_synced(log, self.through)? => {}
+            Step::AwaitLog => self.next -= 2, // To `AskForLog`.
+            Step::WriteSlot(slot) => {
+                let written = core.store.write_superblock(slot, &self.superblock);
+                written.map_err(|e| poison(core, e))?;
+            }
+        }
         Ok(Progress::Again)
     }
 }
 
-/// Nothing durable is written any more: later writes and checkpoints get this error.
+/// Whether the log is synced that far after a request. `false` when a shortage of space ended the
+/// request and is over: the caller asks again.
+fn log_is_synced(log: &Log, through: Lsn) -> Result<bool> {
+    if let Some(error) = log.failed() {
+        return Err(error);
+    }
+    if log.synced() >= through {
+        return Ok(true);
+    }
+    if let Some(error) = log.shortage() {
+        return Err(error);
+    }
+    if log.has_ended() || log.synced() >= log.tail() {
+        let message = "the log ended before a checkpoint could be committed";
+        return Err(Error::new(ErrorKind::Closed, message));
+    }
+    Ok(false)
+}
+
+/// Makes the log refuse later writes, and so later checkpoints, with this error.
 fn poison(core: &Core, error: Error) -> Error {
     if error.kind() != ErrorKind::Closed
         && let Some(log) = &core.log
@@ -153,8 +136,8 @@ mod tests {
     use terrapin_disk::SimDisk;
     use terrapin_disk::sim::{Fault, FaultError, Op};
 
-    /// The wait for the log ends when its drain finds no room, and the drain may have found some
-    /// before the checkpoint looks: that was taken for the log's end.
+    /// The wait for the log ends when the log finds no space. The log may find space again before
+    /// the commit looks at it; the commit must then ask again, and not report the log's end.
     #[test]
     fn a_shortage_of_log_space_that_is_over_does_not_end_a_checkpoint() {
         let (env, sim) = Env::simulated(1);
@@ -205,7 +188,7 @@ mod tests {
         sim.settle();
         assert!(log.synced() >= commit.through);
         assert!(matches!(commit.step(core), Ok(Progress::Again)));
-        assert!(matches!(commit.next, Stage::WriteFirstSlot));
+        assert!(matches!(commit.steps[commit.next], Step::WriteSlot(0)));
         drop(keyspace);
         database.close().unwrap();
     }

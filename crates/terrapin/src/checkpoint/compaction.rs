@@ -118,7 +118,7 @@ impl Core {
         if runs == 0 {
             return;
         }
-        if self.has_that_tree(keyspace) || mutant::active(79) {
+        if self.has_that_tree(keyspace) || mutant::active("old-view-pays-for-compaction") {
             keyspace
                 .shared
                 .visits

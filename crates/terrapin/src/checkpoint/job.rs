@@ -306,7 +306,7 @@ impl Coordinator {
             // What took the memtable of a late write away was appended and in the state before that
             // write was published.
             let floor = self.core.state.load().floor;
-            if floor > checkpoint.seal && !mutant::active(77) {
+            if floor > checkpoint.seal && !mutant::active("late-write-left-out-of-log") {
                 checkpoint.through = log.tail();
             }
             return self.next_part(checkpoint);

@@ -8,6 +8,7 @@
 //! [`crate::engine::schedule`] is what the rest of the engine sees of it: what is asked for, and how far it is.
 
 pub(crate) mod commit;
+mod commit_mutants;
 pub(crate) mod compaction;
 mod drain;
 pub(crate) mod fold;

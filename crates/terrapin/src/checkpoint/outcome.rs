@@ -144,7 +144,9 @@ impl Checkpoint {
                 quiet: false,
             },
             // Read after everything below the seal was in its memtable (D3).
-            None if keyspace.active.memtable.is_empty() || mutant::active(39) => {
+            None if keyspace.active.memtable.is_empty()
+                || mutant::active("written-keyspace-counts-as-quiet") =>
+            {
                 let applied = self.applied(before);
                 Outcome {
                     version,
@@ -165,7 +167,7 @@ impl Checkpoint {
     /// beyond that stays so: were it replayed again, it would go over later writes that are in
     /// trees only.
     pub fn applied(&self, before: Lsn) -> Lsn {
-        match mutant::active(76) {
+        match mutant::active("replay-checkpoint-lowers-lsn") {
             true => self.seal,
             false => self.seal.max(before),
         }

@@ -114,7 +114,7 @@ impl RunWriter {
             Some(long) => *long = version,
             None => self.run.keys = version,
         }
-        if !mutant::active(48) {
+        if !mutant::active("run-pages-freed-at-once") {
             self.run.pages.push(pages);
         }
     }

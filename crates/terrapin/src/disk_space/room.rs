@@ -102,7 +102,8 @@ impl Core {
         let state = self.state.load();
         let needed = self.room_needed_for(self.lasting(&state, MemtableSize::Ample, 0));
         let stretch = STRETCH_GROUPS * self.settings.merge.group_bytes;
-        self.room() >= needed.saturating_add(STRETCH_ROOM * stretch) || mutant::active(78)
+        self.room() >= needed.saturating_add(STRETCH_ROOM * stretch)
+            || mutant::active("compaction-ignores-room")
     }
 
     /// Whether there is room for all that was, and what is about to be, acknowledged: a few system

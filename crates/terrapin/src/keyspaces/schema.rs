@@ -111,7 +111,7 @@ impl Core {
             Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace")
                 .with("keyspace", name)
         })?;
-        let change = match mutant::active(18) {
+        let change = match mutant::active("drop-not-logged") {
             true => Schema::SetOptions(shared.id, KeyspaceOptions::default()),
             false => Schema::Drop(shared.id),
         };
@@ -365,7 +365,7 @@ impl Core {
     ) -> Option<Arc<State>> {
         let keyspace = current.keyspaces.get(id)?;
         let mut next = (**keyspace).clone();
-        if !mutant::active(49) {
+        if !mutant::active("clear-keeps-active-memtable") {
             next.active = LoggedMemtable::new(lsn, memtable);
         }
         next.sealed = None;

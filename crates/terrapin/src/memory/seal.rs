@@ -115,7 +115,7 @@ impl Core {
         let (last, lsn, publish_to) = match (install.replay, &self.log) {
             (None, Some(log)) => {
                 let (last, mut seal) = log.boundary(store);
-                if mutant::active(72) {
+                if mutant::active("applied-lsn-past-seal") {
                     seal.lsn = Lsn(seal.lsn.0 + 1);
                 }
                 (last, seal.lsn, seal.publish_to)

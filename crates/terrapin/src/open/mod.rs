@@ -410,7 +410,7 @@ impl Files {
         let (store, superblock) = PageStore::open(
             disk,
             store_options(settings, budget),
-            settings.read_only && !mutant::active(52),
+            settings.read_only && !mutant::active("read-only-opens-for-writing"),
         )?;
         check_blocks(&store, settings)?;
         Ok(Files {

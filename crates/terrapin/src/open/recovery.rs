@@ -210,7 +210,8 @@ fn apply(
         let mut first = None;
         for operation in operations {
             let operation = operation?;
-            if mutant::active(14) && *first.get_or_insert(operation.keyspace) != operation.keyspace
+            if mutant::active("replay-first-keyspace-of-batch")
+                && *first.get_or_insert(operation.keyspace) != operation.keyspace
             {
                 break;
             }
@@ -225,7 +226,7 @@ fn apply(
         return Ok(false);
     }
     let change = Schema::decode(record.kind, record.payload)?;
-    if record.lsn < schema_from && !mutant::active(51) {
+    if record.lsn < schema_from && !mutant::active("schema-changes-replayed-twice") {
         return Ok(false);
     }
     check_change(&change, &install.names, install.next_id)?;

@@ -26,7 +26,7 @@ pub(crate) fn memtables(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Memta
     let sealed = sealed
         .filter(|w| w.start < before && !w.memtable.is_empty())
         .map(|w| &*w.memtable);
-    let sealed = sealed.filter(|_| !mutant::active(17));
+    let sealed = sealed.filter(|_| !mutant::active("reads-skip-sealed-memtable"));
     [active, sealed]
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn layers<'a>(
     };
     let newer = layer(active, &spilled.active);
     let older = layer(sealed, &spilled.sealed);
-    match mutant::active(341) {
+    match mutant::active("older-run-of-view-wins") {
         true => [older, newer],
         false => [newer, older],
     }

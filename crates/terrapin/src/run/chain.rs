@@ -123,7 +123,7 @@ pub(crate) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
         let what = reader.varint()?;
         let bytes = usize::try_from(what >> 1).map_err(|_| reader.corrupt("length too large"))?;
         let value = reader.bytes(bytes)?;
-        if Lsn(lsn) < before || mutant::active(47) {
+        if Lsn(lsn) < before || mutant::active("run-shows-later-writes") {
             return Ok(Said::Message(match what & 1 {
                 0 => Message::Put(value),
                 _ => Message::Delete,
@@ -149,7 +149,7 @@ pub(crate) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG
 /// Where the version of a long chain is looked for that counts at a moment: the first record at or
 /// behind this key, if it is below the next chain. None where no version can be below the moment.
 pub(crate) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTES], [u8; 8])> {
-    let newest = match mutant::active(342) {
+    let newest = match mutant::active("chain-shows-later-writes") {
         true => before.0,
         false => before.0.checked_sub(1)?,
     };

@@ -65,7 +65,8 @@ impl Core {
         let value = message.value().unwrap_or_default();
         let bytes = key.len() + value.len();
         let frees = message.is_delete();
-        let early = mutant::active(46).then(|| self.state.load_full());
+        let early =
+            mutant::active("writer-takes-memtable-before-wait").then(|| self.state.load_full());
         let mut patience = Patience::default();
         let admitted = self.admit(shared, bytes as u64, frees, &mut patience)?;
         let head = match message {
@@ -167,7 +168,7 @@ impl Core {
         {
             let state = self.state.load();
             let mut last = None;
-            if mutant::active(45) {
+            if mutant::active("batch-published-before-memtables") {
                 log.publish(&appended);
             }
             if durability == Durability::None && !is_alone {
@@ -427,7 +428,7 @@ impl Core {
             // A delete: merging it is what makes room.
             self.schedule.work().notify();
         }
-        if durability == Durability::Sync && !mutant::active(15) {
+        if durability == Durability::Sync && !mutant::active("sync-write-without-wait") {
             let start = self.env.now_ns();
             self.sync_log(log, appended.end, frees, patience)?;
             self.counters.syncs.add(1);
@@ -461,7 +462,7 @@ pub(crate) fn enter(
     }
     if durability == Durability::None
         && !memtable.unlogged.load(Ordering::Relaxed)
-        && !mutant::active(53)
+        && !mutant::active("flush-forgets-unlogged-memtables")
     {
         memtable.unlogged.store(true, Ordering::Release);
     }

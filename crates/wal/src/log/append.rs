@@ -216,7 +216,9 @@ impl Shared {
     /// one after it tries again.
     pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
         let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
-        if mutant::active(9) || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes {
+        if mutant::active("log-without-marks")
+            || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes
+        {
             return;
         }
         self.pad(tail);

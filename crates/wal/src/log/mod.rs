@@ -371,7 +371,7 @@ impl Log {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's
         // end before that.
-        let lsn = Lsn(match mutant::active(75) {
+        let lsn = Lsn(match mutant::active("seal-after-close-behind-sync") {
             true => tail.lsn,
             false => tail.real_end,
         });
@@ -588,7 +588,7 @@ impl Log {
                 Append::Full(condition) => drop(self.0.env.wait(&condition)?),
             }
         };
-        if !mutant::active(32) {
+        if !mutant::active("close-without-log-sync") {
             self.sync(end)?;
         }
         self.0.closed.store(true, Ordering::Release);
@@ -668,7 +668,7 @@ impl Shared {
     /// synced. The process may live on for long.
     pub(crate) fn wants_last_sync(&self) -> bool {
         let end = self.lock().real_end;
-        let wanted = end > self.synced() && !mutant::active(32);
+        let wanted = end > self.synced() && !mutant::active("close-without-log-sync");
         if wanted {
             self.sync_wanted.fetch_max(end, Ordering::AcqRel);
         }

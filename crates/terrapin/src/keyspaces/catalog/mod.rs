@@ -156,7 +156,7 @@ impl Catalog {
 
     /// Everything below is in durable trees: where the log may be trimmed to (D3).
     pub fn durable_through(&self) -> Lsn {
-        if mutant::active(38) {
+        if mutant::active("log-trimmed-to-catalog-lsn") {
             return self.applied;
         }
         let apart = self.applied_apart.values().copied();
@@ -185,7 +185,7 @@ impl Catalog {
         &self,
         visit: &mut dyn FnMut(PageUse) -> Result<()>,
     ) -> Result<Option<(KeyspaceId, Error)>> {
-        if !mutant::active(42) {
+        if !mutant::active("catalog-pages-free-after-open") {
             self.pages().try_for_each(&mut *visit)?;
         }
         let mut unread = None;
@@ -216,7 +216,7 @@ impl Catalog {
         changes: &mut Changes,
         unread: &mut Vec<Error>,
     ) -> Result<Catalog> {
-        let next_id = match mutant::active(50) {
+        let next_id = match mutant::active("keyspace-number-reused") {
             true => {
                 let all = following.frozen.keyspaces.iter();
                 all.map(|k| k.id.0 + 1).max().unwrap_or(1)
