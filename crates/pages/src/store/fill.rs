@@ -1,4 +1,5 @@
-//! What a read of blocks leaves in the cache, and the memory of blocks that it does not leave there.
+//! What a read of blocks leaves in the cache, and the memory of blocks that it does not leave
+//! there.
 
 use terrapin_disk::{Filler, Piece};
 

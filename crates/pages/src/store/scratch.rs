@@ -54,8 +54,8 @@ impl PageStore {
         buffer
     }
 
-    /// The length of a long buffer for a read of `bytes` bytes. Few different lengths let a
-    /// freed buffer fit the next caller. The rounding never makes a buffer longer than the file: hostile
+    /// The length of a long buffer for a read of `bytes` bytes. Few different lengths let a freed
+    /// buffer fit the next caller. The rounding never makes a buffer longer than the file: hostile
     /// bytes may claim a long read (D8).
     fn scratch_bytes(&self, bytes: usize) -> usize {
         let file_bytes = usize::try_from(self.space.file_bytes()).unwrap_or(usize::MAX);
@@ -64,8 +64,8 @@ impl PageStore {
     }
 }
 
-/// Keeps a short buffer for the thread's next read, and drops a longer one. If the thread is ending,
-/// the short buffer is dropped too.
+/// Keeps a short buffer for the thread's next read, and drops a longer one. If the thread is
+/// ending, the short buffer is dropped too.
 pub(super) fn put_scratch(buffer: AlignedBuf) {
     if buffer.len() <= SCRATCH_KEPT_BYTES_MAX {
         let _ = SCRATCH.try_with(|kept| kept.set(buffer));

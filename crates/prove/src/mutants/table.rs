@@ -705,7 +705,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "applied-lsn-past-seal",
         does: "the catalog's applied LSN is one past the cut",
-        file: "crates/terrapin/src/engine/core.rs",
+        file: "crates/terrapin/src/memory/seal.rs",
         breaks: "D3: no record is skipped that is not in a tree",
         script: Script::Crash {
             seeds: 100,

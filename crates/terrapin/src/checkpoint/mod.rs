@@ -5,7 +5,8 @@
 //! the database at an LSN, waits until every record below it is in its memtable, merges the sealed
 //! memtables ([`merges`], with as many workers as there are background threads; [`input`] is how a
 //! merge sees a memtable), writes the catalog, and commits ([`commit`], which reads like D2).
-//! [`crate::engine::schedule`] is what the rest of the engine sees of it: what is asked for, and how far it is.
+//! [`crate::engine::schedule`] is what the rest of the engine sees of it: what is asked for, and
+//! how far it is.
 
 pub(crate) mod commit;
 mod commit_mutants;

@@ -1,5 +1,5 @@
-//! What ranges paid for compactions, and what is being compacted. Data only: `checkpoint::compaction`
-//! decides.
+//! What ranges paid for compactions, and what is being compacted. Data only:
+//! `checkpoint::compaction` decides.
 
 use terrapin_base::KeyspaceId;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};

@@ -2,11 +2,11 @@
 //! "all memtables" goes over those, and a database with 100,000 keyspaces of which ten are written
 //! pays for ten.
 //!
-//! A keyspace enters with the first write into a memtable ([`Written::note`]), before that
-//! write is in it. It leaves when a checkpoint ends and neither memtable of it was written
-//! ([`Written::forget_unwritten`]). The memtable's own flag ([`LoggedMemtable::noted`]) spares later
-//! writes the look. Both changes happen under one mutex: a write that finds the flag set also finds
-//! its keyspace here.
+//! A keyspace enters with the first write into a memtable ([`Written::note`]), before that write is
+//! in it. It leaves when a checkpoint ends and neither memtable of it was written
+//! ([`Written::forget_unwritten`]). The memtable's own flag ([`LoggedMemtable::noted`]) spares
+//! later writes the look. Both changes happen under one mutex: a write that finds the flag set also
+//! finds its keyspace here.
 //!
 //! Invariant: every keyspace of the current state, and of a state that a checkpoint has frozen,
 //! that has a sealed memtable or a record in its active one is here. So a checkpoint misses none.

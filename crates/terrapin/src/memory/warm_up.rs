@@ -9,8 +9,9 @@
 //! Where ranges are most reads, the job does the same with blocks, if all blocks fit. Ranges need
 //! the blocks.
 //!
-//! - [`crate::planning::workload`] says which reads are the most. A pass counts the misses since that
-//!   was last found different, so reads of the other kind neither delay a pass nor bring it about.
+//! - [`crate::planning::workload`] says which reads are the most. A pass counts the misses since
+//!   that was last found different, so reads of the other kind neither delay a pass nor bring it
+//!   about.
 //! - [`crate::planning::plan`] says whether everything fits.
 //! - While a tree is compacted for ranges, no pass of blocks begins: it would read what is about to
 //!   be replaced, beside a merge that reads the same.

@@ -51,8 +51,8 @@ impl Mark {
 /// ([`crate::engine::state::KeyspaceShared`]).
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Memtable memory. Progress is [`crate::engine::schedule::Schedule::seals`]: a memtable that is
-    /// sealed may be merged soon.
+    /// Memtable memory. Progress is [`crate::engine::schedule::Schedule::seals`]: a memtable that
+    /// is sealed may be merged soon.
     pub memory: Mark,
     /// Room in the log's ring, or in its files. Progress is how far the ring is drained.
     pub log: Mark,

@@ -4,10 +4,10 @@
 //! A checkpoint merges a memtable's newest versions into the tree. Snapshots and ranges that were
 //! taken in the middle of the memtable see older versions, and a memtable is memory, which has to
 //! go. So the versions that any held view of the memtable sees are written as a [`Run`]
-//! (`checkpoint/run_writer.rs`). From then on such a view consists of the tree below the memtable, the run, and its
-//! LSN: a [`Spilled`] keyspace state has the run in the place of the memtable. A view needs at most
-//! two runs a keyspace: of the memtable that was active when it was taken, and of the one that was
-//! sealed. What is written later lies above its LSN, and its tree is pinned.
+//! (`checkpoint/run_writer.rs`). From then on such a view consists of the tree below the memtable,
+//! the run, and its LSN: a [`Spilled`] keyspace state has the run in the place of the memtable. A
+//! view needs at most two runs a keyspace: of the memtable that was active when it was taken, and
+//! of the one that was sealed. What is written later lies above its LSN, and its tree is pinned.
 //!
 //! A run is a tree of one record for each key, which holds the key's versions (`chain.rs`). So a
 //! read of a run costs what a read of a tree of one level does: a filter, and a block where the
