@@ -21,11 +21,13 @@ pub enum Purpose {
     Log,
     /// The map of separated values.
     Locations,
+    /// What each keyspace takes, used or not.
+    Keyspaces,
 }
 
 impl Purpose {
     /// Every purpose, in the order of its number.
-    pub const ALL: [Purpose; 7] = [
+    pub const ALL: [Purpose; 8] = [
         Purpose::Memtable,
         Purpose::Blocks,
         Purpose::Metadata,
@@ -33,6 +35,7 @@ impl Purpose {
         Purpose::Merge,
         Purpose::Log,
         Purpose::Locations,
+        Purpose::Keyspaces,
     ];
 }
 
@@ -104,7 +107,8 @@ impl Budget {
     pub fn room_beside_writes(&self) -> u64 {
         let writes =
             self.used(Purpose::Memtable) + self.used(Purpose::Merge) + self.used(Purpose::Log);
-        self.limit().saturating_sub(writes)
+        self.limit()
+            .saturating_sub(writes + self.used(Purpose::Keyspaces))
     }
 
     /// What is left for data in the caches, as records and as blocks: all that writes and metadata

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, Database, ErrorKind, Keyspace, KeyspaceOptions};
+use terrapin::{CheckpointDistance, Database, ErrorKind, Keyspace, KeyspaceOptions, Options};
 
 #[test]
 fn keyspaces_come_go_and_stay_gone() {
@@ -375,4 +375,25 @@ fn a_clear_that_is_replayed_gives_its_space_back() {
     assert!(left + 150_000 < full, "{left} of {full}");
     database.close().unwrap();
     world.verify();
+}
+
+/// Keyspaces that nobody uses take memory, which the budget knows.
+#[test]
+fn idle_keyspaces_are_charged_to_the_budget() {
+    let world = World::new(77);
+    let database = world.open(&Options::new().memory(64 << 20));
+    let taken = || database.metrics().memory.keyspace_bytes;
+    let before = taken();
+    for number in 0..1000 {
+        database.keyspace(&format!("tenant {number:03}")).unwrap();
+    }
+    let each = (taken() - before) / 1000;
+    assert!((1000..4000).contains(&each), "{each} bytes for a keyspace");
+    for number in 0..1000 {
+        database
+            .drop_keyspace(&format!("tenant {number:03}"))
+            .unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert_eq!(taken(), before);
 }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
-use terrapin_base::{Generation, KeyspaceId, Lsn};
+use terrapin_base::{Budget, Charge, Generation, KeyspaceId, Lsn, Purpose};
 use terrapin_memtable::Memtable;
 use terrapin_pages::Pin;
 use terrapin_recordcache::Collection;
@@ -190,6 +190,10 @@ impl KeyspaceState {
     }
 }
 
+/// Bytes that an open keyspace takes, besides its name: what does not belong to one moment, one
+/// moment of it, an empty memtable, and an entry of each map of keyspaces. As measured.
+const KEYSPACE_BYTES: u64 = 1800;
+
 /// What of a keyspace does not belong to one moment: shared by every state and every handle.
 pub(crate) struct KeyspaceShared {
     /// Its number.
@@ -219,6 +223,8 @@ pub(crate) struct KeyspaceShared {
     pub overwrite_share: OverwriteShare,
     /// What was done to it since the database was opened.
     pub counters: KeyspaceCounters,
+    /// What the keyspace takes, used or not.
+    _memory: Charge,
 }
 
 /// About how many records the ranges of a keyspace were read for lately: a moving average, in
@@ -291,9 +297,11 @@ impl KeyspaceShared {
         id: KeyspaceId,
         name: &str,
         memtable_bytes: u64,
-        sizes: &Arc<TreeSizes>,
+        (sizes, budget): (&Arc<TreeSizes>, &Arc<Budget>),
     ) -> Arc<Self> {
+        let own_bytes = KEYSPACE_BYTES + name.len() as u64;
         Arc::new(KeyspaceShared {
+            _memory: budget.charge(Purpose::Keyspaces, own_bytes),
             id,
             name: name.into(),
             memtable_bytes: AtomicU64::new(memtable_bytes),

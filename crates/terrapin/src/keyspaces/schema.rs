@@ -298,7 +298,7 @@ impl Core {
         }
         // The first write sets its memtable's limit.
         let unit = self.settings.merge.group_bytes;
-        let shared = KeyspaceShared::new(id, name, unit, &self.tree_sizes);
+        let shared = KeyspaceShared::new(id, name, unit, (&self.tree_sizes, &self.budget));
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {

@@ -48,7 +48,7 @@ impl Core {
         let is_growing = |k: &&Arc<KeyspaceState>| k.shared.overwrite_share.is_growing();
         Facts {
             budget_bytes: self.budget.limit(),
-            log_bytes: self.budget.used(Purpose::Log),
+            fixed_bytes: self.budget.used(Purpose::Log) + self.budget.used(Purpose::Keyspaces),
             merge_bytes: self.budget.used(Purpose::Merge),
             metadata_bytes: self.budget.used(Purpose::Metadata),
             full_memtables_bytes: written.iter().map(full_bytes).sum(),

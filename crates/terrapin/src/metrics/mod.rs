@@ -154,6 +154,8 @@ pub struct MemoryUse {
     pub merge_bytes: u64,
     /// The log's ring.
     pub log_bytes: u64,
+    /// What keyspaces take, used or not: about 2 KiB each.
+    pub keyspace_bytes: u64,
 }
 
 impl MemoryUse {
@@ -166,6 +168,7 @@ impl MemoryUse {
             record_bytes: budget.used(Purpose::Records),
             merge_bytes: budget.used(Purpose::Merge),
             log_bytes: budget.used(Purpose::Log),
+            keyspace_bytes: budget.used(Purpose::Keyspaces),
         }
     }
 
@@ -178,6 +181,7 @@ impl MemoryUse {
             + self.record_bytes
             + self.merge_bytes
             + self.log_bytes
+            + self.keyspace_bytes
     }
 }
 

@@ -250,6 +250,7 @@ impl Metrics {
             ("record", memory.record_bytes),
             ("merge", memory.merge_bytes),
             ("log", memory.log_bytes),
+            ("keyspaces", memory.keyspace_bytes),
         ];
         text.samples(name, "", "purpose", values);
     }

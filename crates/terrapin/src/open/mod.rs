@@ -604,7 +604,7 @@ fn start(start: Start<'_>) -> Result<Database> {
         let start = start.unwrap_or(base.catalog.applied);
         names.insert(stored.name.clone(), stored.id);
         let unit = settings.merge.group_bytes;
-        let shared = KeyspaceShared::new(stored.id, &stored.name, unit, &tree_sizes);
+        let shared = KeyspaceShared::new(stored.id, &stored.name, unit, (&tree_sizes, &budget));
         if let Some(tree) = tree {
             // It is for figures only: who needs a node that cannot be read reports it.
             let _ = shared.tree_size.begin(&**tree);

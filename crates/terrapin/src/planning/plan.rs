@@ -49,8 +49,8 @@ pub(crate) const ARENA_PERMILLE: u64 = 1600;
 pub(crate) struct Facts {
     /// The memory budget.
     pub budget_bytes: u64,
-    /// What the log takes of the budget.
-    pub log_bytes: u64,
+    /// What the log and the keyspaces' own data take of the budget.
+    pub fixed_bytes: u64,
     /// What merges take of the budget at the moment.
     pub merge_bytes: u64,
     /// What indexes, filters and nodes take of the budget at the moment.
@@ -91,7 +91,7 @@ impl Facts {
     pub fn at_open(budget_bytes: u64, unit_bytes: u64, distance: CheckpointDistance) -> Self {
         Facts {
             budget_bytes,
-            log_bytes: 0,
+            fixed_bytes: 0,
             merge_bytes: 0,
             metadata_bytes: 0,
             full_memtables_bytes: 0,
@@ -113,11 +113,11 @@ impl Facts {
         !self.mix.is_read && (self.is_growing || is_small)
     }
 
-    /// What log and merges take of the budget, and what stays free.
+    /// What the log, the keyspaces' own data and merges take of the budget, and what stays free.
     fn taken_bytes(&self) -> u64 {
         let merge_bytes = self.merge_bytes.max(self.budget_bytes / MERGE_PART);
         let slack_bytes = self.budget_bytes / SLACK_PART;
-        self.log_bytes
+        self.fixed_bytes
             .saturating_add(merge_bytes)
             .saturating_add(slack_bytes)
     }

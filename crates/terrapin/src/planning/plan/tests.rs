@@ -56,7 +56,7 @@ impl Random {
         let records = self.magnitude(32);
         Facts {
             budget_bytes,
-            log_bytes: self.below(budget_bytes / 4),
+            fixed_bytes: self.below(budget_bytes / 4),
             merge_bytes: self.below(budget_bytes / 4),
             metadata_bytes: self.below(budget_bytes / 4),
             full_memtables_bytes: self.below(budget_bytes),
@@ -86,10 +86,10 @@ impl Random {
             _ => self.next().rotate_left(self.0 as u32 % 64),
         };
         let numbers = [(); 11].map(|()| any());
-        let [budget_bytes, log_bytes, merge_bytes, metadata_bytes, ..] = numbers;
+        let [budget_bytes, fixed_bytes, merge_bytes, metadata_bytes, ..] = numbers;
         Facts {
             budget_bytes,
-            log_bytes,
+            fixed_bytes,
             merge_bytes,
             metadata_bytes,
             full_memtables_bytes: numbers[4],
@@ -123,7 +123,7 @@ fn for_each_seed(check: impl Fn(&mut Random)) {
 /// A database of 1 GiB that users load, read or overwrite.
 fn of_a_gibibyte(mix: Mix) -> Facts {
     Facts {
-        log_bytes: 16 * MIB,
+        fixed_bytes: 16 * MIB,
         writers: 1,
         mix,
         record_cache: Some(RecordCacheBounds {
