@@ -12,11 +12,14 @@
 //! | publishing, cutting, asking for syncs | `log/mod.rs` |
 //! | writing and syncing segments | `drain.rs` |
 //! | names, spares, trimming | `segments.rs` |
+//! | making a log | `create.rs` |
+//! | what the handles and the drain share | `log/shared.rs` |
 //! | what recovery accepts, and a life's beginning | `recovery.rs`, with `chain.rs` (segments to lives), `stream.rs` (bytes to records), `copy.rs` (ring to segments) |
 #![forbid(unsafe_code)]
 
 mod chain;
 mod copy;
+mod create;
 mod drain;
 mod format;
 mod log;

@@ -2,8 +2,15 @@
 
 use terrapin_base::{Error, Result};
 
-use crate::format::{BLOCK_BYTES, RING_BYTES_LIMIT};
-use crate::log::APPEND_RESERVE_BYTES;
+use crate::format::{BLOCK_BYTES, FILLER_BYTES_MAX, MARK_BYTES, RING_BYTES_LIMIT};
+
+/// Bytes of the ring that a sync's filler may take.
+pub(crate) const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
+/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the
+/// mark behind it.
+pub(crate) const APPEND_RESERVE_BYTES: u64 = 2 * SYNC_RESERVE_BYTES;
+const _: () = assert!(FILLER_BYTES_MAX <= SYNC_RESERVE_BYTES);
+const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
 
 /// Smallest ring: a quarter for one record, and what fillers and a record that is half drained may
 /// hold, must leave room for another.

@@ -38,7 +38,7 @@ use crate::copy::Copier;
 use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, KIND_MARK, RECORD_KIND_USER_MIN, RING_NAME,
     RING_NEW_NAME, SegmentHeader, block_down, block_up, branch_link, next_number, segment_name,
-    segment_number, spare_name, spare_number,
+    segment_number, spare_number,
 };
 use crate::log::{Beginning, Log};
 use crate::options::{LogOptions, RING_BYTES_MIN};
@@ -548,7 +548,7 @@ fn is_full(error: &Error) -> bool {
 }
 
 /// A new ring, durably under its name.
-fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
+pub(crate) fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
     disk.remove(RING_NEW_NAME).or_else(is_absent)?;
     let ring = disk.open_ring(
         RING_NEW_NAME,
@@ -651,85 +651,4 @@ fn read_header(
         ));
     }
     Ok((header, bytes))
-}
-
-/// See [`Log::create`].
-pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
-    remove_half_made(env, disk, options)?;
-    // The ring first: a segment without a ring is damage, a ring without a segment a creation that
-    // was killed.
-    let ring = make_ring(disk, options.ring_bytes)?;
-    let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new());
-    let header = SegmentHeader {
-        database_id: options.database_id,
-        number: 1,
-        incarnation: 1,
-        start: BLOCK_BYTES,
-        previous_end: BLOCK_BYTES,
-        whole_below: BLOCK_BYTES,
-        first: BLOCK_BYTES,
-        capacity: segments.capacity(),
-        branch: options.branch,
-        previous_branch: branch_link(options.branch),
-    };
-    let spare = segments.obtain()?;
-    let current = segments.install(&spare, &header)?;
-    let beginning = Beginning {
-        options,
-        incarnation: 1,
-        ring,
-        segments,
-        current,
-    };
-    Ok(Log::start(env, beginning))
-}
-
-/// See [`Log::check_absent`].
-pub(crate) fn check_absent(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
-    half_made(env, disk, options).map(drop)
-}
-
-/// Removes what a killed creation left: a first segment without any record, a ring, spares.
-fn remove_half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
-    if half_made(env, disk, options)? {
-        disk.remove(&segment_name(1))?;
-        disk.sync_directory()?;
-    }
-    for number in disk.list()?.iter().filter_map(|n| spare_number(n)) {
-        disk.remove(&spare_name(number))?;
-    }
-    Ok(())
-}
-
-/// Whether a killed creation left a first segment; a log with more than that is
-/// [`ErrorKind::AlreadyExists`]. Writes nothing.
-fn half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<bool> {
-    let names = disk.list()?;
-    let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
-    if numbers.is_empty() {
-        return Ok(false);
-    }
-    let there = || {
-        Error::new(ErrorKind::AlreadyExists, "there is a log already")
-            .with("directory", disk.describe())
-    };
-    if numbers != [1] {
-        return Err(there());
-    }
-    let header_of = |number| -> Result<SegmentHeader> {
-        let file = disk.open(&segment_name(number), OpenOptions::default())?;
-        let mut block = vec![0; BLOCK_BYTES as usize];
-        file.read_at(&mut block, 0)?;
-        SegmentHeader::decode(&block)
-    };
-    let header = header_of(1).map_err(|_| there())?;
-    let options = LogOptions {
-        database_id: header.database_id,
-        known_branches: [header.branch; 2],
-        ..options
-    };
-    match Recovery::scan(env, disk, options, Lsn(BLOCK_BYTES)) {
-        Ok(found) if found.end == BLOCK_BYTES => Ok(true),
-        _ => Err(there()),
-    }
 }

@@ -6,19 +6,12 @@
 use terrapin_base::sync::{Arc, AtomicU64, Backoff, MutexGuard, Ordering};
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
 
-use super::{Append, Appended, Shared, Tail, closed};
+use super::shared::{Append, Appended, Shared, Tail, closed};
 use crate::format::{
     BLOCK_BYTES, Draft, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
     RECORD_HEADER_BYTES, Room, block_down, encode_mark, filler_bytes,
 };
-
-/// Bytes of the ring that a sync's filler may take.
-const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
-/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the
-/// mark behind it.
-pub(crate) const APPEND_RESERVE_BYTES: u64 = 2 * SYNC_RESERVE_BYTES;
-const _: () = assert!(FILLER_BYTES_MAX <= SYNC_RESERVE_BYTES);
-const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
+use crate::options::{APPEND_RESERVE_BYTES, SYNC_RESERVE_BYTES};
 
 const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
 
