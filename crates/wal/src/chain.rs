@@ -16,14 +16,14 @@ use std::collections::VecDeque;
 use terrapin_base::{Error, Result, mutant};
 
 use crate::format::{
-    BLOCK_BYTES, Seal, SegmentHeader, block_down, block_up, branch_link, segment_name,
+    BLOCK_BYTES, LifeId, SegmentHeader, block_down, block_up, branch_link, segment_name,
 };
-use crate::segments::Kept;
+use crate::segments::KeptSegment;
 use crate::stream::{Life, Piece};
 
 /// A place in the log: an LSN in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LogPosition {
     pub(crate) life: usize,
     pub(crate) position: u64,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Chain {
     pub(crate) previous_end: u64,
     /// What the newest segment's header says.
     pub(crate) previous_branch: u32,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<KeptSegment>,
     /// No record starts between here and the first one: where the life before ended, if its
     /// segments are gone.
     begins: u64,
@@ -49,10 +49,10 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// The latest place at or before `lsn` at which a record is known to start.
-    pub(crate) fn start_for(&self, lsn: u64) -> Option<Place> {
+    pub(crate) fn start_for(&self, lsn: u64) -> Option<LogPosition> {
         let lives = self.lives.iter().enumerate().rev();
         let mut places = lives.flat_map(|(life, l)| {
-            l.pieces.iter().rev().map(move |p| Place {
+            l.pieces.iter().rev().map(move |p| LogPosition {
                 life,
                 position: p.first,
             })
@@ -60,10 +60,12 @@ impl Chain {
         let found = places.find(|place| place.position <= lsn);
         let oldest = self.lives.first().and_then(|life| life.pieces.first());
         // Everything below the end of a life is trimmed with it; the next one begins at a block.
-        let in_gap = oldest.filter(|_| lsn >= self.begins).map(|piece| Place {
-            life: 0,
-            position: piece.first,
-        });
+        let in_gap = oldest
+            .filter(|_| lsn >= self.begins)
+            .map(|piece| LogPosition {
+                life: 0,
+                position: piece.first,
+            });
         found.or(in_gap)
     }
 
@@ -87,7 +89,7 @@ impl Chain {
     }
 
     /// Every segment, those included that hold nothing that counts.
-    pub(crate) fn kept(&self) -> VecDeque<Kept> {
+    pub(crate) fn kept(&self) -> VecDeque<KeptSegment> {
         self.kept.clone()
     }
 }
@@ -118,7 +120,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         };
         let mut end = piece.end();
         let mut counts = true;
-        let seal = Seal {
+        let life_id = LifeId {
             branch: header.branch,
             incarnation: header.incarnation,
         };
@@ -137,7 +139,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         }
         match &next {
             None => lives.push_front(Life {
-                seal,
+                life_id,
                 end: None,
                 pieces: vec![piece],
             }),
@@ -171,7 +173,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                     // What lies behind the end was perhaps given back.
                     piece.capacity = block_up(end) - header.start;
                     lives.push_front(Life {
-                        seal,
+                        life_id,
                         end: Some(end),
                         pieces: vec![piece],
                     });
@@ -179,7 +181,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
             }
         }
         let first = if counts { header.first } else { end };
-        kept.push_front(Kept {
+        kept.push_front(KeptSegment {
             number: header.number,
             start: header.start,
             end,
@@ -249,14 +251,14 @@ mod tests {
         assert_eq!(chain.start_for(4095), None);
         assert_eq!(
             chain.start_for(24100),
-            Some(Place {
+            Some(LogPosition {
                 life: 0,
                 position: 20480
             })
         );
         assert_eq!(
             chain.start_for(u64::MAX),
-            Some(Place {
+            Some(LogPosition {
                 life: 1,
                 position: 40960
             })
@@ -273,7 +275,7 @@ mod tests {
             header(4, 3, 20480, 20480), // the second life was empty
         ])
         .unwrap();
-        let lives: Vec<u32> = chain.lives.iter().map(|l| l.seal.incarnation).collect();
+        let lives: Vec<u32> = chain.lives.iter().map(|l| l.life_id.incarnation).collect();
         assert_eq!(lives, [1, 2, 3]);
         assert_eq!(chain.lives[0].end, Some(20000));
         assert_eq!(chain.lives[1].end, Some(20480));

@@ -16,7 +16,7 @@ use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::{AlignedBuf, File};
 
 use crate::format::{
-    BLOCK_BYTES, Seal, SegmentHeader, block_down, block_up, branch_link, next_number,
+    BLOCK_BYTES, LifeId, SegmentHeader, block_down, block_up, branch_link, next_number,
 };
 use crate::segments::{Segments, Spare};
 use crate::stream::{Life, Piece, Stream};
@@ -45,7 +45,7 @@ impl Target {
 pub(crate) struct Copier<'a> {
     segments: &'a Segments,
     database_id: u64,
-    seal: Seal,
+    life_id: LifeId,
     target: Target,
     /// The segment that `target` is or becomes.
     piece: Piece,
@@ -81,7 +81,7 @@ impl<'a> Copier<'a> {
         Ok(Copier {
             segments,
             database_id,
-            seal: life.seal,
+            life_id: life.life_id,
             target: Target::Found(file),
             piece,
             found,
@@ -103,7 +103,7 @@ impl<'a> Copier<'a> {
         Copier {
             segments,
             database_id,
-            seal: life.seal,
+            life_id: life.life_id,
             target: Target::Fresh(spare),
             piece,
             found: Vec::new(),
@@ -205,14 +205,14 @@ impl<'a> Copier<'a> {
         let header = SegmentHeader {
             database_id: self.database_id,
             number: piece.number,
-            incarnation: self.seal.incarnation,
+            incarnation: self.life_id.incarnation,
             start: piece.start,
             previous_end: piece.start,
             whole_below,
             first: piece.first,
             capacity: piece.capacity,
-            branch: self.seal.branch,
-            previous_branch: branch_link(self.seal.branch),
+            branch: self.life_id.branch,
+            previous_branch: branch_link(self.life_id.branch),
         };
         self.segments.install(spare, &header)?;
         self.added.push(piece);

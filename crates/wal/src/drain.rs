@@ -32,7 +32,7 @@ use crate::format::{
     filler_bytes, next_number,
 };
 use crate::log::Shared;
-use crate::segments::Current;
+use crate::segments::CurrentSegment;
 
 /// Largest write.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
@@ -66,7 +66,7 @@ struct Sync {
 
 /// The bound of whole records at or below `Drain::drained`.
 #[derive(Clone, Copy)]
-struct Bound {
+struct WholeBound {
     /// Every record below lies wholly below `drained`.
     whole_below: u64,
     /// Where the record that reaches across `drained` ends; `drained` if there is none.
@@ -77,10 +77,10 @@ struct Bound {
 pub(crate) struct Drain {
     log: Arc<Shared>,
     reader: RingReader,
-    current: Current,
+    current: CurrentSegment,
     /// Everything below is in segments: a block's start.
     drained: u64,
-    bound: Bound,
+    bound: WholeBound,
     /// Everything below is to be drained: a block's start.
     target: u64,
     sync: Option<Sync>,
@@ -140,14 +140,14 @@ impl Job for Drain {
 }
 
 impl Drain {
-    pub(crate) fn new(log: Arc<Shared>, reader: RingReader, current: Current) -> Self {
+    pub(crate) fn new(log: Arc<Shared>, reader: RingReader, current: CurrentSegment) -> Self {
         let start = current.start;
         Drain {
             log,
             reader,
             current,
             drained: start,
-            bound: Bound {
+            bound: WholeBound {
                 whole_below: start,
                 next: start,
             },
@@ -283,7 +283,7 @@ impl Drain {
 
     /// The last record that starts below `drained` tells the bound. It is whole in the ring, since
     /// nothing of it was freed.
-    fn find_bound(&mut self) -> Bound {
+    fn find_bound(&mut self) -> WholeBound {
         let floor = self.bound.whole_below;
         let mut block = self.drained;
         while block > block_down(floor) {
@@ -296,11 +296,11 @@ impl Drain {
                 };
                 let end = start + header.record_bytes();
                 return match end <= self.drained {
-                    true => Bound {
+                    true => WholeBound {
                         whole_below: self.drained,
                         next: self.drained,
                     },
-                    false => Bound {
+                    false => WholeBound {
                         whole_below: start,
                         next: end,
                     },
@@ -414,14 +414,14 @@ impl Drain {
         let header = SegmentHeader {
             database_id: self.log.options.database_id,
             number: next_number(self.current.number)?,
-            incarnation: self.log.seal.incarnation,
+            incarnation: self.log.life_id.incarnation,
             start: self.drained,
             previous_end: self.drained,
             whole_below: self.bound.whole_below,
             first: self.bound.next,
             capacity: self.log.segments.capacity(),
-            branch: self.log.seal.branch,
-            previous_branch: branch_link(self.log.seal.branch),
+            branch: self.log.life_id.branch,
+            previous_branch: branch_link(self.log.life_id.branch),
         };
         self.current = self.log.segments.install(&spare, &header)?;
         if is_news {

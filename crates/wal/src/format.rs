@@ -49,13 +49,13 @@ const _: () = assert!(RECORD_KIND_USER_MIN > KIND_CLOSE);
 /// Where a record may count: in one life of one log. Bytes of another life, or of another copy of
 /// the database, fail their CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seal {
+pub(crate) struct LifeId {
     /// Random, and so it stands for the database, too.
     pub(crate) branch: u64,
     pub(crate) incarnation: u32,
 }
 
-impl Seal {
+impl LifeId {
     /// The part of a record's CRC that does not depend on its LSN: everything that is dear.
     pub(crate) fn begin(&self, kind: u8, length: u32, payload: &[&[u8]]) -> u32 {
         let mut crc = 0;
@@ -184,7 +184,7 @@ impl Draft<'_> {
     /// Hands out the record as it stands at `lsn`, each piece with where it goes.
     #[inline]
     pub(crate) fn write(&mut self, lsn: u64, mut write: impl FnMut(u64, &[u8])) {
-        let crc = Seal::finish(self.header.crc, lsn);
+        let crc = LifeId::finish(self.header.crc, lsn);
         if let Some(whole) = &mut self.whole {
             whole[..4].copy_from_slice(&crc.to_le_bytes());
             return write(lsn, whole);
@@ -245,10 +245,10 @@ pub(crate) fn encode_mark(synced: u64) -> [u8; 8] {
 }
 
 /// What the mark says that stands at `lsn`, if `bytes` (of a block's start) are one.
-pub(crate) fn decode_mark(seal: &Seal, lsn: u64, bytes: &[u8]) -> Option<u64> {
+pub(crate) fn decode_mark(life_id: &LifeId, lsn: u64, bytes: &[u8]) -> Option<u64> {
     let header = RecordHeader::decode(bytes)?;
     let payload = bytes.get(RECORD_HEADER_BYTES as usize..MARK_BYTES as usize)?;
-    if header.kind != KIND_MARK || header.length != 8 || !seal.holds(&header, payload, lsn) {
+    if header.kind != KIND_MARK || header.length != 8 || !life_id.holds(&header, payload, lsn) {
         return None;
     }
     // A mark cannot know of what comes after it.
@@ -261,7 +261,7 @@ pub(crate) fn decode_mark(seal: &Seal, lsn: u64, bytes: &[u8]) -> Option<u64> {
 /// As [`decode_mark`], for a block of the ring, of which only the remainder of its LSN is known. A
 /// mark stands less than a ring behind what it says was synced: all below that had left the ring.
 pub(crate) fn decode_mark_in_ring(
-    seal: &Seal,
+    life_id: &LifeId,
     ring_bytes: u64,
     offset: u64,
     bytes: &[u8],
@@ -270,7 +270,7 @@ pub(crate) fn decode_mark_in_ring(
     let synced = Reader::new("log mark", said).u64().ok()?;
     // The ring's size is a power of two.
     let behind = offset.wrapping_sub(synced) & (ring_bytes - 1);
-    decode_mark(seal, synced.checked_add(behind)?, bytes)
+    decode_mark(life_id, synced.checked_add(behind)?, bytes)
 }
 
 /// What stands in the first block of a segment. The stream's bytes `[start, start + capacity)`
@@ -485,29 +485,29 @@ fn number_behind(prefix: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const SEAL: Seal = Seal {
+    const LIFE: LifeId = LifeId {
         branch: 0xd1,
         incarnation: 3,
     };
 
     #[test]
     fn a_record_counts_only_where_it_was_written() {
-        let bytes = SEAL.record(16, b"payload", 5000);
+        let bytes = LIFE.record(16, b"payload", 5000);
         let header = RecordHeader::decode(&bytes).unwrap();
         let payload = &bytes[RECORD_HEADER_BYTES as usize..];
         assert_eq!(header.record_bytes(), bytes.len() as u64);
-        assert!(SEAL.holds(&header, payload, 5000));
-        assert!(!SEAL.holds(&header, payload, 5001));
-        assert!(!SEAL.holds(&header, b"paYload", 5000));
+        assert!(LIFE.holds(&header, payload, 5000));
+        assert!(!LIFE.holds(&header, payload, 5001));
+        assert!(!LIFE.holds(&header, b"paYload", 5000));
         assert!(
-            !Seal {
+            !LifeId {
                 incarnation: 4,
-                ..SEAL
+                ..LIFE
             }
             .holds(&header, payload, 5000)
         );
-        assert!(!Seal { branch: 0, ..SEAL }.holds(&header, payload, 5000));
-        assert!(!SEAL.holds(&RecordHeader { kind: 17, ..header }, payload, 5000));
+        assert!(!LifeId { branch: 0, ..LIFE }.holds(&header, payload, 5000));
+        assert!(!LIFE.holds(&RecordHeader { kind: 17, ..header }, payload, 5000));
         assert!(RecordHeader::decode(&[0; 9]).is_none());
         assert!(RecordHeader::decode(&[9; 8]).is_none());
     }
@@ -515,8 +515,8 @@ mod tests {
     #[test]
     fn a_checksum_over_pieces_is_the_one_over_the_whole() {
         assert_eq!(
-            SEAL.begin(16, 6, &[b"ab", b"", b"cdef"]),
-            SEAL.begin(16, 6, &[b"abcdef"])
+            LIFE.begin(16, 6, &[b"ab", b"", b"cdef"]),
+            LIFE.begin(16, 6, &[b"abcdef"])
         );
     }
 
@@ -528,7 +528,7 @@ mod tests {
             let (head, rest) = payload.split_at(length / 3);
             let pieces = [head, &[], rest];
             let mut room = Room::new();
-            let mut draft = SEAL.draft(16, length as u32, &pieces, &mut room);
+            let mut draft = LIFE.draft(16, length as u32, &pieces, &mut room);
             let bytes = draft.record_bytes();
             for lsn in [5000, 70_001] {
                 let mut written = Vec::new();
@@ -537,7 +537,7 @@ mod tests {
                     written.extend_from_slice(piece);
                 });
                 assert_eq!(written.len() as u64, bytes);
-                assert_eq!(written, SEAL.record(16, payload, lsn), "{length}");
+                assert_eq!(written, LIFE.record(16, payload, lsn), "{length}");
             }
         }
     }
@@ -554,12 +554,12 @@ mod tests {
 
     #[test]
     fn marks_are_found_and_cannot_speak_of_the_future() {
-        let mark = SEAL.record(KIND_MARK, &encode_mark(4096), 8192);
+        let mark = LIFE.record(KIND_MARK, &encode_mark(4096), 8192);
         assert_eq!(mark.len() as u64, MARK_BYTES);
-        assert_eq!(decode_mark(&SEAL, 8192, &mark), Some(4096));
-        assert_eq!(decode_mark(&SEAL, 12288, &mark), None);
-        let lie = SEAL.record(KIND_MARK, &encode_mark(8193), 8192);
-        assert_eq!(decode_mark(&SEAL, 8192, &lie), None);
+        assert_eq!(decode_mark(&LIFE, 8192, &mark), Some(4096));
+        assert_eq!(decode_mark(&LIFE, 12288, &mark), None);
+        let lie = LIFE.record(KIND_MARK, &encode_mark(8193), 8192);
+        assert_eq!(decode_mark(&LIFE, 8192, &lie), None);
     }
 
     #[test]
@@ -569,14 +569,14 @@ mod tests {
             for behind in [0, 4096, ring - 4096] {
                 let synced = round * ring + 8192;
                 let lsn = synced + behind;
-                let mark = SEAL.record(KIND_MARK, &encode_mark(synced), lsn);
-                let found = |offset| decode_mark_in_ring(&SEAL, ring, offset, &mark);
+                let mark = LIFE.record(KIND_MARK, &encode_mark(synced), lsn);
+                let found = |offset| decode_mark_in_ring(&LIFE, ring, offset, &mark);
                 assert_eq!(found(lsn % ring), Some(synced));
                 assert_eq!(found((lsn + 4096) % ring), None);
             }
         }
-        assert_eq!(decode_mark_in_ring(&SEAL, ring, 0, &[0xff; 17]), None);
-        assert_eq!(decode_mark_in_ring(&SEAL, ring, 0, &[0; 3]), None);
+        assert_eq!(decode_mark_in_ring(&LIFE, ring, 0, &[0xff; 17]), None);
+        assert_eq!(decode_mark_in_ring(&LIFE, ring, 0, &[0; 3]), None);
     }
 
     fn header() -> SegmentHeader {

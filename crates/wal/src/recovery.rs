@@ -33,7 +33,7 @@ use terrapin_base::sync::Arc;
 use terrapin_base::{Env, Error, ErrorKind, Incarnation, Lsn, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, LogRing, OpenOptions, RingOptions};
 
-use crate::chain::{Chain, Place, find_chain};
+use crate::chain::{Chain, LogPosition, find_chain};
 use crate::copy::Copier;
 use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, KIND_MARK, RECORD_KIND_USER_MIN, RING_NAME,
@@ -55,7 +55,7 @@ pub struct Recovery {
     needed_from: u64,
     chain: Chain,
     /// The first record that was read; what lies before it is not needed and may be damaged.
-    read_from: Place,
+    read_from: LogPosition,
     spares: Vec<u64>,
     ring: Option<RingFile>,
     end: u64,
@@ -68,7 +68,7 @@ pub struct Recovery {
     /// Where the last record ends that is in the last life's segments.
     in_segments: u64,
     /// Where replay begins.
-    replay_from: Place,
+    replay_from: LogPosition,
     replay_records: u64,
 }
 
@@ -130,18 +130,18 @@ impl Recovery {
     }
 
     /// Accepts the prefix, then judges what stands behind it.
-    fn accept(&mut self, start: Place) -> Result<()> {
+    fn accept(&mut self, start: LogPosition) -> Result<()> {
         let mut stream = self.stream(start);
         let mut replay_from = None;
         // Where a close ends that nothing follows, and in which life.
-        let mut closed: Option<Place> = None;
+        let mut closed: Option<LogPosition> = None;
         while let Some(found) = stream.step()? {
             let (life, position) = (stream.life(), stream.position());
             if let Some(synced) = stream.mark(&found) {
                 self.synced = self.synced.max(synced);
             }
             match found.kind {
-                KIND_CLOSE => closed = Some(Place { life, position }),
+                KIND_CLOSE => closed = Some(LogPosition { life, position }),
                 // Behind a close they only say that it was synced.
                 KIND_FILLER | KIND_MARK if closed.is_some_and(|c| c.life == life) => continue,
                 KIND_FILLER => {}
@@ -153,7 +153,7 @@ impl Recovery {
                 self.in_segments = position;
             }
             if found.lsn >= self.needed_from {
-                replay_from.get_or_insert(Place {
+                replay_from.get_or_insert(LogPosition {
                     life,
                     position: found.lsn,
                 });
@@ -166,7 +166,7 @@ impl Recovery {
         let closed = closed.filter(|c| c.life == stream.life());
         self.clean = closed.is_some();
         self.end = closed.map_or(stream.position(), |c| c.position);
-        self.replay_from = replay_from.unwrap_or(Place {
+        self.replay_from = replay_from.unwrap_or(LogPosition {
             life: stream.life(),
             position: self.end,
         });
@@ -206,7 +206,7 @@ impl Recovery {
         Ok(())
     }
 
-    fn stream(&self, place: Place) -> Stream {
+    fn stream(&self, place: LogPosition) -> Stream {
         let lives = self.chain.lives.clone();
         Stream::new(
             &self.disk,
@@ -227,7 +227,7 @@ impl Recovery {
     #[must_use]
     pub fn corrupt_at_end(&self, message: &'static str) -> Error {
         let life = self.chain.lives.len().saturating_sub(1);
-        let place = Place {
+        let place = LogPosition {
             life,
             position: self.end,
         };
@@ -262,13 +262,16 @@ impl Recovery {
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         let life = self.chain.lives.last();
-        Incarnation(life.map_or(0, |life| life.seal.incarnation))
+        Incarnation(life.map_or(0, |life| life.life_id.incarnation))
     }
 
     /// The branch of the life that ends here.
     #[must_use]
     pub fn branch(&self) -> u64 {
-        self.chain.lives.last().map_or(0, |life| life.seal.branch)
+        self.chain
+            .lives
+            .last()
+            .map_or(0, |life| life.life_id.branch)
     }
 
     /// Begins the log's next life (this file's head tells the steps) and replays the last one. May
@@ -279,15 +282,15 @@ impl Recovery {
             return Err(Error::internal("a log without a life"));
         };
         let step = u32::from(!mutant::active("recovery-keeps-incarnation"));
-        if last.seal.incarnation >= Incarnation::MAX.0 {
+        if last.life_id.incarnation >= Incarnation::MAX.0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "the database was opened as often as one can be: export it, and import it into a new one",
             )
-            .with("lives", last.seal.incarnation));
+            .with("lives", last.life_id.incarnation));
         }
-        let incarnation = last.seal.incarnation + step;
-        let last_branch = last.seal.branch;
+        let incarnation = last.life_id.incarnation + step;
+        let last_branch = last.life_id.branch;
         let mut segments = Segments::new(
             self.disk.clone(),
             self.options.segment_bytes,
@@ -456,7 +459,7 @@ impl Recovery {
 
     /// Copies the last life's records from one on to `end`; the segments that this added.
     fn copied(&self, mut copier: Copier<'_>, from: u64, end: u64) -> Result<Vec<Piece>> {
-        let mut stream = self.stream(Place {
+        let mut stream = self.stream(LogPosition {
             life: self.chain.lives.len() - 1,
             position: from,
         });

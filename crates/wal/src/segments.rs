@@ -43,7 +43,7 @@ const WRITE: OpenOptions = OpenOptions {
 
 /// A segment that may still be needed.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptSegment {
     pub(crate) number: u64,
     /// Where the stream's bytes begin in it.
     pub(crate) start: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Kept {
     pub(crate) full: bool,
 }
 
-impl Kept {
+impl KeptSegment {
     /// Bytes of stream that count in it, up to a block's end.
     pub(crate) fn used(&self) -> u64 {
         block_up(self.end).saturating_sub(self.start)
@@ -65,10 +65,10 @@ impl Kept {
 }
 
 /// A spare of an earlier life: its length and its name.
-type Found = (u64, String);
+type FoundSpare = (u64, String);
 
 /// A file that waits.
-struct Waiting {
+struct SpareFile {
     name: String,
     /// Known to have been written to its end.
     written: bool,
@@ -76,7 +76,7 @@ struct Waiting {
 
 /// One of these, allocated and open for writing.
 pub(crate) struct Spare {
-    waiting: Waiting,
+    waiting: SpareFile,
     file: Arc<dyn File>,
 }
 
@@ -87,7 +87,7 @@ impl Spare {
 }
 
 /// The segment that is being written.
-pub(crate) struct Current {
+pub(crate) struct CurrentSegment {
     pub(crate) number: u64,
     pub(crate) start: u64,
     pub(crate) file: Arc<dyn File>,
@@ -96,7 +96,7 @@ pub(crate) struct Current {
     pub(crate) written_to: u64,
 }
 
-impl Current {
+impl CurrentSegment {
     /// Writes blocks of the stream where they belong.
     pub(crate) fn write(&self, bytes: &[u8], lsn: u64) -> Result<()> {
         let written = self.file.write_at(bytes, BLOCK_BYTES + (lsn - self.start));
@@ -132,9 +132,9 @@ pub(crate) struct Segments {
     capacity: u64,
     next_spare: AtomicU64,
     /// Oldest first; the last one is being written.
-    kept: Mutex<VecDeque<Kept>>,
+    kept: Mutex<VecDeque<KeptSegment>>,
     /// Names whose content nobody needs, durably so, of files that are as large as segments.
-    spares: Mutex<Vec<Waiting>>,
+    spares: Mutex<Vec<SpareFile>>,
     /// How many of them are kept when a trim frees more.
     spares_max: AtomicUsize,
     /// One trim at a time.
@@ -143,7 +143,7 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// `capacity` is what new segments hold.
-    pub(crate) fn new(disk: Arc<dyn Disk>, capacity: u64, kept: VecDeque<Kept>) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, capacity: u64, kept: VecDeque<KeptSegment>) -> Self {
         Segments {
             disk,
             capacity,
@@ -184,7 +184,7 @@ impl Segments {
             );
             (spares, small) = self.fit_all(small)?;
         }
-        let waiting = |name| Waiting {
+        let waiting = |name| SpareFile {
             name,
             written: false,
         };
@@ -195,7 +195,7 @@ impl Segments {
     }
 
     /// Fits those files that are needed; these, and the others with their lengths.
-    fn fit_all(&self, found: Vec<Found>) -> Result<(Vec<String>, Vec<Found>)> {
+    fn fit_all(&self, found: Vec<FoundSpare>) -> Result<(Vec<String>, Vec<FoundSpare>)> {
         let (mut spares, mut small) = (Vec::new(), Vec::new());
         for (bytes, name) in found {
             if (bytes >= self.file_bytes() || spares.len() < SPARES_MIN) && self.fit(&name)? {
@@ -285,7 +285,7 @@ impl Segments {
             let _ = self.disk.remove(&name);
             return Err(error);
         }
-        let waiting = Waiting {
+        let waiting = SpareFile {
             name,
             written: false,
         };
@@ -334,7 +334,7 @@ impl Segments {
 
     /// Makes a spare the next segment, or the newest in its place if the number is that one's:
     /// header, sync, name, sync of the directory. An error leaves open what is on the disk.
-    pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Current> {
+    pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<CurrentSegment> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
         if let Err(error) = Self::write_header(spare, &block) {
@@ -354,7 +354,7 @@ impl Segments {
             last.full = last.start + last.capacity == header.previous_end;
             last.end = last.end.min(header.previous_end);
         }
-        kept.push_back(Kept {
+        kept.push_back(KeptSegment {
             number: header.number,
             start: header.start,
             end,
@@ -362,7 +362,7 @@ impl Segments {
             capacity: header.capacity,
             full: false,
         });
-        Ok(Current {
+        Ok(CurrentSegment {
             number: header.number,
             start: header.start,
             file: spare.file.clone(),
@@ -407,7 +407,7 @@ impl Segments {
     }
 
     /// Takes a file's name away durably; only then may it be written again.
-    fn give_up(&self, segment: &Kept) -> Result<(), TrimError> {
+    fn give_up(&self, segment: &KeptSegment) -> Result<(), TrimError> {
         let name = &segment_name(segment.number);
         let fits = segment.capacity == self.capacity;
         let recycled = fits && self.spares.lock().len() < self.spares_max.load(Ordering::Relaxed);
@@ -422,7 +422,7 @@ impl Segments {
             self.disk.sync_directory().map_err(TrimError::Unknown)?;
         }
         if recycled {
-            self.spares.lock().push(Waiting {
+            self.spares.lock().push(SpareFile {
                 name: spare,
                 written: segment.full,
             });
@@ -534,7 +534,7 @@ impl Segments {
 
 /// Takes a file of those that wait: the one that came last of those that were written, or were not;
 /// any other, if there is none like that.
-fn take(spares: &mut Vec<Waiting>, written: bool) -> Option<Waiting> {
+fn take(spares: &mut Vec<SpareFile>, written: bool) -> Option<SpareFile> {
     let wanted = spares.iter().rposition(|spare| spare.written == written);
     match wanted {
         Some(place) => Some(spares.remove(place)),

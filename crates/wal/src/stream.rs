@@ -12,12 +12,12 @@ use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
 use crate::format::{
-    BLOCK_BYTES, KIND_CLOSE, MARK_BYTES, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, RING_NAME,
-    RecordHeader, Seal, block_down, block_up, decode_mark, decode_mark_in_ring, segment_name,
+    BLOCK_BYTES, KIND_CLOSE, LifeId, MARK_BYTES, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN,
+    RING_NAME, RecordHeader, block_down, block_up, decode_mark, decode_mark_in_ring, segment_name,
 };
 
 /// What is read ahead at a time.
-const WINDOW_BYTES: u64 = 1 << 20;
+const READ_AHEAD_BYTES: u64 = 1 << 20;
 
 /// A segment's part of the stream.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     /// Where its records may count.
-    pub(crate) seal: Seal,
+    pub(crate) life_id: LifeId,
     /// Where a recovery found that this life ended; unknown for the last one until it is scanned.
     pub(crate) end: Option<u64>,
     /// Joined without gaps, oldest first, never empty.
@@ -99,12 +99,12 @@ impl RingFile {
 
 /// Bytes read ahead: `[low, low + buffer)`.
 #[derive(Default)]
-struct Window {
+struct ReadAhead {
     buffer: AlignedBuf,
     low: u64,
 }
 
-impl Window {
+impl ReadAhead {
     fn holds(&self, lsn: u64, count: u64) -> bool {
         lsn >= self.low && lsn + count <= self.low + self.buffer.len() as u64
     }
@@ -121,7 +121,7 @@ impl Window {
             return Ok(());
         }
         let low = block_down(lsn);
-        let high = block_up(lsn + count).max(low + WINDOW_BYTES).min(limit);
+        let high = block_up(lsn + count).max(low + READ_AHEAD_BYTES).min(limit);
         // Should the read fail, nothing stale may seem to be there.
         self.buffer.clear();
         self.low = low;
@@ -184,7 +184,7 @@ impl SegmentFiles {
 
 /// A valid record: what it is and where [`Stream::bytes`] finds it until the next step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) lsn: u64,
     pub(crate) kind: u8,
     /// Bytes of the record, its header included.
@@ -192,7 +192,7 @@ pub(crate) struct Found {
     pub(crate) from_ring: bool,
 }
 
-impl Found {
+impl FoundRecord {
     pub(crate) fn end(&self) -> u64 {
         self.lsn + self.bytes
     }
@@ -205,8 +205,8 @@ pub(crate) struct Stream {
     position: u64,
     ring: Option<RingFile>,
     files: SegmentFiles,
-    segment_window: Window,
-    ring_window: Window,
+    segment_read_ahead: ReadAhead,
+    ring_read_ahead: ReadAhead,
 }
 
 impl Stream {
@@ -228,8 +228,8 @@ impl Stream {
                 disk: disk.clone(),
                 open: None,
             },
-            segment_window: Window::default(),
-            ring_window: Window::default(),
+            segment_read_ahead: ReadAhead::default(),
+            ring_read_ahead: ReadAhead::default(),
         }
     }
 
@@ -246,7 +246,7 @@ impl Stream {
     /// Steps over the next record. `None` at the end of the last life where that is known; where it
     /// is not, at the first place where no valid record stands. A bad record before a known end is
     /// corruption.
-    pub(crate) fn step(&mut self) -> Result<Option<Found>> {
+    pub(crate) fn step(&mut self) -> Result<Option<FoundRecord>> {
         loop {
             let Some(life) = self.lives.get(self.life) else {
                 return Ok(None);
@@ -261,7 +261,7 @@ impl Stream {
             self.life += 1;
             // Lives may overlap in LSN where one was cut: what was read ahead of the old one is not
             // the new one's.
-            self.segment_window = Window::default();
+            self.segment_read_ahead = ReadAhead::default();
         }
         let Some(found) = self.find()? else {
             return match self.lives[self.life].end {
@@ -285,30 +285,30 @@ impl Stream {
     }
 
     /// The whole record that the last step found.
-    pub(crate) fn bytes(&self, found: &Found) -> &[u8] {
-        let window = if found.from_ring {
-            &self.ring_window
+    pub(crate) fn bytes(&self, found: &FoundRecord) -> &[u8] {
+        let read_ahead = if found.from_ring {
+            &self.ring_read_ahead
         } else {
-            &self.segment_window
+            &self.segment_read_ahead
         };
-        window.get(found.lsn, found.bytes)
+        read_ahead.get(found.lsn, found.bytes)
     }
 
     /// What the record that the last step found says was synced, if it is a mark.
-    pub(crate) fn mark(&self, found: &Found) -> Option<u64> {
-        let seal = self.lives.get(self.life)?.seal;
-        decode_mark(&seal, found.lsn, self.bytes(found))
+    pub(crate) fn mark(&self, found: &FoundRecord) -> Option<u64> {
+        let life_id = self.lives.get(self.life)?.life_id;
+        decode_mark(&life_id, found.lsn, self.bytes(found))
     }
 
     /// The record at the position: from the segments, else from the ring.
-    fn find(&mut self) -> Result<Option<Found>> {
+    fn find(&mut self) -> Result<Option<FoundRecord>> {
         let lsn = self.position;
         let life = &self.lives[self.life];
-        let seal = life.seal;
+        let life_id = life.life_id;
         let files = &mut self.files;
         let found = find_in(
-            &mut self.segment_window,
-            seal,
+            &mut self.segment_read_ahead,
+            life_id,
             lsn,
             life.limit(),
             life.limit(),
@@ -323,14 +323,14 @@ impl Stream {
         let limit = block_down(lsn) + ring.bytes;
         let longest = lsn + ring.bytes / 4;
         let found = find_in(
-            &mut self.ring_window,
-            seal,
+            &mut self.ring_read_ahead,
+            life_id,
             lsn,
             limit,
             longest.min(limit),
             |at, out| ring.read(at, out),
         )?;
-        Ok(found.map(|found| Found {
+        Ok(found.map(|found| FoundRecord {
             from_ring: true,
             ..found
         }))
@@ -350,14 +350,14 @@ impl Stream {
         let Some(life) = self.lives.last() else {
             return Ok(0);
         };
-        let seal = life.seal;
+        let life_id = life.life_id;
         let mut highest = 0;
         let files = &mut self.files;
         let from = block_up(self.position);
         each_block(
             from..life.limit(),
             |at, out| files.read(life, at, out),
-            |lsn, block| highest = highest.max(decode_mark(&seal, lsn, block).unwrap_or(0)),
+            |lsn, block| highest = highest.max(decode_mark(&life_id, lsn, block).unwrap_or(0)),
         )?;
         if let Some(ring) = &self.ring
             && !mutant::active("ring-marks-ignored")
@@ -366,7 +366,7 @@ impl Stream {
                 0..ring.bytes,
                 |at, out| ring.read(at, out),
                 |offset, block| {
-                    let mark = decode_mark_in_ring(&seal, ring.bytes, offset, block);
+                    let mark = decode_mark_in_ring(&life_id, ring.bytes, offset, block);
                     highest = highest.max(mark.unwrap_or(0));
                 },
             )?;
@@ -402,28 +402,28 @@ impl Stream {
 /// The record at `lsn`, if a whole and valid one stands there: bytes exist below `limit` (a block's
 /// start), the record must end by `end_max`.
 fn find_in(
-    window: &mut Window,
-    seal: Seal,
+    read_ahead: &mut ReadAhead,
+    life_id: LifeId,
     lsn: u64,
     limit: u64,
     end_max: u64,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundRecord>> {
     if lsn + RECORD_HEADER_BYTES > end_max {
         return Ok(None);
     }
-    window.load(lsn, RECORD_HEADER_BYTES, limit, &mut read)?;
-    let Some(header) = RecordHeader::decode(window.get(lsn, RECORD_HEADER_BYTES)) else {
+    read_ahead.load(lsn, RECORD_HEADER_BYTES, limit, &mut read)?;
+    let Some(header) = RecordHeader::decode(read_ahead.get(lsn, RECORD_HEADER_BYTES)) else {
         return Ok(None);
     };
     let bytes = header.record_bytes();
     if lsn + bytes > end_max {
         return Ok(None);
     }
-    window.load(lsn, bytes, limit, &mut read)?;
-    let payload = &window.get(lsn, bytes)[RECORD_HEADER_BYTES as usize..];
-    let valid = seal.holds(&header, payload, lsn);
-    Ok(valid.then_some(Found {
+    read_ahead.load(lsn, bytes, limit, &mut read)?;
+    let payload = &read_ahead.get(lsn, bytes)[RECORD_HEADER_BYTES as usize..];
+    let valid = life_id.holds(&header, payload, lsn);
+    Ok(valid.then_some(FoundRecord {
         lsn,
         kind: header.kind,
         bytes,
@@ -441,7 +441,7 @@ fn each_block(
     let mut buffer = AlignedBuf::new();
     let mut at = range.start;
     while at < range.end {
-        let count = WINDOW_BYTES.min(range.end - at);
+        let count = READ_AHEAD_BYTES.min(range.end - at);
         buffer.resize(count as usize, 0);
         read(at, &mut buffer)?;
         let blocks = buffer.chunks(BLOCK_BYTES as usize);

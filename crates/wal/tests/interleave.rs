@@ -57,7 +57,7 @@ fn look(log: &Log, notes: &Mutex<Notes>) -> (Lsn, Vec<(Lsn, u64)>) {
     (visible, notes.lock().unwrap().installed.clone())
 }
 
-/// Three writers, a cut, a reader. Seen red when `Publisher::mark` passes over records that are not
+/// Three writers, a cut, a reader. Seen red when `Publisher::finish` passes over records that are not
 /// marked, reads a record's end after it gave the slot away, marks before it stores the end, or
 /// lets the bound go back; when `Log::publish` waits neither for a slot nor for the bound; and when
 /// `Log::boundary` installs without the append lock.

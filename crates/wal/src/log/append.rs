@@ -18,15 +18,15 @@ const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
 /// A record that waits for room in the ring. Its bytes count in [`super::Log::ring_fill`] until it
 /// was tried again or given up: writers of short records, who find room all the time, would take
 /// that of a long one bit by bit.
-struct Waiting {
+struct WaitingRecord {
     log: Arc<Shared>,
     bytes: u64,
 }
 
-impl Waiting {
+impl WaitingRecord {
     fn new(log: &Arc<Shared>, bytes: u64) -> Self {
         log.waiting.fetch_add(bytes, Ordering::Relaxed);
-        Waiting {
+        WaitingRecord {
             log: log.clone(),
             bytes,
         }
@@ -39,7 +39,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingRecord {
     fn drop(&mut self) {
         self.log.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -83,7 +83,7 @@ impl Shared {
         self.check_alive()?;
         let length = total as u32 - RECORD_HEADER_BYTES as u32; // `total` is at most 2^28
         let mut room = Room::new();
-        let mut draft = self.seal.draft(kind, length, payload, &mut room);
+        let mut draft = self.life_id.draft(kind, length, payload, &mut room);
 
         let mut tail = self.lock();
         if tail.writer.is_none() {
@@ -160,7 +160,7 @@ impl Shared {
         let mut room = Room::new();
         let pieces = [payload];
         let mut draft = self
-            .seal
+            .life_id
             .draft(kind, payload.len() as u32, &pieces, &mut room);
         self.place(tail, &mut draft);
     }
@@ -186,7 +186,7 @@ impl Shared {
         if let Some(error) = shortage {
             return Err(error);
         }
-        let waiting = Waiting::new(self, total);
+        let waiting = WaitingRecord::new(self, total);
         Ok(Append::Full(Condition::new(&self.progress, move || {
             waiting.finds_room()
                 || waiting.log.is_over()

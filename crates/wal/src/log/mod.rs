@@ -127,7 +127,7 @@ impl Log {
             self.wait_for_others(move |publisher| publisher.has_slot(number));
         }
         let end = appended.end.0;
-        if shared.publisher.mark(number, end) {
+        if shared.publisher.finish(number, end) {
             shared.visible_changed.notify();
         }
         if shared.publisher.visible() < end {
@@ -349,7 +349,7 @@ impl Log {
     /// This life of the log.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.0.seal.incarnation)
+        Incarnation(self.0.life_id.incarnation)
     }
 
     /// Why nothing durable is written any more, if that is so: [`ErrorKind::Poisoned`].

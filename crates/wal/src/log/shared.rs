@@ -7,11 +7,11 @@ use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use terrapin_base::{Condition, Env, Error, ErrorKind, Lsn, Result, Signal, mutant};
 use terrapin_disk::{LogRing, RingReader, RingSpace, RingWriter};
 
-use crate::format::{BLOCK_BYTES, Seal};
+use crate::format::{BLOCK_BYTES, LifeId};
 use crate::metrics::Counters;
 use crate::options::LogOptions;
 use crate::publish::Publisher;
-use crate::segments::{Current, Segments};
+use crate::segments::{CurrentSegment, Segments};
 
 /// A record in the log, which is to be published.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub(super) struct End {
 pub(crate) struct Shared {
     pub(crate) env: Env,
     pub(crate) options: LogOptions,
-    pub(crate) seal: Seal,
+    pub(crate) life_id: LifeId,
     pub(super) simulated: bool,
     pub(super) ring_bytes: u64,
 
@@ -117,7 +117,7 @@ pub(crate) struct Shared {
     pub(crate) segments: Segments,
     pub(crate) counters: Counters,
     /// What the drain job starts with, until it does.
-    pub(super) drain: Mutex<Option<(RingReader, Current)>>,
+    pub(super) drain: Mutex<Option<(RingReader, CurrentSegment)>>,
 }
 
 /// What a new life of the log begins with.
@@ -127,7 +127,7 @@ pub(crate) struct Beginning {
     pub(crate) ring: LogRing,
     pub(crate) segments: Segments,
     /// The segment to write to.
-    pub(crate) current: Current,
+    pub(crate) current: CurrentSegment,
 }
 
 impl Shared {
@@ -159,7 +159,7 @@ impl Shared {
         Shared {
             env: env.clone(),
             options,
-            seal: Seal {
+            life_id: LifeId {
                 branch: options.branch,
                 incarnation,
             },
