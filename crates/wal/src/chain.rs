@@ -21,14 +21,14 @@ use crate::format::{
 use crate::segments::KeptSegment;
 use crate::stream::{Life, Piece};
 
-/// A place in the log: an LSN in one of its lives.
+/// A position in the log: a life, by its index, and an LSN in that life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     pub(crate) life: usize,
     pub(crate) position: u64,
 }
 
-/// The segments in order.
+/// The segments, joined into lives.
 #[derive(Debug)]
 pub(crate) struct Chain {
     /// Oldest first, never empty.

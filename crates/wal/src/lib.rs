@@ -1,20 +1,22 @@
-//! Terrapin's write-ahead log (layer 2): append, group commit, segments, recovery, replay (DESIGN
-//! §4).
+//! Terrapin's write-ahead log: append, group commit, segments, recovery, replay.
 //!
-//! Appends go into a ring of memory that is shared with the kernel, so that they survive the
-//! process without a system call; the drain job moves them on into segments and syncs those. Where
-//! what is told:
+//! Appends write into a ring in memory that the process shares with the kernel. So a record
+//! survives the process without a system call. The drain job moves records from the ring into
+//! segments and syncs the segments.
 //!
 //! | to change | look in |
 //! | --- | --- |
 //! | bytes on the disk | `format.rs`, `docs/FORMAT.md` |
+//! | creating a log | `create.rs` |
 //! | appending | `log/append.rs` |
-//! | publishing, cutting, asking for syncs | `log/mod.rs` |
+//! | publishing, boundaries, requests for syncs | `log/mod.rs`, `publish.rs` |
+//! | state that handles and the drain share | `log/shared.rs` |
 //! | writing and syncing segments | `drain.rs` |
 //! | names, spares, trimming | `segments.rs` |
-//! | making a log | `create.rs` |
-//! | what the handles and the drain share | `log/shared.rs` |
-//! | what recovery accepts, and a life's beginning | `recovery.rs`, with `chain.rs` (segments to lives), `stream.rs` (bytes to records), `copy.rs` (ring to segments) |
+//! | what recovery accepts, and how a life begins | `recovery.rs` |
+//! | joining segments into lives | `chain.rs` |
+//! | reading bytes as records | `stream.rs` |
+//! | copying the ring into segments | `copy.rs` |
 #![forbid(unsafe_code)]
 
 mod chain;

@@ -1,4 +1,4 @@
-//! What the log tells about itself.
+//! The log's counters, and the disk space of its files.
 
 use terrapin_base::sync::AtomicU64;
 use terrapin_base::{ErrorKind, Result};
@@ -6,21 +6,21 @@ use terrapin_disk::{Disk, OpenOptions};
 
 use crate::format::{RING_NAME, RING_NEW_NAME, segment_number, spare_number};
 
-/// What the log's files occupy on the disk, as the file system says.
+/// Disk space of the log's files in bytes, as the file system reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogSpace {
-    /// The ring.
+    /// Bytes of the ring.
     pub ring_bytes: u64,
-    /// Segments, the one being written included.
+    /// Bytes of segments, including the current one.
     pub segment_bytes: u64,
-    /// Files that wait to become segments.
+    /// Bytes of spares: files that wait to become segments.
     pub spare_bytes: u64,
 }
 
 impl LogSpace {
-    /// Of the log in a directory, whether it is open or not. Asks the file system for each of its
-    /// files.
+    /// Measures the log in a directory, open or not. Asks the file system about each log file.
+    /// Errors: the I/O errors of listing, opening and measuring files.
     pub fn of(disk: &dyn Disk) -> Result<LogSpace> {
         let mut space = LogSpace::default();
         for name in disk.list()? {
@@ -44,14 +44,14 @@ impl LogSpace {
         Ok(space)
     }
 
-    /// All of them.
+    /// Sum of the ring, the segments and the spares, in bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ring_bytes + self.segment_bytes + self.spare_bytes
     }
 }
 
-/// Counters of one life of the log, since it was created or recovered.
+/// Counters of one life of the log, which begins with a creation or a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogMetrics {
@@ -72,25 +72,25 @@ pub struct LogMetrics {
     pub ahead_bytes: u64,
     /// Syncs of segments that made records durable.
     pub syncs: u64,
-    /// Nanoseconds spent in them.
+    /// Nanoseconds spent in these syncs.
     pub sync_ns: u64,
-    /// The longest of them.
+    /// Duration of the longest such sync in nanoseconds.
     pub sync_ns_max: u64,
     /// Segments taken into use.
     pub segments: u64,
-    /// Times that no space was found for a segment.
+    /// Failed attempts to obtain a file for the next segment.
     pub shortages: u64,
     /// Bytes in the ring that are not yet on the disk.
     pub ring_used_bytes: u64,
     /// Bytes from the oldest kept record to the tail.
     pub kept_bytes: u64,
-    /// Segments kept, the one being written included.
+    /// Segments that the log keeps, including the current one.
     pub kept_segments: u64,
-    /// Bytes that segments and spares occupy; the ring's come on top.
+    /// Bytes of segments and spares, without the ring.
     pub disk_bytes: u64,
 }
 
-/// Counters that the drain keeps.
+/// Counters that the drain and the appends update.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) drained_bytes: AtomicU64,

@@ -1,50 +1,50 @@
-//! How a log is kept: what its user decides, and within which bounds.
+//! The options of a log, and the bounds that they must respect.
 
 use terrapin_base::{Error, Result};
 
 use crate::format::{BLOCK_BYTES, FILLER_BYTES_MAX, MARK_BYTES, RING_BYTES_LIMIT};
 
-/// Bytes of the ring that a sync's filler may take.
+/// Bytes of the ring that the filler of one sync may take.
 pub(crate) const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
-/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the
-/// mark behind it.
+/// Bytes of the ring that appends leave free, for the current sync's filler and for the mark that
+/// follows it.
 pub(crate) const APPEND_RESERVE_BYTES: u64 = 2 * SYNC_RESERVE_BYTES;
 const _: () = assert!(FILLER_BYTES_MAX <= SYNC_RESERVE_BYTES);
 const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
 
-/// Smallest ring: a quarter for one record, and what fillers and a record that is half drained may
-/// hold, must leave room for another.
+/// Smallest ring in bytes. A half-drained record and the reserve for fillers must leave room for
+/// another record of a quarter of the ring.
 pub(crate) const RING_BYTES_MIN: u64 = 64 << 10;
 const _: () = assert!(RING_BYTES_MIN / 2 + APPEND_RESERVE_BYTES + BLOCK_BYTES <= RING_BYTES_MIN);
 
-/// Smallest segment.
+/// Smallest segment in bytes of log.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 4 * BLOCK_BYTES;
 
-/// How a log is kept.
+/// Options of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// Bytes of the ring in shared memory: a power of two from 64 KiB to 1 GiB. A record is at most
     /// a quarter of it.
     pub ring_bytes: u64,
-    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. A life that begins
-    /// on a disk too full for that goes on in segments as large as the files that it has.
+    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. If
+    /// the disk is too full, a new life uses smaller segments, as large as the existing files.
     pub segment_bytes: u64,
-    /// What a power cut may cost at most, in nanoseconds: how long a record waits for a sync that
-    /// nobody asks for.
+    /// Longest time in nanoseconds that a record waits for a sync if no caller requests one. A
+    /// power cut loses at most the records of this interval.
     pub sync_interval_ns: u64,
-    /// The database that the log belongs to; bytes of another's log never count.
+    /// Identity of the database that owns the log. Recovery refuses another database's segments.
     pub database_id: u64,
-    /// The branch of the life that begins: a random number. Copies of a database that go on
-    /// separately have different ones.
+    /// Branch of the new life: a random number. Copies of a database that continue separately have
+    /// different branches.
     pub branch: u64,
-    /// The newest life that is found has one of these branches; a log of another copy of the
-    /// database has neither.
+    /// Branches that recovery accepts for the newest life. The log of another copy of the database
+    /// has neither branch.
     pub known_branches: [u64; 2],
 }
 
 impl LogOptions {
-    /// Rings of 16 MiB, segments of 64 MiB, a sync every 100 ms; all lives of one branch, for a log
-    /// that is never copied.
+    /// Default options: a ring of 16 MiB, segments of 64 MiB, a sync every 100 ms. All lives have
+    /// one branch, which suits a log that is never copied.
     #[must_use]
     pub fn new(database_id: u64) -> Self {
         LogOptions {

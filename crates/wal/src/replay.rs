@@ -1,26 +1,26 @@
-//! Replay: the records that a checkpoint did not cover, in the order in which they were appended.
+//! Replay: hands out the records that no checkpoint covers, in append order.
 
 use terrapin_base::{Lsn, Result};
 
 use crate::format::{RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN};
 use crate::stream::Stream;
 
-/// A user's record.
+/// A record that a user of the log appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Where it starts: its version number.
+    /// LSN at which the record starts; also its version number.
     pub lsn: Lsn,
-    /// Where it ends.
+    /// LSN at which the record ends.
     pub end: Lsn,
-    /// What its user said that it is.
+    /// The kind that the user gave the record.
     pub kind: u8,
-    /// Its payload in one piece.
+    /// The whole payload.
     pub payload: &'a [u8],
 }
 
-/// Hands out the accepted records one by one. It reads ahead by a megabyte and holds nothing else
-/// in memory. The segments that it has yet to read must not be trimmed; a checkpoint never does
-/// that, since it trims below what was applied (D3).
+/// Hands out the accepted records one by one. Replay reads ahead by 1 MiB at a time. The caller
+/// must not trim unread segments. A checkpoint never trims them, because it trims only below the
+/// applied LSN (D3).
 pub struct Replay {
     pub(crate) stream: Stream,
     pub(crate) needed_from: u64,
@@ -53,13 +53,13 @@ impl Replay {
         }))
     }
 
-    /// Records from here on are handed out.
+    /// LSN from which replay hands out records.
     #[must_use]
     pub fn from(&self) -> Lsn {
         Lsn(self.needed_from)
     }
 
-    /// Where the last of them ends, or what follows it that is no user's.
+    /// LSN at which the accepted log ends, including the log's own records.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.end)

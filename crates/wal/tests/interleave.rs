@@ -17,7 +17,7 @@ use terrapin_wal::{Append, Appended, Log, Recovery};
 /// What the writers of a model did.
 #[derive(Default)]
 struct Notes {
-    /// Under the append lock: LSNs of records, and of cuts.
+    /// Under the append lock: LSNs of records and of boundaries.
     order: Vec<(Lsn, bool)>,
     /// Records that stand for something that can be seen: about to be published.
     installed: Vec<(Lsn, u64)>,
@@ -57,10 +57,10 @@ fn look(log: &Log, notes: &Mutex<Notes>) -> (Lsn, Vec<(Lsn, u64)>) {
     (visible, notes.lock().unwrap().installed.clone())
 }
 
-/// Three writers, a cut, a reader. Seen red when `Publisher::finish` passes over records that are not
-/// marked, reads a record's end after it gave the slot away, marks before it stores the end, or
-/// lets the bound go back; when `Log::publish` waits neither for a slot nor for the bound; and when
-/// `Log::boundary` installs without the append lock.
+/// Three writers, one thread that makes a boundary, one reader. Seen red when `Publisher::finish`
+/// passes over records that are not marked, reads a record's end after it gave the slot away, marks
+/// before it stores the end, or lets the bound go back; when `Log::publish` waits neither for a
+/// slot nor for the bound; and when `Log::boundary` installs without the append lock.
 #[test]
 fn records_are_published_in_order_and_a_cut_parts_them() {
     explore("wal-publication", || {
@@ -115,7 +115,10 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
             before.iter().all(|&(lsn, _)| lsn < cut.0),
             "below the boundary"
         );
-        assert!(after.iter().all(|&(lsn, _)| lsn >= cut.0), "above the cut");
+        assert!(
+            after.iter().all(|&(lsn, _)| lsn >= cut.0),
+            "above the boundary"
+        );
         assert!(after[1..].is_sorted() && before.is_sorted());
         seen.push(cut);
         assert_covered(&seen, &notes.installed);

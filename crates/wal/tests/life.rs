@@ -1,4 +1,4 @@
-//! The log in good days: appending, publishing, cutting, syncing, trimming, closing.
+//! The log without faults: appending, publishing, boundaries, syncing, trimming, closing.
 
 mod common;
 
@@ -126,8 +126,8 @@ fn a_cut_divides_records_and_waits_for_those_below() {
 }
 
 /// A sync's filler may reach across a segment's end, up to which a change of segments syncs first:
-/// a cut there would not outlive a power cut. And where a mark ended in a new segment, that end is
-/// behind what the next change of segments syncs.
+/// a boundary there would not outlive a power cut. And where a mark ended in a new segment, that
+/// end is behind what the next change of segments syncs.
 #[test]
 fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
     let mut cut_when_synced = 0;
@@ -179,7 +179,7 @@ fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
 }
 
 /// A boundary behind the filler that a close's sync adds was beyond the end that the next recovery
-/// finds: a checkpoint of that cut made a database that was refused for good.
+/// finds: a checkpoint at that boundary made a database that was refused for good.
 #[test]
 fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
     for count in 0..40 {

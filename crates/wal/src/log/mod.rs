@@ -1,4 +1,4 @@
-//! The log while it lives: appending (in `append`), publishing, cutting, asking for syncs.
+//! The log's handle: appending (in `append`), publishing, boundaries, requests for syncs.
 //!
 //! An append sums its payload first, then takes the append lock, which is held for the copy into
 //! the ring and nothing else (a boundary holds it for what its caller does at that LSN): no call of
@@ -175,10 +175,10 @@ impl Log {
         Lsn(self.0.publisher.visible())
     }
 
-    /// Runs `install` under the append lock with a boundary: every record that was appended before
-    /// starts below it, every later one there or above. It is where the last record ends that is no
-    /// filler or mark: a sync through those would only add another mark. No boundary is below an
-    /// earlier one. `install` is short (it installs a memtable) and must not call the log.
+    /// Runs `install` with the LSN of a new boundary, under the append lock. Every earlier record
+    /// starts below the boundary, every later record at or above it. The boundary is the end of the
+    /// last record that is no filler or mark: syncing through those would only add another mark.
+    /// Boundaries never decrease. `install` must be short and must not call the log.
     pub fn boundary<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Boundary) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's
@@ -212,7 +212,7 @@ impl Log {
         })
     }
 
-    /// LSN that the next record will have at least.
+    /// Lower bound of the next record's LSN.
     #[must_use]
     pub fn tail(&self) -> Lsn {
         Lsn(self.0.end.lsn.load(Ordering::Acquire))
@@ -374,8 +374,8 @@ impl Log {
         self.0.shortage.lock().clone()
     }
 
-    /// Ends all writing for good because something that must be durable is not known to be. The
-    /// first reason stays.
+    /// Ends all writing in this life: the log cannot know whether required bytes are durable. The
+    /// first error stays; later calls change nothing.
     pub fn poison(&self, error: Error) {
         self.0.poison(error);
     }

@@ -25,16 +25,16 @@ pub struct Appended {
     pub(super) number: Option<u64>,
 }
 
-/// What an append came to.
+/// The outcome of an append.
 pub enum Append {
     /// The record survives the process's death from now on; publish it.
     Done(Appended),
     /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try
-    /// again. While there is the condition, the record's bytes count in [`Log::ring_fill`].
+    /// again. While there is the condition, the record's bytes count in `Log::ring_fill`.
     Full(Condition),
 }
 
-/// A bound between memtables: see [`Log::boundary`].
+/// An LSN that separates the records of two memtables. `Log::boundary` makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boundary {
     /// Every record below was appended before the boundary, every later one starts here or above.
@@ -43,9 +43,9 @@ pub struct Boundary {
     pub publish_to: Lsn,
 }
 
-/// What the append lock protects.
+/// The log's tail, which the append lock protects.
 pub(crate) struct Tail {
-    /// None once the log has let its ring go.
+    /// The ring's writer; none once the ring was released.
     pub(super) writer: Option<RingWriter>,
     /// LSN of the next record.
     pub(crate) lsn: u64,
@@ -259,7 +259,7 @@ impl Shared {
         self.wake_drain();
     }
 
-    /// Whoever waits for the drain, or for a sync, tests again.
+    /// Makes all threads that wait for the drain or for a sync test their conditions again.
     pub(crate) fn tell_all(&self) {
         self.progress.notify();
         self.synced_changed.notify();
