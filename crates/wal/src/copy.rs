@@ -1,15 +1,14 @@
-//! Recovery's first write: what was accepted and is not known to be synced goes into the old life's
-//! segments, as it is.
+//! Recovery's first write: copies accepted records that may not be durable into segments.
 //!
-//! What can be read from a segment need not be on stable storage: a sync that failed is told once,
-//! and the bytes that it was to cover stay readable until the power goes. So whatever a segment
-//! holds above the last mark goes into a file of its own, a segment of the same life that begins at
-//! the mark ([`crate::chain`]), and counts there. A new segment gets its name when its content is
-//! synced, so that a kill in between takes nothing away.
+//! A readable segment need not be on stable storage. The kernel reports a failed sync once, and the
+//! bytes stay readable until a power cut. So recovery copies what a segment holds above the last
+//! mark into a new segment of the same life. The new segment begins at the mark, and its bytes
+//! count from there on ([`crate::chain`]). It gets its name only after its content is synced, so a
+//! kill in between loses nothing.
 //!
-//! Where a segment holds nothing above the last mark, the ring's part is written to it behind the
-//! mark. A block below the mark, which may have been synced, is written again only where it is
-//! damaged and the ring still has its records.
+//! If a segment holds nothing above the last mark, recovery writes the ring's records into the
+//! segment behind the mark. A block below the mark may have been synced. Recovery rewrites such a
+//! block only if the block is damaged and the ring still has its records.
 
 use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, mutant};
@@ -21,14 +20,14 @@ use crate::format::{
 use crate::segments::{Segments, Spare};
 use crate::stream::{Life, Piece, Stream};
 
-/// Most bytes that are collected before they are written.
+/// Most bytes that the copier collects before it writes them.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Where the bytes go.
+/// The file that the copier writes to.
 enum Target {
-    /// A segment that was found.
+    /// A segment that existed before this recovery.
     Found(Arc<dyn File>),
-    /// A file that becomes a segment when it is full or all is copied.
+    /// A spare that becomes a segment when it is full or the copy is complete.
     Fresh(Spare),
 }
 
@@ -53,7 +52,7 @@ pub(crate) struct Copier<'a> {
     found: Vec<Piece>,
     /// Blocks below were synced: they are written only where they are not what they should be.
     synced: u64,
-    /// Those that were added and have their names.
+    /// The segments that this copier added and named.
     added: Vec<Piece>,
     /// LSN of `pending`'s first byte, a block's start.
     at: u64,

@@ -1,8 +1,8 @@
 //! Making a log in an empty directory.
 //!
 //! A creation names the first segment last, so a directory without a segment holds no log. A
-//! creation that was killed leaves a ring, spares, or a first segment without a record; the next
-//! creation replaces them.
+//! killed creation leaves a ring, spares, or a first segment without a record. The next creation
+//! replaces them.
 
 use std::collections::VecDeque;
 
@@ -25,8 +25,8 @@ impl Log {
     pub fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
         let options = options.check()?;
         remove_half_made(env, disk, options)?;
-        // The ring first: a segment without a ring is damage, a ring without a segment a creation that
-        // was killed.
+        // The ring first: a segment without a ring is damage, a ring without a segment a creation
+        // that was killed.
         let ring = make_ring(disk, options.ring_bytes)?;
         let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new());
         let header = SegmentHeader {

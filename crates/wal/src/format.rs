@@ -1,11 +1,12 @@
-//! Every byte of the log: segment headers, record headers and the log's own records. Nothing else
-//! in this crate encodes or decodes. `docs/FORMAT.md` tells the same in tables; `tests/golden.rs`
-//! holds both to it.
+//! The format of the log's bytes: segment headers, record headers and the log's own records.
 //!
-//! The log is one stream of bytes, and an LSN is an offset in it. Records follow each other without
-//! padding or alignment. A record's CRC32C covers what it says and where it may stand: payload,
-//! branch, incarnation, length, kind and LSN, in this order, so that all but the last eight bytes
-//! are summed before the append's lock is taken.
+//! No other file of this crate encodes or decodes bytes. `docs/FORMAT.md` describes the same format
+//! in tables, and `tests/golden.rs` compares the code with fixed bytes.
+//!
+//! The log is one stream of bytes, and an LSN is an offset in the stream. Records follow each other
+//! without padding or alignment. A record's CRC32C covers its payload, branch, incarnation, length,
+//! kind and LSN, in this order. So an append can sum all but the last eight bytes before it takes
+//! the append lock.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;

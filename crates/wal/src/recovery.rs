@@ -1,8 +1,9 @@
 //! Recovery: what of the log counts, and the beginning of its next life.
 //!
-//! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring
-//! under the old incarnation, ending at E, and judge what stands at E: below what the log knows to
-//! be synced it is corruption and refused, above it is the torn tail. Beginning writes:
+//! The order of steps makes recovery idempotent (D6). Scanning writes nothing: accept the prefix
+//! from segments and ring under the old incarnation, ending at E, and judge what stands at E: below
+//! what the log knows to be synced it is corruption and refused, above it is the torn tail.
+//! Beginning writes:
 //!
 //! 0. the directory is synced, so that what the scan saw of it is true; spares become as large as
 //!    segments are now; what does not count of earlier lives, or is not needed any more, goes back
