@@ -1,7 +1,8 @@
 //! The format of the log's bytes: segment headers, record headers and the log's own records.
 //!
 //! No other file of this crate encodes or decodes bytes. `docs/FORMAT.md` describes the same format
-//! in tables, and `tests/golden.rs` compares the code with fixed bytes.
+//! in tables. `tests/golden.rs` checks a whole small log with a decoder of its own, which follows
+//! that page.
 //!
 //! The log is one stream of bytes, and an LSN is an offset in the stream. Records follow each other
 //! without padding or alignment. A record's CRC32C covers its payload, branch, incarnation, length,
