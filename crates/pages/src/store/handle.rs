@@ -128,8 +128,8 @@ impl PageStore {
         self.ask_by(group, handle, hash, |_, _| Ok(()))
     }
 
-    /// Whether a group may hold a key, like [`PageStore::may_contain_by`]. The call passes the asked
-    /// partition to `see` if the group has handles for its filter.
+    /// Whether a group may hold a key, like [`PageStore::may_contain_by`]. The call passes the
+    /// asked partition to `see` if the group has handles for its filter.
     #[inline(always)]
     pub(super) fn ask_by(
         &self,

@@ -1,6 +1,6 @@
 //! Creates and opens the data file. A database exists once one superblock slot is valid. Creation
-//! takes over a file without a valid slot only if an interrupted creation can have left the file.
-//! A mark file exists during a creation, since a power cut may leave any bytes in the data file. The
+//! takes over a file without a valid slot only if an interrupted creation can have left the file. A
+//! mark file exists during a creation, since a power cut may leave any bytes in the data file. The
 //! mark tells such a file from a file of that name that is not Terrapin's.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};

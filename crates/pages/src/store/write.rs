@@ -212,8 +212,8 @@ impl PageStore {
         synced.map_err(|error| self.poisoned(error))
     }
 
-    /// Writes a slot, which is durable after [`PageStore::sync`]. A failure poisons the store, since
-    /// the slot may hold the old or the new superblock.
+    /// Writes a slot, which is durable after [`PageStore::sync`]. A failure poisons the store,
+    /// since the slot may hold the old or the new superblock.
     ///
     /// # Errors
     ///
@@ -240,11 +240,11 @@ impl PageStore {
         Ok(())
     }
 
-    /// Writes both slots anew and syncs them, before the first change to any page. One slot may hold
-    /// an older root, whose pages count as free. The newest slot may not be durable, because its
-    /// writer died before the sync, or the sync failed. The system reports a failed sync only once,
-    /// so another sync without a write proves nothing. A power cut could then bring back the older
-    /// root.
+    /// Writes both slots anew and syncs them, before the first change to any page. One slot may
+    /// hold an older root, whose pages count as free. The newest slot may not be durable, because
+    /// its writer died before the sync, or the sync failed. The system reports a failed sync only
+    /// once, so another sync without a write proves nothing. A power cut could then bring back the
+    /// older root.
     pub fn settle_slots(&self) -> Result<()> {
         // The lock is held over the I/O once in a life: other writers must wait for the slots.
         let mut roots = self.roots.lock();
