@@ -1,9 +1,9 @@
 //! Terrapin's pages (layer 2): page groups and the blocks in them, checksummed pages, the data
-//! file's space, superblocks, and the cache through which everything is read.
+//! file's space, superblocks, and the cache that serves every read.
 //!
-//! A page is written once, under an id that is never used again, and lies untouched until no
-//! durable superblock and no pinned generation reaches it (D1, D5). [`PageStore`] holds to that: it
-//! alone knows which bytes of the data file are free.
+//! The store writes a page once, under an id that it never uses again. It leaves the page unchanged
+//! until no durable superblock and no pinned generation reaches the page (D1, D5). Only
+//! [`PageStore`] knows which bytes of the data file are free.
 #![forbid(unsafe_code)]
 
 pub mod block;

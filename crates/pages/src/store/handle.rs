@@ -1,7 +1,7 @@
-//! Handles: direct ways to cached metadata, kept beside the reference to it. A lookup through a
-//! handle costs no visit to the cache. The memory stays the cache's: a handle keeps nothing alive,
-//! and of every so many uses one goes through the cache, so that what is used counts as used there
-//! and is not evicted.
+//! Handles: direct pointers to cached metadata, kept beside the reference to the page. A lookup
+//! through a handle skips the cache. The cache owns the memory, and a handle keeps no value alive.
+//! One of every `USES` uses goes through the cache, so that the cache counts the uses and keeps
+//! the value.
 
 use std::any::Any;
 
@@ -15,13 +15,13 @@ use super::read::DecodePage;
 use crate::group::{GroupIndex, GroupRef};
 use crate::page::{PageKind, PageRef};
 
-/// Uses of a handle, of which one goes through the cache.
+/// One of this many uses of a handle goes through the cache.
 const USES: u8 = 16;
-/// A filter of more partitions (far more than groups of the largest target have) is asked through
-/// the cache alone, so that a reference that lies cannot make handles for it.
+/// Most partitions of a filter that get handles: far more than a group of the largest target has. A
+/// larger filter is asked through the cache, so a hostile reference cannot allocate many handles.
 const PARTITIONS_MAX: u32 = 256;
 
-/// A direct way to a decoded page, if it is in the cache.
+/// A direct pointer to a decoded page while the cache holds the page.
 #[derive(Debug)]
 pub struct Handle<T>(Mutex<Way<T>>);
 
@@ -42,8 +42,8 @@ impl<T> Default for Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// The value; or how many uses the cache has not counted, if this one is to go through the
-    /// cache.
+    /// The value, or the number of uses that the cache has not counted. On the latter, the caller
+    /// must go through the cache.
     #[inline]
     fn get(&self) -> Result<Arc<T>, u64> {
         let mut way = self.0.lock();
@@ -68,7 +68,7 @@ impl<T> Handle<T> {
         way.left = USES - 1;
     }
 
-    /// The value through the handle, else by `visit`, which is told what to count besides.
+    /// The value through the handle, or from `visit`, which takes the number of uncounted uses.
     #[inline]
     fn get_or(&self, visit: impl FnOnce(u64) -> Result<Arc<T>>) -> Result<Arc<T>> {
         match self.get() {
@@ -82,11 +82,11 @@ impl<T> Handle<T> {
     }
 }
 
-/// Direct ways to a group's index and filter partitions; belongs to one [`GroupRef`].
+/// Direct pointers to the index and filter partitions of one [`GroupRef`].
 #[derive(Debug, Default)]
 pub struct GroupHandle {
     index: Handle<GroupIndex>,
-    /// One a partition; made when the filter is first asked.
+    /// One handle for each partition, made when the filter is first asked.
     filter: OnceLock<Box<[Handle<FilterPage>]>>,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn partitions_with_handles(group: &GroupRef) -> Option<u32> {
 }
 
 impl GroupHandle {
-    /// Bytes of memory that a group's handle comes to take, itself included.
+    /// Most bytes of memory that a group's handle takes, the handle itself included.
     #[must_use]
     pub fn memory_bytes(group: &GroupRef) -> usize {
         let partitions = partitions_with_handles(group).unwrap_or(0) as usize;
@@ -109,7 +109,7 @@ impl GroupHandle {
 }
 
 impl PageStore {
-    /// As [`PageStore::index`], by a handle.
+    /// The index of a group, like [`PageStore::index`], through a handle.
     #[inline]
     pub fn index_by(&self, group: &GroupRef, handle: &GroupHandle) -> Result<Arc<GroupIndex>> {
         handle
@@ -117,7 +117,7 @@ impl PageStore {
             .get_or(|uncounted| self.index_counting(group, uncounted))
     }
 
-    /// As [`PageStore::may_contain`], by a handle.
+    /// Whether a group may hold a key, like [`PageStore::may_contain`], through a handle.
     #[inline]
     pub fn may_contain_by(
         &self,
@@ -128,8 +128,8 @@ impl PageStore {
         self.ask_by(group, handle, hash, |_, _| Ok(()))
     }
 
-    /// As [`PageStore::may_contain_by`]; `see` is shown the partition that is asked, unless there
-    /// are no handles for it.
+    /// Whether a group may hold a key, like [`PageStore::may_contain_by`]. The call passes the
+    /// asked partition to `see` if the group has handles for its filter.
     #[inline(always)]
     pub(super) fn ask_by(
         &self,
@@ -147,7 +147,7 @@ impl PageStore {
         self.ask(&page, group, number, hash)
     }
 
-    /// A partition's page, by the handle of its group, of which it is one of so many.
+    /// The page of filter partition `number` of `partitions`, through the handle of its group.
     #[inline]
     fn filter_page_by(
         &self,
@@ -166,7 +166,7 @@ impl PageStore {
         }
     }
 
-    /// As [`PageStore::object`], by a handle.
+    /// The decoded page, like [`PageStore::object`], through a handle.
     #[inline]
     pub fn object_by<T: Any + Send + Sync>(
         &self,

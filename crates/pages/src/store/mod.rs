@@ -1,10 +1,9 @@
 //! The page store: one data file, its superblocks, its space, and the cache in front of it.
 //!
-//! Who may do what, when: pages are written by checkpoints only; they become durable with
-//! [`PageStore::sync`] and reachable with [`PageStore::write_superblock`]; what a checkpoint
-//! replaced is given up by [`PageStore::commit`], after both slots hold its generation (D2, D5).
-//! The order of these calls is the engine's; that no write lands on a page that somebody may read
-//! is this crate's.
+//! [`PageStore::sync`] makes written pages durable, and [`PageStore::write_superblock`] makes them
+//! reachable. [`PageStore::commit`] gives up the pages that a checkpoint replaced, after both slots
+//! hold its generation (D2, D5). The engine orders these calls. This crate ensures that no write
+//! lands on a page that a reader may still read.
 
 mod fill;
 mod filter_page;
@@ -36,7 +35,7 @@ pub use reading::Reading;
 /// Name of the data file.
 pub const DATA_FILE: &str = "data";
 
-/// Name of the mark that is there while the data file is made.
+/// Name of the mark file that exists while the data file is created.
 pub const UNFINISHED_FILE: &str = "data-unfinished";
 /// Slabs that one call of [`PageStore::shrink`] evicts at most.
 const SHRINK_SLABS: usize = 64;
@@ -44,64 +43,64 @@ const SHRINK_SLABS: usize = 64;
 /// How a page store is opened.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// What cached pages are charged to, and what limits them.
+    /// The budget that cached pages are charged to and limited by.
     pub budget: Arc<Budget>,
     /// Bytes of the file that stay allocated and free for [`crate::SpaceClass::Reserve`] (D10).
     pub reserve_bytes: u64,
-    /// Whether what is not cached here is read by way of the system's page cache. What merges read
-    /// goes past it.
+    /// Whether reads that miss this store's cache use the system's page cache. Reads of merges
+    /// always bypass the system's page cache.
     pub system_cache: bool,
 }
 
-/// A data file with everything that reads and writes it. Reads may come from any thread; see the
-/// module's head for writes.
+/// A data file with everything that reads and writes it. Any thread may read. The engine orders the
+/// writes of a checkpoint: pages, sync, superblock, commit.
 pub struct PageStore {
     file: Arc<dyn File>,
     space: Arc<Space>,
     cache: Cache,
     counters: Counters,
     unit: u32,
-    /// What direct writes must be multiples of: at least the unit.
+    /// Alignment of direct writes in bytes: at least the unit.
     write_alignment: u32,
     read_only: bool,
-    /// The slot that did not count when the file was opened, and why.
+    /// The slot that was not valid when the file was opened, and the reason.
     damaged: Option<(usize, Error)>,
     /// This life, once it began: incarnation + 1; 0 before.
     life: AtomicU32,
-    /// Where the counters of this life's page ids begin.
+    /// The first counter of this life's page ids.
     first_page: AtomicU64,
-    /// Pages named in this life.
+    /// Page ids given out in this life.
     next_page: AtomicU64,
-    /// Which file it is.
+    /// The identity of the open file.
     home: FileIdentity,
-    /// Whether free space is known.
+    /// Whether a rebuild has found the free space.
     rebuilt: terrapin_base::sync::AtomicBool,
     /// Set by the first failed sync or superblock write; nothing durable is written afterwards.
     poison: OnceLock<Error>,
     roots: Mutex<Roots>,
     outlines: outlines::Outlines,
-    /// Bytes that streams hold.
+    /// Bytes of memory that all streams together hold.
     streams: Arc<AtomicUsize>,
 }
 
 /// What the superblock slots hold.
 struct Roots {
     newest: Superblock,
-    /// The slots are as they were found, and the one that does not count is this.
+    /// The slot that does not hold `newest`, while both slots are as the open found them.
     unsettled: Option<usize>,
 }
 
 impl PageStore {
-    /// Bytes that lengths and offsets of pages and their parts are multiples of; blocks lie as they
-    /// come.
+    /// Bytes that lengths and offsets of pages and their parts are multiples of. Blocks are not
+    /// aligned.
     #[must_use]
     pub fn unit(&self) -> u32 {
         self.unit
     }
 
-    /// The superblock slot that held no superblock when the file was opened. The other one serves,
-    /// and settling mends it; a power cut in the middle of its write leaves the same where the
-    /// device does not write sectors whole.
+    /// The superblock slot that held no valid superblock when the file was opened. The store uses
+    /// the other slot, and [`PageStore::settle_slots`] rewrites this one. A power cut during a slot
+    /// write can cause this on a device that does not write sectors whole.
     #[must_use]
     pub fn damaged_slot(&self) -> Option<(usize, &Error)> {
         self.damaged.as_ref().map(|(slot, error)| (*slot, error))
@@ -113,17 +112,17 @@ impl PageStore {
         self.roots.lock().newest
     }
 
-    /// Whether the newest superblock was written to another file, or by a file system that told
-    /// this one otherwise: what is open is a copy.
+    /// Whether the open file is a copy. It is one if the newest superblock names another file
+    /// identity than the file system gives for this file.
     #[must_use]
     pub fn is_copy(&self) -> bool {
         !self.superblock().home.is_of(&self.home)
     }
 
-    /// Names pages of this life; call before the first write, with an incarnation that no page in
-    /// the file has, and once the superblock says this life's branch. Counters of page ids begin
-    /// where the branch says: copies that go on separately give different ids to their pages,
-    /// though their lives have equal numbers.
+    /// Sets the incarnation for the ids of new pages. Call this before the first write, once the
+    /// superblock holds this life's branch. No page in the file may have this incarnation. The
+    /// branch chooses the first counter of page ids. Two copies of a database can use equal
+    /// incarnations, and the branch then gives their pages different ids.
     pub fn begin_life(&self, incarnation: Incarnation) {
         let first = match terrapin_base::mutant::active("page-ids-begin-at-zero") {
             true => 0,
@@ -145,8 +144,7 @@ impl PageStore {
         self.forget_gone();
     }
 
-    /// Gives back the pages of a merge that failed or is not wanted: its added pages are free at
-    /// once.
+    /// Frees the added pages of a merge that failed or was dropped, at once.
     pub fn abandon(&self, changes: Changes) {
         self.abandon_pages(&changes.added);
     }
@@ -156,8 +154,8 @@ impl PageStore {
         self.forget_gone();
     }
 
-    /// Has the cache forget the pages whose space was freed, and tells who purges it: what was told
-    /// when they were freed may have been looked into before the cache knew of them.
+    /// Makes the cache forget the pages whose space was freed, then notifies the purge job. The job
+    /// may have handled the notice of the freeing before the cache knew these pages.
     fn forget_gone(&self) {
         let gone = self.space.take_gone();
         if !gone.is_empty() {
@@ -173,9 +171,9 @@ impl PageStore {
         self.space.pin(generation)
     }
 
-    /// Ties pages of a side root, which no superblock will reach, to a guard: they are freed when
-    /// it is dropped. What the side root shares with its base is kept by the base's pin; `retained`
-    /// and `released` mean nothing here.
+    /// Ties the added pages of a side root to a guard, which frees them when it is dropped. No
+    /// superblock will reach these pages. The base's pin keeps the pages that the side root shares
+    /// with its base. This call ignores `retained` and `released`.
     #[must_use]
     pub fn private(self: &Arc<Self>, changes: Changes) -> PrivatePages {
         PrivatePages {
@@ -343,14 +341,14 @@ impl PageStore {
         self.space.retired_bytes()
     }
 
-    /// Free bytes in the file, allocated or holes, the reserve included.
+    /// Free bytes in the file: allocated space, holes and the reserve.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.space.free_bytes()
     }
 
-    /// Bytes that the reserve holds now: less than [`StoreOptions::reserve_bytes`] when space is
-    /// short.
+    /// Bytes that the reserve holds now. They are fewer than [`StoreOptions::reserve_bytes`] when
+    /// space is short.
     #[must_use]
     pub fn reserve_held_bytes(&self) -> u64 {
         self.space.reserve_held_bytes()
@@ -363,7 +361,7 @@ impl PageStore {
         self.space.is_short()
     }
 
-    /// The file's length.
+    /// The file's length in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.space.file_bytes()
@@ -380,7 +378,7 @@ impl PageStore {
         self.counters.reclaimed_bytes()
     }
 
-    /// What was done since the store was opened.
+    /// Counts of the store's work since it was opened.
     #[must_use]
     pub fn metrics(&self) -> StoreMetrics {
         let mut metrics = StoreMetrics::default();
@@ -399,7 +397,7 @@ impl PageStore {
         error.with("page", page).with("file", self.file.describe())
     }
 
-    /// An error unless durable things may be written.
+    /// Returns an error if the store is read-only or poisoned.
     fn check_writable(&self) -> Result<()> {
         if self.read_only {
             return Err(Error::new(
@@ -426,7 +424,7 @@ impl std::fmt::Debug for PageStore {
     }
 }
 
-/// Pages of a side root; dropped, they are free.
+/// Pages of a side root. Dropping this guard frees them.
 pub struct PrivatePages {
     store: Arc<PageStore>,
     added: Vec<PageUse>,

@@ -1,7 +1,7 @@
-//! How a data file comes to be and is opened. A database exists from the moment one superblock slot
-//! is valid; a file without one that holds nothing but what an interrupted creation leaves may be
-//! taken over. While a creation is under way a mark says so, since a power cut may leave anything,
-//! and somebody's own file of that name is not to be lost.
+//! Creates and opens the data file. A database exists once one superblock slot is valid. Creation
+//! takes over a file without a valid slot only if an interrupted creation can have left the file. A
+//! mark file exists during a creation, since a power cut may leave any bytes in the data file. The
+//! mark tells such a file from a file of that name that is not Terrapin's.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, Incarnation, Result};
@@ -14,18 +14,18 @@ use crate::metrics::{Counters, ReadFor, WriteOf};
 use crate::space::Space;
 use crate::superblock::{self, FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Slot, Superblock};
 
-/// Smallest unit: the smallest logical block that devices have.
+/// Smallest unit in bytes: the smallest logical block of any device.
 const UNIT_BYTES_MIN: u32 = 512;
 
 /// Whether a directory holds a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// No: [`PageStore::create`] makes one.
+    /// The directory has no data file. [`PageStore::create`] makes one.
     Absent,
-    /// One whose creation was interrupted before it held anything: [`PageStore::create`] takes it
-    /// over.
+    /// The creation of the file was interrupted before the file held data. [`PageStore::create`]
+    /// takes the file over.
     Unfinished,
-    /// Something: [`PageStore::open`] tells what.
+    /// The file holds data. [`PageStore::open`] checks whether it is a database.
     Present,
 }
 
@@ -49,10 +49,9 @@ impl PageStore {
         })
     }
 
-    /// Creates the data file: a mark that it is not finished, then both superblock slots
-    /// (generations 0 and 1, no catalog) written and synced, then the directory, and the mark goes.
-    /// The store that it returns has no pages and may be written once [`PageStore::begin_life`] was
-    /// called.
+    /// Creates the data file. The call first makes the mark file durable. It then writes and syncs
+    /// both superblock slots (generations 0 and 1, no catalog), syncs the directory, and removes
+    /// the mark. The returned store has no pages. It takes writes after [`PageStore::begin_life`].
     ///
     /// # Errors
     ///
@@ -90,7 +89,7 @@ impl PageStore {
             }
             Err(error) => {
                 if error.kind() != ErrorKind::Locked {
-                    // There is no such file: the next one of that name need not be ours.
+                    // No data file exists, and a later file of that name may not be Terrapin's.
                     forget_unfinished(&**disk);
                 }
                 return Err(error);
@@ -131,16 +130,16 @@ impl PageStore {
         Ok(store)
     }
 
-    /// Opens the data file and returns the newest valid superblock. One damaged slot does no harm.
-    /// Nothing is written before the first page is; [`PageStore::rebuild`] and
-    /// [`PageStore::begin_life`] come before that.
+    /// Opens the data file and returns the newest valid superblock. One damaged slot is harmless.
+    /// The call does not write to the data file. Call [`PageStore::rebuild`] and
+    /// [`PageStore::begin_life`] before the first write.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`],
     /// [`ErrorKind::NewerFormat`] or [`ErrorKind::Unsupported`] (an older format; both name both
     /// versions) or [`ErrorKind::Corrupt`] (both slots damaged) as the file is;
-    /// [`ErrorKind::Locked`] when somebody else writes it.
+    /// [`ErrorKind::Locked`] when the file is already open for writing.
     pub fn open(
         disk: &Arc<dyn Disk>,
         options: StoreOptions,
@@ -153,7 +152,7 @@ impl PageStore {
                 write: !read_only,
                 direct: true,
                 cached: options.system_cache,
-                // A data file that changes under a reader is no tree.
+                // A reader cannot read trees that a writer changes.
                 shared: read_only,
             },
         )?;
@@ -249,7 +248,7 @@ impl PageStore {
     }
 }
 
-/// The bytes of a slot, as far as the file has them.
+/// The bytes of a slot. They are fewer than [`SLOT_BYTES`] if the file ends within the slot.
 fn slot_bytes(file: &dyn File, slot: usize, file_bytes: u64) -> Result<AlignedBuf> {
     let offset = slot as u64 * SLOT_BYTES;
     let there = file_bytes.saturating_sub(offset).min(SLOT_BYTES) as usize;
@@ -264,7 +263,7 @@ fn read_slot(file: &dyn File, slot: usize, file_bytes: u64) -> Result<Slot> {
     slot_bytes(file, slot, file_bytes).map(|bytes| superblock::format::decode(&bytes))
 }
 
-/// Says durably that a creation is under way, before there is a data file.
+/// Makes the mark of a creation durable, before the data file exists.
 fn mark_unfinished(disk: &dyn Disk) -> Result<()> {
     let mark = disk.open(
         UNFINISHED_FILE,
@@ -276,15 +275,15 @@ fn mark_unfinished(disk: &dyn Disk) -> Result<()> {
     );
     match mark {
         Ok(_) => disk.sync_directory(),
-        // Of one that was interrupted, or that goes on beside this one.
+        // The mark is from an interrupted creation, or from one that still runs.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => disk.sync_directory(),
         Err(error) if error.kind() == ErrorKind::Locked => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// A creation is over. Should the mark stay, it does no harm: the next open for writing takes it
-/// away.
+/// Removes the mark after a creation. If the removal fails, the next open for writing removes the
+/// mark.
 fn forget_unfinished(disk: &dyn Disk) {
     if let Err(error) = disk.remove(UNFINISHED_FILE)
         && error.kind() != ErrorKind::NotFound
@@ -293,9 +292,9 @@ fn forget_unfinished(disk: &dyn Disk) {
     }
 }
 
-/// Whether a file holds nothing but what an interrupted creation may leave: zeros, and slots that
-/// are torn behind their first bytes. A power cut may also have left anything in the sectors that
-/// were under way, where a mark says that a creation was; anything else is somebody's file.
+/// Whether a file holds only what an interrupted creation can leave: zeros, and slots that are torn
+/// after their first bytes. A power cut can leave any bytes in the sectors being written, so other
+/// content counts as unfinished only if the mark exists.
 fn is_unfinished(disk: &dyn Disk, file: &dyn File) -> Result<bool> {
     let file_bytes = file.bytes()?;
     if file_bytes > PAGES_START {

@@ -1,5 +1,5 @@
-//! Writing pages and superblocks. Everything goes into space that is allocated and that nobody
-//! reads (D1, D10); what could not be written is left alone for a while.
+//! Writes pages and superblocks. Pages go into allocated space that no reader uses (D1, D10). After
+//! a failed write, the space stays unused for a while.
 
 use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Error, ErrorKind, Generation, Incarnation, PageId, Result, mutant};
@@ -26,7 +26,7 @@ impl PageStore {
     /// # Errors
     ///
     /// [`terrapin_base::ErrorKind::NoSpace`] when the class has no space; nothing is written then.
-    /// After any error its space is nobody's, and the next write goes elsewhere.
+    /// After any error no page owns the space, and the next write uses other space.
     pub fn write_group(&self, pending: PendingGroup, class: SpaceClass) -> Result<GroupRef> {
         self.write_group_as(WriteOf::Leaf, pending, class)
     }
@@ -95,7 +95,7 @@ impl PageStore {
     ) -> Result<()> {
         #[cfg(any(test, debug_assertions))]
         self.space.assert_unused(extent);
-        // Extents are multiples of every alignment that is accepted, so the padding stays inside.
+        // An extent is a multiple of every accepted alignment, so the padding stays inside it.
         image.resize(
             image.len().next_multiple_of(self.write_alignment as usize),
             0,
@@ -112,7 +112,7 @@ impl PageStore {
         Ok(())
     }
 
-    /// A new group's readers come soon: saves them the read of its index.
+    /// Caches the index of a new group, which saves the first reader a device read.
     fn cache_new_index(&self, group: &GroupRef, image: &[u8]) {
         if let Some(Ok(index)) = part(image, group.index_offset, group.index_bytes)
             .map(|bytes| GroupIndex::decode(bytes, group.id))
@@ -127,7 +127,7 @@ impl PageStore {
         }
     }
 
-    /// And those of its filter, as far as there is room.
+    /// Caches the filter partitions of a new group while the cache has room.
     fn cache_new_filter(&self, group: &GroupRef, image: &[u8], outlines: Vec<Outline>) {
         let filter = part(image, group.filter_offset, group.filter_bytes).unwrap_or_default();
         let partition_bytes = group.filter_partition_bytes().max(1);
@@ -150,8 +150,7 @@ impl PageStore {
         }
     }
 
-    /// Caches blocks of a new group that take the place of cached ones, as a read would, without
-    /// the read.
+    /// Caches blocks of a new group that take the place of cached ones, without a device read.
     fn cache_heirs(&self, group: PageId, image: &[u8], heirs: &[Heir]) {
         for heir in heirs {
             let Some((worth, lives)) = self.cache.inherits(heir.standing) else {
@@ -169,7 +168,7 @@ impl PageStore {
         }
     }
 
-    /// Checks that pages may be written, and names one.
+    /// Checks that the store takes page writes, and returns the id of the next page.
     fn begin_page(&self) -> Result<PageId> {
         self.check_writable()?;
         let life = self.life.load(Ordering::Acquire);
@@ -202,8 +201,8 @@ impl PageStore {
         ))
     }
 
-    /// Makes everything written durable. A failure poisons the store: what the device holds is
-    /// unknown from then on, and a second sync would lie (DESIGN §11).
+    /// Makes all writes so far durable. A failure poisons the store: the content of the device is
+    /// then unknown, and a second sync can succeed although writes were lost.
     pub fn sync(&self) -> Result<()> {
         self.check_writable()?;
         let synced = match self.file.sync() {
@@ -213,13 +212,13 @@ impl PageStore {
         synced.map_err(|error| self.poisoned(error))
     }
 
-    /// Writes a slot; durable after [`PageStore::sync`]. A failure poisons the store, since the
-    /// slot may hold either.
+    /// Writes a slot, which is durable after [`PageStore::sync`]. A failure poisons the store,
+    /// since the slot may hold the old or the new superblock.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::InvalidArgument`] for a slot that does not exist, or a
-    /// superblock of another database, or an older generation or one that could not be read back.
+    /// [`terrapin_base::ErrorKind::InvalidArgument`] for a slot that does not exist, a superblock
+    /// of another database or unit, an older generation, or one above the largest generation.
     pub fn write_superblock(&self, slot: usize, superblock: &Superblock) -> Result<()> {
         self.check_writable()?;
         let newest = self.superblock();
@@ -241,13 +240,13 @@ impl PageStore {
         Ok(())
     }
 
-    /// Writes both slots anew, onto stable storage, before the first change to any page and before
-    /// anything else is built on what was found. One of them may hold an older root, whose pages
-    /// count as free. And what is there to be read may not be durable: the process that wrote it
-    /// died before its sync, or the sync failed, which is told once only; a sync of what was found
-    /// would prove nothing then, and a power cut bring an older root back.
+    /// Writes both slots anew and syncs them, before the first change to any page. One slot may
+    /// hold an older root, whose pages count as free. The newest slot may not be durable, because
+    /// its writer died before the sync, or the sync failed. The system reports a failed sync only
+    /// once, so another sync without a write proves nothing. A power cut could then bring back the
+    /// older root.
     pub fn settle_slots(&self) -> Result<()> {
-        // Held over the I/O, once in a life: other writers must wait for it.
+        // The lock is held over the I/O once in a life: other writers must wait for the slots.
         let mut roots = self.roots.lock();
         let Some(first) = roots.unsettled else {
             return Ok(());
@@ -255,7 +254,7 @@ impl PageStore {
         if mutant::active("found-slot-unsynced") {
             return Ok(());
         }
-        // The newest slot may still be on its way (D2): never both.
+        // The newest slot may not be durable yet, and two slots must never be at risk (D2).
         self.file.sync().map_err(|error| self.poisoned(error))?;
         for slot in [first, SLOTS - 1 - first] {
             let written = self.write_slot(slot, &roots.newest);
@@ -299,8 +298,8 @@ impl PageStore {
         Ok(begun)
     }
 
-    /// Says durably that nothing is written any more: a copy of the file is as good as the file.
-    /// The last call before the store is let go.
+    /// Writes durably that this life has ended and that no write follows. A copy of the file then
+    /// equals the file. This is the last call before the store is dropped.
     ///
     /// # Errors
     ///
@@ -343,7 +342,7 @@ impl PageStore {
     }
 }
 
-/// A part of an image, if that has it.
+/// A part of an image, or none if the image is too short.
 fn part(image: &[u8], offset: u32, bytes: u32) -> Option<&[u8]> {
     image.get(offset as usize..)?.get(..bytes as usize)
 }
