@@ -12,7 +12,7 @@ use rustix::fs::{Advice, Mode, OFlags, fadvise, fstat, openat};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use terrapin_base::sync::{AtomicBool, Ordering};
 
-use super::retry;
+use super::retry::retry;
 
 /// The descriptor of reads that are to be cached.
 pub(super) struct Cached {

@@ -17,7 +17,7 @@ use super::awake;
 use super::cached::Cached;
 use super::extents::{self, Extents};
 use super::lock::{Held, Shared};
-use super::retry;
+use super::retry::retry;
 use super::uring::read_awake;
 use crate::{AlignedBuf, File, FileIdentity, Flight, OpenOptions, Show, Shown};
 

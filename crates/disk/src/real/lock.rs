@@ -19,7 +19,7 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, mutant};
 
 use super::process::Process;
-use super::retry;
+use super::retry::retry;
 
 /// How long an open waits for another process to let go, in nanoseconds.
 const LOCK_WAIT_NS: u64 = 5_000_000_000;

@@ -15,6 +15,7 @@ mod file;
 mod lock;
 mod mapping;
 pub(crate) mod process;
+mod retry;
 mod uring;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,6 +32,7 @@ use cached::Cached;
 use extents::Extents;
 use file::RealFile;
 use lock::Claim;
+use retry::retry;
 pub(crate) use mapping::Mapping;
 pub(crate) use uring::{NoRing, Uring};
 
@@ -49,16 +51,6 @@ pub struct RealDisk {
     process: Process,
     /// Learnt at the first file that tells.
     alignment: OnceLock<u32>,
-}
-
-/// Repeats a system call that a signal interrupted.
-fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            outcome => return outcome,
-        }
-    }
 }
 
 /// Creates a directory and its missing parents, each durable in its parent: also the one that is

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use super::retry;
+use super::retry::retry;
 
 /// The number of this process.
 static CURRENT: AtomicU64 = AtomicU64::new(0);
