@@ -32,8 +32,8 @@ use cached::Cached;
 use extents::Extents;
 use file::RealFile;
 use lock::Claim;
-use retry::retry;
 pub(crate) use mapping::Mapping;
+use retry::retry;
 pub(crate) use uring::{NoRing, Uring};
 
 /// Creating a ring writes zeros in pieces of this many bytes.

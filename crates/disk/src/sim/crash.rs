@@ -1,14 +1,11 @@
-//! How a crash goes: what a power cut leaves of what no sync covered, and when the writes land that
-//! were in flight when the process died.
+//! What a power cut and a failed sync leave of what no sync covered.
 
 use std::collections::BTreeMap;
 
-use terrapin_base::sync::Arc;
-
-use super::image::{Image, sectors};
+use super::image::{Image, PAGE_BYTES, SECTOR_BYTES, sectors};
 use super::inode::{Change, Inode, NameChange};
+use super::random::Random;
 use super::world::World;
-use super::{Random, SECTOR_BYTES};
 
 /// What a power cut leaves of writes that no sync covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,18 +45,6 @@ impl CrashMode {
         CrashMode::GarbageInFlight,
         CrashMode::SizeBeforeData,
     ];
-}
-
-/// What becomes of a write in whose midst the process dies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Landing {
-    /// Some of its sectors are stored at once, the others never.
-    #[default]
-    AtDeath,
-    /// Some are stored at once; others land, or not, during the later calls of the next process, at
-    /// the latest before the file's lock can be had again: the write holds the descriptor on which
-    /// the lock lies (D9).
-    Later,
 }
 
 /// What is left of one change.
@@ -123,6 +108,18 @@ impl Cut {
 }
 
 impl Change {
+    /// The store that makes a page what it is in an image.
+    fn of_page(image: &Image, page: u64) -> Self {
+        let offset = page * PAGE_BYTES;
+        let bytes = image.bytes().saturating_sub(offset).min(PAGE_BYTES);
+        let mut content = vec![0; bytes as usize];
+        image.read(offset, &mut content);
+        Change::Store {
+            offset,
+            bytes: content.into(),
+        }
+    }
+
     fn apply_by(&self, fate: Fate, image: &mut Image, random: &mut Random) {
         match (fate, self) {
             (Fate::Lost, _) => {}
@@ -158,11 +155,6 @@ impl Change {
             }
         }
     }
-
-    /// Applies any subset of the change's sectors, and the change of size or not.
-    pub(super) fn apply_some(&self, image: &mut Image, random: &mut Random) {
-        self.apply_by(Fate::Mixed, image, random);
-    }
 }
 
 /// A sector on its way when the power failed: it is as it was, new, random, or new up to a byte. A
@@ -186,6 +178,16 @@ fn garble(image: &mut Image, at: u64, new: &[u8], random: &mut Random) {
 }
 
 impl Inode {
+    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never
+    /// tried again, though the process still sees it.
+    pub(super) fn forget(&mut self, random: &mut Random) {
+        for (_, change) in std::mem::take(&mut self.pending) {
+            change.apply_by(Fate::Mixed, &mut self.durable, random);
+        }
+        self.durable.clip();
+        self.touched.clear();
+    }
+
     /// What a power cut leaves.
     fn after_power_loss(&self, cut: &Cut, random: &mut Random) -> Image {
         if cut.mode == CrashMode::KeepAll {
@@ -199,10 +201,7 @@ impl Inode {
             match cut.fate(at) {
                 Fate::Lost | Fate::SizeOnly => {}
                 Fate::Kept | Fate::Begun => image.take_page(page, &self.current),
-                fate => self
-                    .current
-                    .page_as_store(page)
-                    .apply_by(fate, &mut image, random),
+                fate => Change::of_page(&self.current, page).apply_by(fate, &mut image, random),
             }
         }
         image.clip();
@@ -210,19 +209,11 @@ impl Inode {
     }
 }
 
-/// A write in whose midst its process died, and which has not ended.
-#[derive(Clone)]
-pub(super) struct InFlight {
-    inode: u64,
-    /// The sectors that have neither landed nor been lost.
-    sectors: Vec<(u64, Arc<[u8]>)>,
-}
-
 impl World {
     /// The power fails. The process is dead already.
     pub(super) fn lose_power(&mut self, mode: CrashMode) {
         self.mix(mode as u64);
-        for number in self.in_flight.iter().map(|f| f.inode).collect::<Vec<_>>() {
+        for number in self.in_flight.inodes() {
             self.land_all(number);
         }
         let mut order: Vec<u64> = self.pending_names.iter().map(|(at, _)| *at).collect();
@@ -252,51 +243,5 @@ impl World {
         self.durable_names = names;
         self.pending_names.clear();
         self.collect();
-    }
-
-    /// The rest of a write goes on its way when its process dies.
-    pub(super) fn take_off(&mut self, inode: u64, offset: u64, bytes: &[u8]) {
-        let sectors = sectors(offset, bytes)
-            .map(|(at, sector)| (at, sector.into()))
-            .collect();
-        self.in_flight.push(InFlight { inode, sectors });
-    }
-
-    /// Before a call of a living process: some of what the dead one has in flight lands.
-    pub(super) fn land_some(&mut self) {
-        if self.in_flight.is_empty() {
-            return;
-        }
-        let nth = self.random.below(self.in_flight.len() as u64) as usize;
-        let flight = &mut self.in_flight[nth];
-        let inode = flight.inode;
-        let landing = match self.random.below(4) {
-            0 => flight.sectors.pop(),
-            _ => None,
-        };
-        self.in_flight.retain(|f| !f.sectors.is_empty());
-        if let Some((at, sector)) = landing {
-            self.land(inode, at, sector);
-        }
-    }
-
-    /// Before a file's lock is had: everything in flight to it has landed or is lost.
-    pub(super) fn land_all(&mut self, number: u64) {
-        let (landing, rest) = std::mem::take(&mut self.in_flight)
-            .into_iter()
-            .partition(|flight| flight.inode == number);
-        self.in_flight = rest;
-        for (at, sector) in Vec::into_iter(landing).flat_map(|f: InFlight| f.sectors) {
-            if self.random.coin() {
-                self.land(number, at, sector);
-            }
-        }
-    }
-
-    fn land(&mut self, number: u64, offset: u64, bytes: Arc<[u8]>) {
-        let at = self.next_sequence();
-        if let Some(inode) = self.inodes.get_mut(&number) {
-            inode.change(at, Change::Store { offset, bytes });
-        }
     }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::inode::Change;
-use super::{PAGE_BYTES, SECTOR_BYTES};
+/// What a power cut keeps or loses as one.
+pub const SECTOR_BYTES: u64 = 512;
+/// In what unit space is allocated, and ring stores reach the medium.
+pub const PAGE_BYTES: u64 = 4096;
 
 /// A file's bytes and its allocation. A page that is absent is a hole; one that is present without
 /// content was allocated and never written. Both read as zeros.
@@ -166,18 +168,6 @@ impl Image {
                 self.store(page * PAGE_BYTES + start as u64, head);
             }
             rest = tail;
-        }
-    }
-
-    /// The store that makes one page what it is here.
-    pub(super) fn page_as_store(&self, page: u64) -> Change {
-        let offset = page * PAGE_BYTES;
-        let bytes = self.bytes.saturating_sub(offset).min(PAGE_BYTES);
-        let mut content = vec![0; bytes as usize];
-        self.read(offset, &mut content);
-        Change::Store {
-            offset,
-            bytes: content.into(),
         }
     }
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrapin_base::sync::Arc;
 
-use super::image::{Image, pages_of};
-use super::{IoStats, PAGE_BYTES, Random};
+use super::image::{Image, PAGE_BYTES, pages_of};
+use super::op::IoStats;
+use super::random::Random;
 
 /// A change to a file that no sync has covered.
 #[derive(Clone)]
@@ -112,16 +113,6 @@ impl Inode {
                 self.durable.take_page(page, &self.current);
             }
         }
-    }
-
-    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never
-    /// tried again, though the process still sees it.
-    pub(super) fn forget(&mut self, random: &mut Random) {
-        for (_, change) in std::mem::take(&mut self.pending) {
-            change.apply_some(&mut self.durable, random);
-        }
-        self.durable.clip();
-        self.touched.clear();
     }
 
     /// Makes what the process sees durable.
