@@ -45,20 +45,20 @@ pub struct Slabs {
 #[derive(Debug, Default)]
 struct Free {
     /// With memory.
-    warm: Vec<Place>,
+    warm: Vec<SlabMemory>,
     /// Without.
-    cold: Vec<Place>,
+    cold: Vec<SlabMemory>,
 }
 
 /// The memory of a slab, owned.
-struct Place {
+struct SlabMemory {
     region: Arc<Region>,
     at: usize,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for SlabMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Place({} of {})", self.at, self.region.bytes())
+        write!(f, "SlabMemory({} of {})", self.at, self.region.bytes())
     }
 }
 
@@ -83,36 +83,38 @@ impl Slabs {
     /// does, when the system refuses.
     #[must_use]
     pub fn take(self: &Arc<Self>, charge: Option<Charge>) -> Slab {
-        let place = {
+        let memory = {
             let mut free = self.free.lock();
             if free.warm.is_empty() && free.cold.is_empty() {
                 let region = Arc::new(Region::reserved(self.slab_bytes * SLABS_IN_REGION));
-                let places = (0..SLABS_IN_REGION).rev().map(|i| Place {
+                let memory = (0..SLABS_IN_REGION).rev().map(|i| SlabMemory {
                     region: region.clone(),
                     at: i * self.slab_bytes,
                 });
-                free.cold.extend(places);
+                free.cold.extend(memory);
             }
             free.warm.pop().or_else(|| free.cold.pop())
         };
         Slab {
-            place,
+            memory,
             slabs: self.clone(),
             _charge: charge,
         }
     }
 
-    fn put(&self, place: Place) {
+    fn put(&self, memory: SlabMemory) {
         {
             let mut free = self.free.lock();
             if free.warm.len() < WARM_MAX {
-                free.warm.push(place);
+                free.warm.push(memory);
                 return;
             }
         }
         // Without the lock: this goes to the kernel.
-        place.region.release(place.at..place.at + self.slab_bytes);
-        self.free.lock().cold.push(place);
+        memory
+            .region
+            .release(memory.at..memory.at + self.slab_bytes);
+        self.free.lock().cold.push(memory);
     }
 }
 
@@ -121,7 +123,7 @@ impl Slabs {
 #[derive(Debug)]
 pub struct Slab {
     /// None only while it is dropped.
-    place: Option<Place>,
+    memory: Option<SlabMemory>,
     slabs: Arc<Slabs>,
     _charge: Option<Charge>,
 }
@@ -129,20 +131,20 @@ pub struct Slab {
 impl Slab {
     /// The bytes from `from` to `to`, unless they go beyond it.
     fn bytes(&self, from: usize, to: usize) -> Option<NonNull<u8>> {
-        let place = self.place.as_ref()?;
+        let memory = self.memory.as_ref()?;
         if from > to || to > self.slabs.slab_bytes {
             return None;
         }
         // SAFETY: a place's region has a whole slab from `at` on, and `from` is no more than a
         // slab.
-        Some(unsafe { place.region.start().add(place.at + from) })
+        Some(unsafe { memory.region.start().add(memory.at + from) })
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.slabs.put(place);
+        if let Some(memory) = self.memory.take() {
+            self.slabs.put(memory);
         }
     }
 }

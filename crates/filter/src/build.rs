@@ -2,8 +2,7 @@
 //! while finishing.
 
 use crate::{
-    CELL_BYTES, CHECKSUM_BYTES, Outline, PARTITION_BYTES_MAX, cell, partition_of,
-    place_in_partition,
+    CELL_BYTES, CHECKSUM_BYTES, Outline, PARTITION_BYTES_MAX, cell, cell_and_fraction, partition_of,
 };
 
 /// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and
@@ -156,8 +155,8 @@ impl FilterBuilder {
     /// A counting sort by cell. Afterwards `sorted[ends[c - 1]..ends[c]]` are the fractions of cell
     /// `c`, counted over all partitions.
     fn sort_into_cells(&mut self, partitions: u32, cells: usize) {
-        let place = |hash: u64| {
-            let (cell, fraction) = place_in_partition(hash, cells);
+        let locate = |hash: u64| {
+            let (cell, fraction) = cell_and_fraction(hash, cells);
             (
                 partition_of(hash, partitions) as usize * cells + cell,
                 fraction,
@@ -166,7 +165,7 @@ impl FilterBuilder {
         self.ends.clear();
         self.ends.resize(partitions as usize * cells, 0);
         for &hash in &self.hashes {
-            self.ends[place(hash).0] += 1;
+            self.ends[locate(hash).0] += 1;
         }
         let mut sum = 0;
         for end in &mut self.ends {
@@ -176,7 +175,7 @@ impl FilterBuilder {
         }
         self.sorted.resize(self.hashes.len(), 0);
         for &hash in &self.hashes {
-            let (cell, fraction) = place(hash);
+            let (cell, fraction) = locate(hash);
             let next = &mut self.ends[cell];
             self.sorted[*next as usize] = fraction;
             *next += 1;

@@ -23,9 +23,9 @@ pub(crate) const OUTLINE_WORDS: usize = CELL_BYTES / 8;
 const OUTLINE_BITS: usize = OUTLINE_WORDS * 64;
 /// First bits of a fraction that its outline is about. Where there are twelve bits a key,
 /// fingerprints tell one more.
-const OUTLINE_PLACE_BITS: u32 = 15;
+const OUTLINE_PREFIX_BITS: u32 = 15;
 /// Those of them that the first bit of an outline does not tell.
-const REST_BITS: u32 = OUTLINE_PLACE_BITS - OUTLINE_BITS.ilog2();
+const REST_BITS: u32 = OUTLINE_PREFIX_BITS - OUTLINE_BITS.ilog2();
 
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
@@ -138,13 +138,13 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
 /// The two bits of a cell's outline that are set for a fraction, by the first bits of that: of the
 /// place.
 #[inline]
-fn outline_bits(place: u32) -> [usize; 2] {
-    [(place >> REST_BITS) as usize, scattered_bit(place)]
+fn outline_bits(prefix: u32) -> [usize; 2] {
+    [(prefix >> REST_BITS) as usize, scattered_bit(prefix)]
 }
 
 #[inline]
-fn scattered_bit(place: u32) -> usize {
-    (place.wrapping_mul(0x9e37_79b1) >> (u32::BITS - OUTLINE_BITS.ilog2())) as usize
+fn scattered_bit(prefix: u32) -> usize {
+    (prefix.wrapping_mul(0x9e37_79b1) >> (u32::BITS - OUTLINE_BITS.ilog2())) as usize
 }
 
 /// The other bit among those of all cells' outlines, by the first and what follows in the fraction
@@ -152,20 +152,20 @@ fn scattered_bit(place: u32) -> usize {
 #[inline]
 pub(crate) fn second_outline_bit(first: usize, rest: u64) -> usize {
     let in_cell = first % OUTLINE_BITS;
-    let place = (in_cell as u32) << REST_BITS | (rest >> (u64::BITS - REST_BITS)) as u32;
-    first - in_cell + scattered_bit(place)
+    let prefix = (in_cell as u32) << REST_BITS | (rest >> (u64::BITS - REST_BITS)) as u32;
+    first - in_cell + scattered_bit(prefix)
 }
 
 /// Makes the outline of a cell that is filled with these fractions. `out` is all zeros.
 pub(crate) fn outline_fractions(fractions: &[u64], out: &mut [u64; OUTLINE_WORDS]) {
     for fraction in fractions {
-        mark(out, (fraction >> (u64::BITS - OUTLINE_PLACE_BITS)) as u32);
+        mark(out, (fraction >> (u64::BITS - OUTLINE_PREFIX_BITS)) as u32);
     }
 }
 
 #[inline]
-fn mark(outline: &mut [u64; OUTLINE_WORDS], place: u32) {
-    for bit in outline_bits(place) {
+fn mark(outline: &mut [u64; OUTLINE_WORDS], prefix: u32) {
+    for bit in outline_bits(prefix) {
         outline[bit / 64] |= 1 << (bit % 64);
     }
 }
@@ -189,7 +189,7 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     };
     // Quotient and remainder are one number below `m << r`, and this is what a step of it is in
     // places, times 2^32, rounded down.
-    let step = (1 << OUTLINE_PLACE_BITS << 32) / (m << r) as u64;
+    let step = (1 << OUTLINE_PREFIX_BITS << 32) / (m << r) as u64;
     let end = HEADER_BITS + n + m;
     let mut rank = 0;
     for (number, word) in cell.as_chunks().0.iter().enumerate() {
@@ -215,8 +215,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
             let value = (quotient as u64) << r | remainder;
             let first = (value * step) >> 32;
             let last = ((value + 1) * (step + 1)) >> 32;
-            for place in first..=last.min((1 << OUTLINE_PLACE_BITS) - 1) {
-                mark(out, place as u32);
+            for prefix in first..=last.min((1 << OUTLINE_PREFIX_BITS) - 1) {
+                mark(out, prefix as u32);
             }
             rank += 1;
         }

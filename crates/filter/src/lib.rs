@@ -108,7 +108,7 @@ pub fn may_contain(partition: &[u8], hash: u64) -> Result<bool> {
     let Some(cells) = cells_of(partition) else {
         return Err(wrong_size(partition.len()));
     };
-    let (index, fraction) = place_in_partition(hash, cells);
+    let (index, fraction) = cell_and_fraction(hash, cells);
     cell::may_contain(partition, index, fraction).ok_or_else(|| impossible_cell(index))
 }
 
@@ -176,7 +176,7 @@ fn cells_of(partition: &[u8]) -> Option<usize> {
 /// stands for it there: of the fraction whose leading bits are those that [`partition_of`] does not
 /// use.
 #[inline]
-fn place_in_partition(hash: u64, cells: usize) -> (usize, u64) {
+fn cell_and_fraction(hash: u64, cells: usize) -> (usize, u64) {
     let product = u128::from(hash.rotate_left(32)) * cells as u128;
     ((product >> 64) as usize, product as u64)
 }

@@ -9,7 +9,7 @@ use terrapin_base::Result;
 use terrapin_base::sync::Arc;
 
 use crate::cell::{self, OUTLINE_WORDS};
-use crate::{cells_of, place_in_partition, wrong_size};
+use crate::{cell_and_fraction, cells_of, wrong_size};
 
 /// The outline of one partition. It never denies a hash that was added there. Clones share their
 /// memory.
@@ -57,7 +57,7 @@ impl Outline {
         let words = &self.0[..];
         // As many cells of one bit each: the one that answers is the first bit, and what is left of
         // the fraction tells the second.
-        let (first, rest) = place_in_partition(hash, words.len() * u64::BITS as usize);
+        let (first, rest) = cell_and_fraction(hash, words.len() * u64::BITS as usize);
         let is_set = |bit: usize| {
             let word = words.get(bit / 64);
             word.is_none_or(|word| word >> (bit % 64) & 1 == 1)

@@ -3,20 +3,20 @@
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Ordering, atomic};
 use terrapin_base::{Budget, Purpose, Slice};
 
-use crate::entry::{self, Collection, Key};
-use crate::segments::Segments;
-use crate::shard::{Said, Shard, Writing};
+use crate::record::{self, Collection, Key};
+use crate::shard::{SealedRecord, Shard, Writing};
+use crate::strips::Strips;
 use crate::table::WORDS_MAX;
 
 /// There are addresses for so many times the memory there may be, since a budget may grow.
 const GROWTH: u64 = 64;
 
-/// A segment is about this part of the memory there may be.
-const SEGMENTS: u64 = 1024;
-const SEGMENT_BYTES_MIN: u64 = 4 << 10;
-const SEGMENT_BYTES_MAX: u64 = 256 << 10;
-/// So many segments to a shard at least.
-const SHARD_SEGMENTS: u64 = 32;
+/// A strip is about this part of the memory there may be.
+const STRIPS: u64 = 1024;
+const STRIP_BYTES_MIN: u64 = 4 << 10;
+const STRIP_BYTES_MAX: u64 = 256 << 10;
+/// So many strips to a shard at least.
+const SHARD_STRIPS: u64 = 32;
 const SHARDS_MAX: u64 = 256;
 
 /// Of what blocks leave unused, this part stays so: blocks that come find it, and records go for
@@ -46,7 +46,7 @@ pub struct Counts {
 ///
 /// ```
 /// use terrapin_base::Budget;
-/// use terrapin_recordcache::{Collection, RecordCache, Said};
+/// use terrapin_recordcache::{Collection, RecordCache, SealedRecord};
 /// let budget = Budget::new(64 << 20);
 /// let cache = RecordCache::new(&budget, 64 << 20);
 /// cache.set_share(500);
@@ -56,13 +56,13 @@ pub struct Counts {
 /// assert_eq!(cache.get(epoch, collection, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
 /// // A sealed memtable says otherwise:
 /// cache.begin_sweep();
-/// cache.sweep(collection, b"turtle", hash, Said::default(), false);
+/// cache.sweep(collection, b"turtle", hash, SealedRecord::default(), false);
 /// assert_eq!(cache.get(cache.epoch(), collection, b"turtle", hash), None);
 /// ```
 pub struct RecordCache {
     // Shards go before the memory that they refer to.
     shards: Box<[Shard]>,
-    segments: Segments,
+    strips: Strips,
     epoch: AtomicU64,
     /// Of what writes leave of the budget, in thousandths.
     share: AtomicU64,
@@ -79,11 +79,11 @@ impl RecordCache {
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max.min(8 * WORDS_MAX);
-        let segment_bytes = (bytes_max / SEGMENTS)
+        let strip_bytes = (bytes_max / STRIPS)
             .next_power_of_two()
-            .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-        let segments = bytes_max / segment_bytes;
-        let shards = (segments / SHARD_SEGMENTS)
+            .clamp(STRIP_BYTES_MIN, STRIP_BYTES_MAX);
+        let strips = bytes_max / strip_bytes;
+        let shards = (strips / SHARD_STRIPS)
             .checked_ilog2()
             .map_or(1, |log| 1 << log)
             .min(SHARDS_MAX);
@@ -93,11 +93,11 @@ impl RecordCache {
         RecordCache {
             tables_bytes_min: shards.iter().map(Shard::table_bytes).sum(),
             shards,
-            segments: Segments::new(
+            strips: Strips::new(
                 budget,
                 whole(bytes_max),
                 whole(grown_max),
-                segment_bytes as usize,
+                strip_bytes as usize,
             ),
             epoch: AtomicU64::new(0),
             share: AtomicU64::new(0),
@@ -130,7 +130,7 @@ impl RecordCache {
         hash: u64,
     ) -> Option<Slice> {
         let key = Key::new(collection, key, hash)?;
-        let value = self.shard(&key).get(&self.segments, &key, entry::value)?;
+        let value = self.shard(&key).get(&self.strips, &key, record::value)?;
         self.is_still(epoch).then_some(value)
     }
 
@@ -148,7 +148,7 @@ impl RecordCache {
         let Some(key) = Key::new(collection, key, hash) else {
             return false;
         };
-        let found = self.shard(&key).get(&self.segments, &key, |_, _| ());
+        let found = self.shard(&key).get(&self.strips, &key, |_, _| ());
         found.is_some() && self.is_still(epoch)
     }
 
@@ -168,7 +168,7 @@ impl RecordCache {
         if share <= SPARING_SHARE && !self.may_grow() && !shard.is_turn(SPARING_PART) {
             return;
         }
-        if let Some(writing) = shard.try_write(&self.segments, &self.budget)
+        if let Some(writing) = shard.try_write(&self.strips, &self.budget)
             && self.is_still(epoch)
         {
             self.add(writing, &key, value, false);
@@ -180,11 +180,11 @@ impl RecordCache {
     }
 
     fn may_grow_within(&self, target: u64) -> bool {
-        self.bytes() + self.segments.segment_bytes() as u64 <= target
+        self.bytes() + self.strips.strip_bytes() as u64 <= target
     }
 
     fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {
-        shard.write(&self.segments, &self.budget)
+        shard.write(&self.strips, &self.budget)
     }
 
     /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache
@@ -206,21 +206,21 @@ impl RecordCache {
         collection: Collection,
         key: &[u8],
         hash: u64,
-        said: Said<'_>,
+        sealed: SealedRecord<'_>,
         take: bool,
     ) -> bool {
         let Some(key) = Key::new(collection, key, hash) else {
             return false;
         };
         let shard = self.shard(&key);
-        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, said) {
+        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, sealed) {
             return true;
         }
-        if let Some(value) = said.value.filter(|_| take)
+        if let Some(value) = sealed.value.filter(|_| take)
             && self.share.load(Ordering::Relaxed) > 0
-            && (said.was_read || self.may_grow())
+            && (sealed.was_read || self.may_grow())
         {
-            self.add(self.write(shard), &key, value, said.was_read);
+            self.add(self.write(shard), &key, value, sealed.was_read);
         }
         false
     }
@@ -230,7 +230,7 @@ impl RecordCache {
         // Records that go leave it as it is.
         let target = self.target();
         if self.is_over(target) {
-            writing.give_segment();
+            writing.give_strip();
         }
         writing.fill(key, value, was_read, self.may_grow_within(target));
     }
@@ -259,14 +259,14 @@ impl RecordCache {
     /// The most bytes of records that the cache can hold, whatever the budget.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
-        self.segments.bytes_max()
+        self.strips.bytes_max()
     }
 
     /// The most bytes that a record may take in the cache, header and padding included; a larger
     /// one does not come in.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {
-        self.segments.record_words_max() as u64 * 8
+        self.strips.record_words_max() as u64 * 8
     }
 
     /// What the cache may hold now: its share, or what blocks leave unused if that is more.
@@ -293,23 +293,23 @@ impl RecordCache {
         self.bytes() > target.max(self.tables_bytes_min)
     }
 
-    /// Gives one segment back if the cache holds more than its target; whether it did.
+    /// Gives one strip back if the cache holds more than its target; whether it did.
     pub fn shrink_step(&self) -> bool {
-        self.over_target() && self.give_segment()
+        self.over_target() && self.give_strip()
     }
 
-    /// Gives one segment back if the cache holds more than its share, whatever blocks leave unused
+    /// Gives one strip back if the cache holds more than its share, whatever blocks leave unused
     /// now: for who is about to bring in blocks. Whether it did.
     pub fn give_way(&self) -> bool {
         let share = share_of(self.budget.room_for_data(), self.share());
-        self.bytes() > share.max(self.tables_bytes_min) && self.give_segment()
+        self.bytes() > share.max(self.tables_bytes_min) && self.give_strip()
     }
 
-    fn give_segment(&self) -> bool {
+    fn give_strip(&self) -> bool {
         (0..self.shards.len()).any(|_| {
             let next = self.next_to_shrink.fetch_add(1, Ordering::Relaxed);
             self.write(&self.shards[next % self.shards.len()])
-                .give_segment()
+                .give_strip()
         })
     }
 

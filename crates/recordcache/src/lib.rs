@@ -2,7 +2,7 @@
 //! third of a store's records draws far more reads than the hottest third of its blocks does.
 //!
 //! What it holds is what the tree holds (never what a memtable does, which readers ask first), and
-//! lookups take no lock: records lie in segments of atomic words (`segments.rs`), found by a table
+//! lookups take no lock: records lie in strips of atomic words (`strips.rs`), found by a table
 //! of atomic words (`table.rs`), and a reader that was overtaken by a writer notices it and misses.
 //! A miss costs a read of the tree, never a wrong answer.
 //!
@@ -16,21 +16,21 @@
 //! found only by readers of states of before, until their turn to leave comes.
 //!
 //! **Replacement.** TreeLine has a CLOCK with priorities over fixed slots. Here records are of any
-//! size, so they are appended to segments, and the oldest segment is taken again as a whole: what
-//! was used since is kept, with a use less (a CLOCK whose hand moves a segment at a time, three
+//! size, so they are appended to strips, and the oldest strip is taken again as a whole: what
+//! was used since is kept, with a use less (a CLOCK whose hand moves a strip at a time, three
 //! uses being the most that count). Nothing is ever allocated for a record.
 //!
-//! **Memory** is charged by whole segments, plus the tables. What the cache may hold is a share
+//! **Memory** is charged by whole strips, plus the tables. What the cache may hold is a share
 //! ([`RecordCache::set_share`]) of what memtables, merges, log and metadata leave of the budget, so
 //! it moves as they do; the owner calls [`RecordCache::shrink_step`] while it holds too much.
 #![forbid(unsafe_code)]
 
 mod cache;
-mod entry;
-mod segments;
+mod record;
 mod shard;
+mod strips;
 mod table;
 
 pub use cache::{Counts, Epoch, RecordCache};
-pub use entry::Collection;
-pub use shard::Said;
+pub use record::Collection;
+pub use shard::SealedRecord;

@@ -1,5 +1,5 @@
-//! One shard: a table, and two queues of segments that its records lie in, oldest first. Records
-//! come into the *young* queue, a fifth of all; what was used by the time its segment's turn comes
+//! One shard: a table, and two queues of strips that its records lie in, oldest first. Records
+//! come into the *young* queue, a fifth of all; what was used by the time its strip's turn comes
 //! moves to the *grown* one, where what memtables held and readers asked for comes at once; the
 //! rest leaves: most of what is read once is not read again soon, and would keep others out for a
 //! whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with zipfian requests and
@@ -12,19 +12,19 @@ use arc_swap::ArcSwap;
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
 
-use crate::entry::{self, Key, Sizes};
-use crate::segments::{Birth, Segments};
-use crate::table::{Place, Table};
+use crate::record::{self, Key, Sizes};
+use crate::strips::{Birth, Strips};
+use crate::table::{Entry, Table};
 
-/// Of a recycled segment, what share of its words is kept at most, in quarters: the rest is room
+/// Of a recycled strip, what share of its words is kept at most, in quarters: the rest is room
 /// for what comes.
 const KEPT_QUARTERS: usize = 3;
-/// One in so many segments is young.
+/// One in so many strips is young.
 const YOUNG_PART: usize = 5;
 
 /// What a sealed memtable says of a key.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'v> {
+pub struct SealedRecord<'v> {
     /// Its value; none when it was deleted.
     pub value: Option<&'v [u8]>,
     /// Whether somebody read it there.
@@ -37,7 +37,7 @@ pub(crate) struct Shard {
     writer: Mutex<Writer>,
     /// Odd while somebody writes, and another even number afterwards.
     writes: AtomicU64,
-    /// In each queue, segments born before this are the oldest quarter.
+    /// In each queue, strips born before this are the oldest quarter.
     aged: [AtomicU64; 2],
     /// Fills that were asked for while few of them come in.
     sparing: AtomicU64,
@@ -63,10 +63,10 @@ pub(crate) struct Writer {
 #[derive(Default)]
 struct Queue {
     /// Oldest first; the last takes records.
-    segments: VecDeque<u32>,
+    strips: VecDeque<u32>,
     /// Words used of the last.
     used: usize,
-    /// Segments that came so far: the next one's birth.
+    /// Strips that came so far: the next one's birth.
     born: u64,
 }
 
@@ -75,13 +75,13 @@ impl Writer {
         &mut self.queues[age as usize]
     }
 
-    fn segments(&self, age: Age) -> usize {
-        self.queues[age as usize].segments.len()
+    fn strips(&self, age: Age) -> usize {
+        self.queues[age as usize].strips.len()
     }
 
-    /// Segments that should be young: one at least.
+    /// Strips that should be young: one at least.
     fn young_part(&self) -> usize {
-        let all = self.segments(Age::Young) + self.segments(Age::Grown);
+        let all = self.strips(Age::Young) + self.strips(Age::Grown);
         all.div_ceil(YOUNG_PART)
     }
 }
@@ -89,7 +89,7 @@ impl Writer {
 /// A shard whose lock is held.
 pub(crate) struct Writing<'s> {
     table: &'s ArcSwap<Table>,
-    segments: &'s Segments,
+    strips: &'s Strips,
     budget: &'s Budget,
     writer: MutexGuard<'s, Writer>,
     writes: &'s AtomicU64,
@@ -120,29 +120,29 @@ impl Shard {
     #[inline]
     pub(crate) fn get<R>(
         &self,
-        segments: &Segments,
+        strips: &Strips,
         key: &Key<'_>,
         take: impl Fn(&[AtomicU64], Sizes) -> R,
     ) -> Option<R> {
         let table = self.table.load();
-        for (at, place) in table.candidates(key.hash) {
-            let word = place.word();
-            let Some(stamp) = segments.stamp(word) else {
+        for (at, entry) in table.candidates(key.hash) {
+            let word = entry.word();
+            let Some(stamp) = strips.stamp(word) else {
                 continue;
             };
-            if !table.still(at, place) {
+            if !table.still(at, entry) {
                 continue;
             }
-            let from = segments.from(word);
-            let Some(sizes) = entry::sizes_if(from, key) else {
+            let from = strips.from(word);
+            let Some(sizes) = record::sizes_if(from, key) else {
                 continue;
             };
             let taken = take(from, sizes);
-            if !segments.unchanged(word, stamp) {
+            if !strips.unchanged(word, stamp) {
                 return None;
             }
-            table.used(at, place);
-            if place.uses() == 0 && self.is_aged(segments, word) {
+            table.used(at, entry);
+            if entry.uses() == 0 && self.is_aged(strips, word) {
                 self.rescues.fetch_add(1, Ordering::Relaxed);
             }
             return Some(taken);
@@ -150,8 +150,8 @@ impl Shard {
         None
     }
 
-    fn is_aged(&self, segments: &Segments, word: usize) -> bool {
-        let birth = segments.birth(word);
+    fn is_aged(&self, strips: &Strips, word: usize) -> bool {
+        let birth = strips.birth(word);
         birth.number < self.aged[usize::from(birth.grown)].load(Ordering::Relaxed)
     }
 
@@ -166,23 +166,23 @@ impl Shard {
         self.writes.load(Ordering::Relaxed) != writes
     }
 
-    pub(crate) fn write<'s>(&'s self, segments: &'s Segments, budget: &'s Budget) -> Writing<'s> {
-        self.writing(segments, budget, self.writer.lock())
+    pub(crate) fn write<'s>(&'s self, strips: &'s Strips, budget: &'s Budget) -> Writing<'s> {
+        self.writing(strips, budget, self.writer.lock())
     }
 
     /// As [`Shard::write`], unless somebody else writes.
     pub(crate) fn try_write<'s>(
         &'s self,
-        segments: &'s Segments,
+        strips: &'s Strips,
         budget: &'s Budget,
     ) -> Option<Writing<'s>> {
         let writer = self.writer.try_lock()?;
-        Some(self.writing(segments, budget, writer))
+        Some(self.writing(strips, budget, writer))
     }
 
     fn writing<'s>(
         &'s self,
-        segments: &'s Segments,
+        strips: &'s Strips,
         budget: &'s Budget,
         writer: MutexGuard<'s, Writer>,
     ) -> Writing<'s> {
@@ -192,7 +192,7 @@ impl Shard {
             writes: &self.writes,
             aged: &self.aged,
             table: &self.table,
-            segments,
+            strips,
             budget,
             writer,
         }
@@ -216,15 +216,15 @@ impl Writing<'_> {
         self.writer.records
     }
 
-    fn find(&self, table: &Table, key: &Key<'_>) -> Option<(usize, Place, Sizes)> {
-        table.candidates(key.hash).find_map(|(at, place)| {
-            let sizes = entry::sizes_if(self.segments.from(place.word()), key)?;
-            Some((at, place, sizes))
+    fn find(&self, table: &Table, key: &Key<'_>) -> Option<(usize, Entry, Sizes)> {
+        table.candidates(key.hash).find_map(|(at, entry)| {
+            let sizes = record::sizes_if(self.strips.from(entry.word()), key)?;
+            Some((at, entry, sizes))
         })
     }
 
     /// Adds a record that is not here yet; one that `was_read` before is not tried out first.
-    /// `may_grow` says whether another segment may be taken. O(1) amortised.
+    /// `may_grow` says whether another strip may be taken. O(1) amortised.
     pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], was_read: bool, may_grow: bool) {
         // It is the table until the end: making room for a record replaces none.
         let table = self.table.load();
@@ -240,49 +240,49 @@ impl Writing<'_> {
             return;
         };
         let uses = u64::from(was_read && age == Age::Young);
-        let place = Place::new(key.hash, word, uses);
+        let entry = Entry::new(key.hash, word, uses);
         if self.writer.records >= table.room() {
-            self.resize(table.room() / 4 * 5 + 1).insert(place);
+            self.resize(table.room() / 4 * 5 + 1).insert(entry);
         } else {
-            table.insert(place);
+            table.insert(entry);
         }
         self.writer.records += 1;
     }
 
     /// If the record is here, gives it the value that a memtable has, in its place if that is as
     /// long, or takes it out; whether it was. One that was read in the memtable counts as used.
-    pub(crate) fn refresh(&mut self, key: &Key<'_>, said: Said<'_>) -> bool {
+    pub(crate) fn refresh(&mut self, key: &Key<'_>, sealed: SealedRecord<'_>) -> bool {
         let table = self.table.load();
-        let Some((at, place, held)) = self.find(&table, key) else {
+        let Some((at, entry, held)) = self.find(&table, key) else {
             return false;
         };
-        if let Some(value) = said.value
-            && entry::words(key, value.len()) == Some(held.words())
+        if let Some(value) = sealed.value
+            && record::words(key, value.len()) == Some(held.words())
         {
-            self.rewrite(place, key, value);
-            if said.was_read && place.uses() == 0 {
-                table.used(at, place);
+            self.rewrite(entry, key, value);
+            if sealed.was_read && entry.uses() == 0 {
+                table.used(at, entry);
             }
             return true;
         }
         // Out first: what is recycled to make room must not lead to the old value again.
         self.remove(&table, at);
-        if let Some(value) = said.value
+        if let Some(value) = sealed.value
             && let Some(word) = self.append(Age::Young, key, value, false)
         {
-            let uses = place.uses().max(u64::from(said.was_read));
-            table.insert(Place::new(key.hash, word, uses));
+            let uses = entry.uses().max(u64::from(sealed.was_read));
+            table.insert(Entry::new(key.hash, word, uses));
             self.writer.records += 1;
         }
         true
     }
 
-    /// Writes a value over one that takes as many words. Readers of the segment miss meanwhile.
-    fn rewrite(&self, place: Place, key: &Key<'_>, value: &[u8]) {
-        let segment = self.segments.segment_of(place.word());
-        self.segments.begin(segment);
-        entry::write(self.segments.from(place.word()), key, value);
-        self.segments.end(segment);
+    /// Writes a value over one that takes as many words. Readers of the strip miss meanwhile.
+    fn rewrite(&self, entry: Entry, key: &Key<'_>, value: &[u8]) {
+        let strip = self.strips.strip_of(entry.word());
+        self.strips.begin(strip);
+        record::write(self.strips.from(entry.word()), key, value);
+        self.strips.end(strip);
     }
 
     fn remove(&mut self, table: &Table, at: usize) {
@@ -292,96 +292,95 @@ impl Writing<'_> {
 
     /// Writes a record behind the others of a queue; its first word.
     fn append(&mut self, age: Age, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
-        let words = entry::words(key, value.len())?;
-        if words > self.segments.record_words_max() {
+        let words = record::words(key, value.len())?;
+        if words > self.strips.record_words_max() {
             return None;
         }
         let word = self.room(age, words, may_grow)?;
-        entry::write(self.segments.from(word), key, value);
+        record::write(self.strips.from(word), key, value);
         Some(word)
     }
 
     /// Room for so many words behind the last record of a queue; the first of them.
     fn room(&mut self, age: Age, words: usize, may_grow: bool) -> Option<usize> {
         let queue = self.writer.queue(age);
-        if queue.segments.is_empty() || queue.used + words > self.segments.segment_words() {
+        if queue.strips.is_empty() || queue.used + words > self.strips.strip_words() {
             match age {
                 Age::Young => self.open_young(may_grow)?,
                 Age::Grown => self.open_grown()?,
             }
         }
         let queue = self.writer.queue(age);
-        let word = self.segments.start(*queue.segments.back()?) + queue.used;
+        let word = self.strips.start(*queue.strips.back()?) + queue.used;
         queue.used += words;
-        // A header of ones ends a segment that is not full.
-        if let Some(next) = self.segments.from(word).get(words) {
-            next.store(entry::END, Ordering::Relaxed);
+        // A header of ones ends a strip that is not full.
+        if let Some(next) = self.strips.from(word).get(words) {
+            next.store(record::END, Ordering::Relaxed);
         }
         Some(word)
     }
 
-    /// Makes the last young segment one with room: another, or the oldest after what was used there
+    /// Makes the last young strip one with room: another, or the oldest after what was used there
     /// has moved.
     fn open_young(&mut self, may_grow: bool) -> Option<()> {
-        let taken = may_grow.then(|| self.segments.take()).flatten();
-        let (segment, kept) = match taken {
-            Some(segment) => {
-                self.segments.from(self.segments.start(segment))[0]
-                    .store(entry::END, Ordering::Relaxed);
-                (segment, 0)
+        let taken = may_grow.then(|| self.strips.take()).flatten();
+        let (strip, kept) = match taken {
+            Some(strip) => {
+                self.strips.from(self.strips.start(strip))[0].store(record::END, Ordering::Relaxed);
+                (strip, 0)
             }
             None => self.vacate()?,
         };
-        self.enqueue(Age::Young, segment, kept);
+        self.enqueue(Age::Young, strip, kept);
         Some(())
     }
 
-    /// Takes a segment out of its queue for the young ones, and says how many of its words are
+    /// Takes a strip out of its queue for the young ones, and says how many of its words are
     /// still used.
     fn vacate(&mut self) -> Option<(u32, usize)> {
         self.come_of_age();
-        let few = self.writer.segments(Age::Young) < self.writer.young_part();
+        let few = self.writer.strips(Age::Young) < self.writer.young_part();
         let from = if few { Age::Grown } else { Age::Young };
-        let oldest = self.writer.queue(from).segments.pop_front()?;
-        // A lone segment keeps what was used: there is no other to move it to.
-        if self.writer.segments(Age::Grown) == 0 {
+        let oldest = self.writer.queue(from).strips.pop_front()?;
+        // A lone strip keeps what was used: there is no other to move it to.
+        if self.writer.strips(Age::Grown) == 0 {
             return Some((oldest, self.recycle(oldest, self.kept_max())));
         }
         self.evacuate(oldest, self.kept_max());
         // Nothing leads there any more.
-        self.segments.begin(oldest);
-        self.segments.from(self.segments.start(oldest))[0].store(entry::END, Ordering::Relaxed);
-        self.segments.end(oldest);
+        self.strips.begin(oldest);
+        self.strips.from(self.strips.start(oldest))[0].store(record::END, Ordering::Relaxed);
+        self.strips.end(oldest);
         Some((oldest, 0))
     }
 
     /// While the cache grew, all that came was young: the oldest of what is too much of it are
     /// grown now.
     fn come_of_age(&mut self) {
-        while self.writer.segments(Age::Young) > self.writer.young_part() {
-            let Some(oldest) = self.writer.queue(Age::Young).segments.pop_front() else {
+        while self.writer.strips(Age::Young) > self.writer.young_part() {
+            let Some(oldest) = self.writer.queue(Age::Young).strips.pop_front() else {
                 return;
             };
-            self.enqueue(Age::Grown, oldest, self.segments.segment_words());
+            self.enqueue(Age::Grown, oldest, self.strips.strip_words());
         }
     }
 
-    /// Words of a segment that are kept at most.
+    /// Words of a strip that are kept at most.
     fn kept_max(&self) -> usize {
-        self.segments.segment_words() / 4 * KEPT_QUARTERS
+        self.strips.strip_words() / 4 * KEPT_QUARTERS
     }
 
-    /// Makes the last grown segment one with room: the oldest, where what was used stays.
+    /// Makes the last grown strip one with room: the oldest, where what was used stays.
     fn open_grown(&mut self) -> Option<()> {
         self.come_of_age();
-        let oldest = self.writer.queue(Age::Grown).segments.pop_front()?;
+        let oldest = self.writer.queue(Age::Grown).strips.pop_front()?;
         let kept = self.recycle(oldest, self.kept_max());
         self.enqueue(Age::Grown, oldest, kept);
         Some(())
     }
 
-    /// Puts a segment, of which so many words are used, in as the youngest of a queue.
-    fn enqueue(&mut self, age: Age, segment: u32, used: usize) {
+    /// Puts a strip, of which so many words are used, in as the youngest of a queue.
+    fn enqueue(&mut self, age: Age, strip: u32, used: usize) {
         let queue = self.writer.queue(age);
         let birth = Birth {
             number: queue.born,
@@ -389,56 +388,56 @@ impl Writing<'_> {
         };
         queue.born += 1;
         queue.used = used;
-        queue.segments.push_back(segment);
-        self.segments.set_birth(segment, birth);
+        queue.strips.push_back(strip);
+        self.strips.set_birth(strip, birth);
         self.tell_age(age);
     }
 
     /// Births in a queue follow each other, so its oldest quarter is all below one.
     fn tell_age(&self, age: Age) {
         let queue = &self.writer.queues[age as usize];
-        let younger = queue.segments.len() * 3 / 4;
+        let younger = queue.strips.len() * 3 / 4;
         let aged = queue.born.saturating_sub(younger as u64);
         self.aged[age as usize].store(aged, Ordering::Relaxed);
     }
 
-    /// Moves what was used to the front of a segment, at most so many words, with a use less, and
+    /// Moves what was used to the front of a strip, at most so many words, with a use less, and
     /// takes the rest out of the table. Returns the words that are kept.
-    fn recycle(&mut self, segment: u32, kept_max: usize) -> usize {
+    fn recycle(&mut self, strip: u32, kept_max: usize) -> usize {
         let table = self.table.load_full();
-        let start = self.segments.start(segment);
-        let memory = self.segments.from(start);
-        self.segments.begin(segment);
+        let start = self.strips.start(strip);
+        let memory = self.strips.from(start);
+        self.strips.begin(strip);
         let mut to = 0;
         for (from, hash, words) in records(memory) {
-            let Some((at, place)) = find_at(&table, hash, start + from) else {
+            let Some((at, entry)) = find_at(&table, hash, start + from) else {
                 continue;
             };
-            if place.uses() > 0 && to + words <= kept_max {
+            if entry.uses() > 0 && to + words <= kept_max {
                 for word in 0..words {
                     let moved = memory[from + word].load(Ordering::Relaxed);
                     memory[to + word].store(moved, Ordering::Relaxed);
                 }
-                table.set(at, Place::new(hash, start + to, place.uses() - 1));
+                table.set(at, Entry::new(hash, start + to, entry.uses() - 1));
                 to += words;
             } else {
                 self.remove(&table, at);
             }
         }
         if let Some(next) = memory.get(to) {
-            next.store(entry::END, Ordering::Relaxed);
+            next.store(record::END, Ordering::Relaxed);
         }
-        self.segments.end(segment);
+        self.strips.end(strip);
         to
     }
 
-    /// Moves what was used out of a segment that is in no queue any more, at most so many words,
+    /// Moves what was used out of a strip that is in no queue any more, at most so many words,
     /// with a use less, to the grown ones, where others may have to go for it; and takes the rest
     /// out of the table.
-    fn evacuate(&mut self, segment: u32, kept_max: usize) {
+    fn evacuate(&mut self, strip: u32, kept_max: usize) {
         let table = self.table.load_full();
-        let start = self.segments.start(segment);
-        let memory = self.segments.from(start);
+        let start = self.strips.start(strip);
+        let memory = self.strips.from(start);
         let mut kept = 0;
         for (from, hash, words) in records(memory) {
             let used = find_at(&table, hash, start + from).is_some_and(|(_, p)| p.uses() > 0);
@@ -446,38 +445,35 @@ impl Writing<'_> {
                 .then(|| self.room(Age::Grown, words, false))
                 .flatten();
             // Making room moved places in the table.
-            let Some((at, place)) = find_at(&table, hash, start + from) else {
+            let Some((at, entry)) = find_at(&table, hash, start + from) else {
                 continue;
             };
             let Some(to) = room else {
                 self.remove(&table, at);
                 continue;
             };
-            for (from, to) in memory[from..from + words]
-                .iter()
-                .zip(self.segments.from(to))
-            {
+            for (from, to) in memory[from..from + words].iter().zip(self.strips.from(to)) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            table.set(at, Place::new(hash, to, place.uses().saturating_sub(1)));
+            table.set(at, Entry::new(hash, to, entry.uses().saturating_sub(1)));
             kept += words;
         }
     }
 
-    /// Gives the oldest segment back, and of what it held what was not used; `false` when there is
+    /// Gives the oldest strip back, and of what it held what was not used; `false` when there is
     /// none.
-    pub(crate) fn give_segment(&mut self) -> bool {
-        let many = self.writer.segments(Age::Young) > self.writer.young_part();
-        let none = self.writer.segments(Age::Grown) == 0;
+    pub(crate) fn give_strip(&mut self) -> bool {
+        let many = self.writer.strips(Age::Young) > self.writer.young_part();
+        let none = self.writer.strips(Age::Grown) == 0;
         let age = if many || none { Age::Young } else { Age::Grown };
-        let Some(oldest) = self.writer.queue(age).segments.pop_front() else {
+        let Some(oldest) = self.writer.queue(age).strips.pop_front() else {
             return false;
         };
         self.evacuate(oldest, self.kept_max());
-        self.segments.give(oldest);
+        self.strips.give(oldest);
         self.tell_age(age);
         // An empty shard holds nothing but the smallest table.
-        let empty = self.writer.queues.iter().all(|q| q.segments.is_empty());
+        let empty = self.writer.queues.iter().all(|q| q.strips.is_empty());
         let room = self.table.load().room();
         if empty || room > 2 * self.writer.records.max(64) {
             self.resize(self.writer.records / 4 * 5);
@@ -490,8 +486,8 @@ impl Writing<'_> {
         self.table.load().clear();
         self.writer.records = 0;
         for queue in &mut self.writer.queues {
-            for segment in queue.segments.drain(..) {
-                self.segments.give(segment);
+            for strip in queue.strips.drain(..) {
+                self.strips.give(strip);
             }
         }
         self.resize(0);
@@ -501,8 +497,8 @@ impl Writing<'_> {
     fn resize(&mut self, records: usize) -> Arc<Table> {
         let next = Arc::new(Table::with_room(records.max(self.writer.records + 1)));
         let last = self.table.load_full();
-        for place in last.taken() {
-            next.insert(place);
+        for entry in last.taken() {
+            next.insert(entry);
         }
         self.budget.take(Purpose::Records, next.bytes());
         self.budget.give(Purpose::Records, last.bytes());
@@ -513,23 +509,23 @@ impl Writing<'_> {
     }
 }
 
-/// The records from the start of a segment on: where each begins there, its hash, its words.
+/// The records from the start of a strip on: where each begins there, its hash, its words.
 fn records(memory: &[AtomicU64]) -> impl Iterator<Item = (usize, u64, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let header = memory.get(next)?.load(Ordering::Relaxed);
-        if header == entry::END {
+        if header == record::END {
             return None;
         }
         let (from, words) = (next, Sizes::of(header).words());
         next += words;
-        Some((from, entry::hash(&memory[from..]), words))
+        Some((from, record::hash(&memory[from..]), words))
     })
 }
 
 /// What leads to the record at that word.
-fn find_at(table: &Table, hash: u64, word: usize) -> Option<(usize, Place)> {
+fn find_at(table: &Table, hash: u64, word: usize) -> Option<(usize, Entry)> {
     table
         .candidates(hash)
-        .find(|(_, place)| place.word() == word)
+        .find(|(_, entry)| entry.word() == word)
 }

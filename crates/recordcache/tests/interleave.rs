@@ -1,17 +1,17 @@
 //! A model of the record cache for the checker of interleavings, in a build with
 //! `--cfg terrapin_shuttle`: readers that look, miss and fill, beside checkpoints that sweep, in a
-//! cache so small that segments are taken again all the time.
+//! cache so small that strips are taken again all the time.
 #![cfg(terrapin_shuttle)]
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::sync::explore::{explore, spawn};
 use terrapin_base::sync::{Arc, AtomicU64, Ordering};
 use terrapin_base::{Budget, Purpose};
-use terrapin_recordcache::{Collection, RecordCache, Said};
+use terrapin_recordcache::{Collection, RecordCache, SealedRecord};
 
 const KEYS: u64 = 6;
 const ROUNDS: u64 = 2;
-/// Room for one segment, in thousandths.
+/// Room for one strip, in thousandths.
 const SHARE: u64 = 320;
 
 /// What the engine has beside the cache: of each key, the version in the tree, and whether a
@@ -29,7 +29,7 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn value(number: u64, version: u64) -> Vec<u8> {
-    // Four records fill a segment, so that one that is rewritten meets readers.
+    // Four records fill a strip, so that one that is rewritten meets readers.
     let mut value = vec![version as u8; 800];
     value[0] = number as u8;
     value
@@ -71,7 +71,7 @@ impl Engine {
                         ID,
                         &key(number),
                         hash64(&key(number)),
-                        Said {
+                        SealedRecord {
                             value: told,
                             was_read: number.is_multiple_of(2),
                         },

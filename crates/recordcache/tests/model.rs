@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Purpose};
-use terrapin_recordcache::{Collection, RecordCache, Said};
+use terrapin_recordcache::{Collection, RecordCache, SealedRecord};
 
 /// A budget all of which blocks would take, so that records get their share and no more.
 fn contested(bytes: u64) -> Arc<Budget> {
@@ -81,7 +81,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                                 id,
                                 &key(number),
                                 hash64(&key(number)),
-                                Said {
+                                SealedRecord {
                                     value: told,
                                     was_read: random.below(2) == 0,
                                 },
@@ -132,7 +132,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                     id,
                     &bytes,
                     hash,
-                    Said {
+                    SealedRecord {
                         value: Some(&value(number, version)),
                         was_read: number.is_multiple_of(3),
                     },
@@ -251,7 +251,7 @@ fn what_is_used_stays_when_the_cache_shrinks() {
 fn merge(cache: &RecordCache, number: u64, was_read: bool) {
     let (bytes, text) = (key(number), value(number, 1));
     cache.begin_sweep();
-    let said = Said {
+    let said = SealedRecord {
         value: Some(&text),
         was_read,
     };
@@ -366,7 +366,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
     const KEYS: u64 = 300;
     let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
-    // So small that segments are recycled all the time.
+    // So small that strips are recycled all the time.
     cache.set_share(40);
     let id = Collection(1);
     let versions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(1)).collect();
@@ -425,7 +425,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
                     id,
                     &key(number),
                     hash64(&key(number)),
-                    Said {
+                    SealedRecord {
                         value: told,
                         was_read: number.is_multiple_of(5),
                     },
@@ -499,7 +499,7 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
                 Collection(7),
                 &bytes,
                 hash64(&bytes),
-                Said {
+                SealedRecord {
                     value: Some(&[round; 100]),
                     was_read: false,
                 },

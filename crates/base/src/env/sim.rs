@@ -16,13 +16,13 @@ struct Driven {
 struct State {
     rng: u64,
     now_ns: u64,
-    jobs: Vec<Slot>,
+    jobs: Vec<SimJob>,
     stepping: bool,
     steps: u64,
     breathing: bool,
 }
 
-struct Slot {
+struct SimJob {
     name: &'static str,
     /// `None` while the job is being stepped.
     job: Option<Box<dyn Job>>,
@@ -137,35 +137,35 @@ impl Driven {
             state.stepping = true;
             state.steps += 1;
             state.now_ns += 100;
-            let slot = &mut state.jobs[pick];
-            slot.pending = None;
-            let Some(job) = slot.job.take() else {
+            let job_state = &mut state.jobs[pick];
+            job_state.pending = None;
+            let Some(job) = job_state.job.take() else {
                 return false;
             };
-            (job, slot.handle.clone())
+            (job, job_state.handle.clone())
         };
         let outcome = handle.step(&mut job);
         let mut state = self.state.lock();
         state.stepping = false;
         // The job's place is found again by its handle: a step may have spawned others, or the test
         // may have killed all.
-        let place = state
+        let index = state
             .jobs
             .iter()
             .position(|s| Arc::ptr_eq(&s.handle.state, &handle.state));
-        match (place, outcome) {
-            (Some(place), Stepped::Over(panic)) => {
-                let slot = state.jobs.remove(place);
+        match (index, outcome) {
+            (Some(index), Stepped::Over(panic)) => {
+                let job_state = state.jobs.remove(index);
                 drop(state);
-                drop(slot);
+                drop(job_state);
                 drop(job);
                 handle.finish(panic);
             }
-            (Some(place), outcome) => {
-                let slot = &mut state.jobs[place];
-                slot.job = Some(job);
+            (Some(index), outcome) => {
+                let job_state = &mut state.jobs[index];
+                job_state.job = Some(job);
                 if let Stepped::Pending(condition) = outcome {
-                    slot.pending = Some(condition);
+                    job_state.pending = Some(condition);
                 }
             }
             (None, outcome) => {
@@ -192,13 +192,13 @@ impl Driver for Driven {
     }
 
     fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
-        let slot = Slot {
+        let job_state = SimJob {
             name: job.name(),
             job: Some(job),
             handle: handle.clone(),
             pending: None,
         };
-        self.state.lock().jobs.push(slot);
+        self.state.lock().jobs.push(job_state);
         Ok(())
     }
 

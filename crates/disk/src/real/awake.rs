@@ -15,15 +15,15 @@ use terrapin_base::{Env, is_job_giving_way};
 /// Looks at one read: each takes half a microsecond or so where nobody else wants to run.
 const LOOKS: u32 = 256;
 /// Reads by which a way is judged.
-const TRIED: u32 = 32;
-/// Reads of a round in the better way, and rounds until both ways are tried again.
-const ROUND: u32 = 128;
-const ROUNDS: u32 = 32;
+const TRIAL_READS: u32 = 32;
+/// Reads of a round in the better way, and stretches until both ways are tried again.
+const STRETCH: u32 = 128;
+const STRETCHES: u32 = 32;
 
 /// Threads that wait, awake or not, and might do so awake.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// What the reads of this process tell.
-static HABIT: Mutex<Habit> = Mutex::new(Habit::new());
+static CHOOSER: Mutex<WaitChooser> = Mutex::new(WaitChooser::new());
 
 /// Does a read into this memory by `awake`, which looks for its end by means of [`look`], or by
 /// `asleep`, whichever it had better be; by `asleep` too what `awake` does not do.
@@ -33,18 +33,18 @@ pub(super) fn read<T>(
     awake: impl FnOnce(&mut [u8]) -> Option<T>,
     asleep: impl FnOnce(&mut [u8]) -> T,
 ) -> T {
-    let Some(turn) = Turn::take() else {
+    let Some(permit) = AwakePermit::take() else {
         return asleep(memory);
     };
-    let way = HABIT.lock().way();
+    let mode = CHOOSER.lock().mode();
     let began_ns = env.now_ns();
-    let done = match way {
-        Way::Awake => awake(memory).unwrap_or_else(|| asleep(memory)),
-        Way::Asleep => asleep(memory),
+    let done = match mode {
+        WaitMode::Awake => awake(memory).unwrap_or_else(|| asleep(memory)),
+        WaitMode::Asleep => asleep(memory),
     };
     let took_ns = env.now_ns().saturating_sub(began_ns);
-    drop(turn);
-    HABIT.lock().learn(way, took_ns);
+    drop(permit);
+    CHOOSER.lock().learn(mode, took_ns);
     done
 }
 
@@ -59,22 +59,22 @@ pub(super) fn look(mut is_over: impl FnMut() -> bool) {
 }
 
 /// One of the threads that may wait awake: as many as there are processors.
-struct Turn(());
+struct AwakePermit(());
 
-impl Turn {
+impl AwakePermit {
     fn take() -> Option<Self> {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         if is_job_giving_way() {
             return None;
         }
         let processors = PROCESSORS.get_or_init(|| available_parallelism().map_or(1, NonZero::get));
-        let turn = Turn(());
+        let permit = AwakePermit(());
         let others = WAITING.fetch_add(1, Ordering::Relaxed);
-        (others < *processors).then_some(turn)
+        (others < *processors).then_some(permit)
     }
 }
 
-impl Drop for Turn {
+impl Drop for AwakePermit {
     fn drop(&mut self) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ impl Drop for Turn {
 
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum WaitMode {
     Asleep,
     Awake,
 }
@@ -91,12 +91,12 @@ enum Way {
 /// those before it for the rest. A stretch alone would say too little: one read in a hundred takes
 /// three times as long as most, and the two ways may be a tenth apart.
 #[derive(Clone, Copy, Default)]
-struct Lately {
+struct ReadTime {
     /// Nanoseconds a read; none before the first stretch.
     mean_ns: Option<u64>,
 }
 
-impl Lately {
+impl ReadTime {
     fn learn(&mut self, stretch_ns: u64) {
         let before = self.mean_ns.unwrap_or(stretch_ns);
         self.mean_ns = Some((before.saturating_mul(3).saturating_add(stretch_ns)) / 4);
@@ -108,69 +108,70 @@ impl Lately {
 }
 
 /// What was learnt of the two ways.
-struct Habit {
+struct WaitChooser {
     /// The way of the next reads,
-    way: Way,
-    /// rounds for which it is settled, this one included, none while it is being tried,
-    rounds: u32,
+    mode: WaitMode,
+    /// stretches for which it is settled, this one included, none while it is being tried,
+    stretches: u32,
     /// and reads that are left of the round or trial.
     left: u32,
     /// What its reads took so far, in nanoseconds.
     took_ns: u64,
-    asleep: Lately,
-    awake: Lately,
+    asleep: ReadTime,
+    awake: ReadTime,
 }
 
-impl Habit {
+impl WaitChooser {
     const fn new() -> Self {
-        Habit {
-            way: Way::Asleep,
-            rounds: 0,
-            left: TRIED,
+        WaitChooser {
+            mode: WaitMode::Asleep,
+            stretches: 0,
+            left: TRIAL_READS,
             took_ns: 0,
-            asleep: Lately { mean_ns: None },
-            awake: Lately { mean_ns: None },
+            asleep: ReadTime { mean_ns: None },
+            awake: ReadTime { mean_ns: None },
         }
     }
 
     /// The way of the next read.
-    fn way(&self) -> Way {
-        self.way
+    fn mode(&self) -> WaitMode {
+        self.mode
     }
 
     /// A read in that way took so long. (Of two threads one may have begun before the way changed.)
-    fn learn(&mut self, way: Way, took_ns: u64) {
-        if way != self.way {
+    fn learn(&mut self, mode: WaitMode, took_ns: u64) {
+        if mode != self.mode {
             return;
         }
         self.left -= 1;
         self.took_ns = self.took_ns.saturating_add(took_ns);
-        let trying = self.rounds == 0;
-        let reads = u64::from(if trying { TRIED } else { ROUND });
+        let trying = self.stretches == 0;
+        let reads = u64::from(if trying { TRIAL_READS } else { STRETCH });
         // More than half as long again as all of them take asleep: somebody else wants the
         // processor, and no more of it is needed to know.
-        let crowded =
-            way == Way::Awake && self.took_ns > self.asleep.ns().saturating_mul(reads * 3 / 2);
+        let crowded = mode == WaitMode::Awake
+            && self.took_ns > self.asleep.ns().saturating_mul(reads * 3 / 2);
         if self.left > 0 && !crowded {
             return;
         }
         if !crowded {
-            let lately = match way {
-                Way::Asleep => &mut self.asleep,
-                Way::Awake => &mut self.awake,
+            let lately = match mode {
+                WaitMode::Asleep => &mut self.asleep,
+                WaitMode::Awake => &mut self.awake,
             };
             lately.learn(self.took_ns / reads);
         }
         // Waiting awake must not be worse. What was found to be better is left when it is worse by
         // more than chance.
         let chance = if trying { 0 } else { self.asleep.ns() / 16 };
-        let lost = crowded || way == Way::Awake && self.awake.ns() > self.asleep.ns() + chance;
-        (self.way, self.rounds, self.left) = match (self.rounds, way) {
-            (0, Way::Asleep) => (Way::Awake, 0, TRIED),
-            (0, Way::Awake) if lost => (Way::Asleep, ROUNDS, ROUND),
-            (0, Way::Awake) => (Way::Awake, ROUNDS, ROUND),
-            (2.., _) if !lost => (way, self.rounds - 1, ROUND),
-            _ => (Way::Asleep, 0, TRIED),
+        let lost =
+            crowded || mode == WaitMode::Awake && self.awake.ns() > self.asleep.ns() + chance;
+        (self.mode, self.stretches, self.left) = match (self.stretches, mode) {
+            (0, WaitMode::Asleep) => (WaitMode::Awake, 0, TRIAL_READS),
+            (0, WaitMode::Awake) if lost => (WaitMode::Asleep, STRETCHES, STRETCH),
+            (0, WaitMode::Awake) => (WaitMode::Awake, STRETCHES, STRETCH),
+            (2.., _) if !lost => (mode, self.stretches - 1, STRETCH),
+            _ => (WaitMode::Asleep, 0, TRIAL_READS),
         };
         self.took_ns = 0;
     }
@@ -182,14 +183,14 @@ mod tests {
 
     /// How many of so many reads were waited for awake, when they take so long in either way.
     fn awake(reads: u32, asleep_ns: u64, awake_ns: impl Fn(u32) -> u64) -> u32 {
-        let mut habit = Habit::new();
+        let mut chooser = WaitChooser::new();
         let mut awake = 0;
         for _ in 0..reads {
-            match habit.way() {
-                Way::Asleep => habit.learn(Way::Asleep, asleep_ns),
-                Way::Awake => {
+            match chooser.mode() {
+                WaitMode::Asleep => chooser.learn(WaitMode::Asleep, asleep_ns),
+                WaitMode::Awake => {
                     awake += 1;
-                    habit.learn(Way::Awake, awake_ns(awake));
+                    chooser.learn(WaitMode::Awake, awake_ns(awake));
                 }
             }
         }
@@ -231,13 +232,13 @@ mod tests {
         };
         let share_awake = |asleep_ns: u64, awake_ns: u64| {
             let (mut asleep, mut awake) = (spread(asleep_ns), spread(awake_ns));
-            let (mut habit, mut count) = (Habit::new(), 0);
+            let (mut chooser, mut count) = (WaitChooser::new(), 0);
             for _ in 0..1_000_000 {
-                match habit.way() {
-                    Way::Asleep => habit.learn(Way::Asleep, asleep()),
-                    Way::Awake => {
+                match chooser.mode() {
+                    WaitMode::Asleep => chooser.learn(WaitMode::Asleep, asleep()),
+                    WaitMode::Awake => {
                         count += 1;
-                        habit.learn(Way::Awake, awake());
+                        chooser.learn(WaitMode::Awake, awake());
                     }
                 }
             }
@@ -258,7 +259,9 @@ mod tests {
     #[test]
     fn no_more_threads_wait_awake_than_there_are_processors() {
         let processors = available_parallelism().unwrap().get();
-        let waiting: Vec<Turn> = (0..processors + 3).filter_map(|_| Turn::take()).collect();
+        let waiting: Vec<AwakePermit> = (0..processors + 3)
+            .filter_map(|_| AwakePermit::take())
+            .collect();
         assert!(waiting.len() <= processors);
     }
 }

@@ -16,7 +16,7 @@ use terrapin_base::{Env, Error, Result};
 use super::awake;
 use super::cached::Cached;
 use super::extents::{self, Extents};
-use super::lock::{Held, Shared};
+use super::lock::{SharedLock, WriteLock};
 use super::retry::retry;
 use super::uring::read_awake;
 use crate::{AlignedBuf, File, FileIdentity, Flight, OpenOptions, Show, Shown};
@@ -63,8 +63,8 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
 /// An open file. Fields are dropped in this order: the file is unlocked, and the registry forgets
 /// it, while its descriptor still keeps the inode.
 pub(crate) struct RealFile {
-    pub(super) held: Option<Held>,
-    pub(super) _shared: Option<Shared>,
+    pub(super) write_lock: Option<WriteLock>,
+    pub(super) _shared_lock: Option<SharedLock>,
     pub(super) descriptor: OwnedFd,
     /// For reads by way of the page cache, if there are to be any.
     pub(super) cached: Option<Cached>,
@@ -97,8 +97,8 @@ impl RealFile {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match &self.held {
-            Some(held) => held.check_process(),
+        match &self.write_lock {
+            Some(lock) => lock.check_process(),
             None => Err(crate::read_only(&self.path)),
         }
     }
@@ -405,8 +405,8 @@ impl File for RealFile {
     }
 
     fn sync(&self) -> Result<()> {
-        if let Some(held) = &self.held {
-            held.check_process()?;
+        if let Some(lock) = &self.write_lock {
+            lock.check_process()?;
         }
         retry(|| fdatasync(&self.descriptor)).map_err(|e| self.fail("cannot sync", e))
     }

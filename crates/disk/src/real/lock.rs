@@ -37,7 +37,7 @@ enum Hold {
 }
 
 /// Device and inode of every file and directory that this process holds.
-static HELD: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
+static REGISTRY: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
 
 /// A file or directory in the registry until this is dropped. Whoever has it keeps the descriptor
 /// open longer than this, so that the inode's number cannot pass to another file in between.
@@ -76,7 +76,7 @@ impl Claim {
             .map_err(|e| Error::io("cannot look at the file", e.into()).with("file", describe()))?;
         let key = (stat.st_dev, stat.st_ino);
         let holder = Holder(Process::hold()?);
-        let mut held = HELD.lock();
+        let mut held = REGISTRY.lock();
         let message = match (
             held.get(&key)
                 .filter(|_| !mutant::active("second-open-admitted")),
@@ -112,7 +112,7 @@ impl Drop for Claim {
         if !self.holder.0.is_this() {
             return;
         }
-        let mut held = HELD.lock();
+        let mut held = REGISTRY.lock();
         match held.get_mut(&self.key) {
             Some(Hold::Shared(handles)) if *handles > 1 => *handles -= 1,
             _ => {
@@ -152,7 +152,7 @@ impl Drop for Flock {
 
 /// A file held for writing: its `flock`, its claim, and its directory's. Fields are dropped in this
 /// order.
-pub(super) struct Held {
+pub(super) struct WriteLock {
     lock: Flock,
     _file: Claim,
     _directory: Arc<Claim>,
@@ -160,7 +160,7 @@ pub(super) struct Held {
     pub(super) waited: bool,
 }
 
-impl Held {
+impl WriteLock {
     /// [`ErrorKind::Closed`] in a child that was forked since.
     pub(super) fn check_process(&self) -> Result<()> {
         self.lock.process.check()
@@ -177,7 +177,7 @@ impl Held {
         let file = Claim::new(descriptor, &describe)?;
         let operation = FlockOperation::NonBlockingLockExclusive;
         match wait_for_lock(env, descriptor, operation, &describe)? {
-            Ok(waited) => Ok(Held {
+            Ok(waited) => Ok(WriteLock {
                 lock: Flock::of(descriptor),
                 _file: file,
                 _directory: directory,
@@ -193,15 +193,15 @@ impl Held {
 
 /// A file that nobody writes meanwhile: its shared `flock`, if the file system has any, and its
 /// claim. Fields are dropped in this order.
-pub(super) struct Shared {
+pub(super) struct SharedLock {
     _lock: Option<Flock>,
     _file: Claim,
     /// Whether another process held the lock first.
     pub(super) waited: bool,
 }
 
-impl Shared {
-    /// As [`Held::new`], beside others that do the same. Where the file system knows no locks,
+impl SharedLock {
+    /// As [`WriteLock::new`], beside others that do the same. Where the file system knows no locks,
     /// there is only the registry.
     pub(super) fn new(
         env: &Env,
@@ -217,7 +217,7 @@ impl Shared {
                 (None, false)
             }
         };
-        Ok(Shared {
+        Ok(SharedLock {
             _lock: lock,
             _file: file,
             waited,

@@ -184,13 +184,13 @@ impl RealDisk {
                 if !options.shared {
                     break (descriptor, None, None);
                 }
-                let shared = lock::Shared::new(&self.env, descriptor.as_fd(), describe)?;
+                let shared = lock::SharedLock::new(&self.env, descriptor.as_fd(), describe)?;
                 if shared.waited && !self.is_still(name, &descriptor) {
                     continue;
                 }
                 break (descriptor, None, Some(shared));
             };
-            let locked = lock::Held::new(&self.env, descriptor.as_fd(), directory, describe);
+            let locked = lock::WriteLock::new(&self.env, descriptor.as_fd(), directory, describe);
             match locked {
                 // While we waited, the name may have passed to another file.
                 Ok(held) if held.waited && !self.is_still(name, &descriptor) => {}
@@ -219,8 +219,8 @@ impl RealDisk {
         Ok(RealFile {
             cached,
             env: self.env.clone(),
-            held,
-            _shared: shared,
+            write_lock: held,
+            _shared_lock: shared,
             extents: Extents::new(&descriptor, direct),
             cannot_allocate: AtomicBool::new(false),
             descriptor,

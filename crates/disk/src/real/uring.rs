@@ -38,21 +38,21 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// read does both, and locks what `awake` has learnt twice besides.
 static KEPT: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
 
-/// How many [`Place`]s are taken.
+/// How many [`RingPermit`]s are taken.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// One of the rings that there may be: [`RINGS_MAX`].
-struct Place(());
+struct RingPermit(());
 
-impl Place {
+impl RingPermit {
     fn take() -> Option<Self> {
-        let place = Place(());
+        let permit = RingPermit(());
         let others = RINGS.fetch_add(1, Ordering::Relaxed);
-        (others < RINGS_MAX).then_some(place)
+        (others < RINGS_MAX).then_some(permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for RingPermit {
     fn drop(&mut self) {
         RINGS.fetch_sub(1, Ordering::Relaxed);
     }
@@ -63,7 +63,7 @@ struct Ring {
     open: ManuallyDrop<IoUring>,
     /// A child that was forked since does not have the ring's memory.
     process: Process,
-    _place: Place,
+    _permit: RingPermit,
 }
 
 impl Drop for Ring {
@@ -143,24 +143,24 @@ impl Uring {
         offset: u64,
         number: u64,
     ) -> bool {
-        let slot = self.used.trailing_ones() as usize;
+        let index = self.used.trailing_ones() as usize;
         let (Some(ring), Ok(bytes)) = (mine(&mut self.ring), u32::try_from(bytes)) else {
             return false;
         };
-        if slot == DEPTH {
+        if index == DEPTH {
             return false;
         }
         let descriptor = types::Fd(descriptor.as_raw_fd());
         let entry = opcode::Read::new(descriptor, memory.as_ptr(), bytes)
             .offset(offset)
             .build()
-            .user_data(slot as u64);
+            .user_data(index as u64);
         // SAFETY: the memory is the read's until it is over, as our caller promises.
         if unsafe { ring.open.submission().push(&entry) }.is_err() {
-            return false; // cannot be: the queue has a place for each slot
+            return false; // cannot be: the queue has a place for each index
         }
-        self.numbers[slot] = number;
-        self.used |= 1 << slot;
+        self.numbers[index] = number;
+        self.used |= 1 << index;
         true
     }
 
@@ -211,12 +211,12 @@ impl Uring {
     pub(crate) fn complete(&mut self) -> Option<(u64, Option<usize>)> {
         loop {
             let entry = self.ring()?.open.completion().next()?;
-            let slot = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
-            let Some(&number) = self.numbers.get(slot) else {
+            let index = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
+            let Some(&number) = self.numbers.get(index) else {
                 continue;
             };
-            let was_used = self.used & 1 << slot != 0;
-            self.used &= !(1 << slot);
+            let was_used = self.used & 1 << index != 0;
+            self.used &= !(1 << index);
             if was_used {
                 return Some((number, usize::try_from(entry.result()).ok()));
             }
@@ -289,7 +289,7 @@ fn make() -> Result<Ring, NoRing> {
     if REFUSED.load(Ordering::Relaxed) {
         return Err(NoRing::Here);
     }
-    let place = Place::take().ok_or(NoRing::Now)?;
+    let permit = RingPermit::take().ok_or(NoRing::Now)?;
     let entries = DEPTH as u32;
     // A forked child does not have the memory, and uses no ring of its parent's: it would take what
     // that waits for. Completions need no interrupt of this thread, since it waits for them;
@@ -302,7 +302,7 @@ fn make() -> Result<Ring, NoRing> {
         Ok(open) => Ok(Ring {
             open: ManuallyDrop::new(open),
             process: Process::this(),
-            _place: place,
+            _permit: permit,
         }),
         Err(e) => {
             if !may_pass(&e) {

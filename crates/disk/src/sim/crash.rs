@@ -63,12 +63,12 @@ enum Fate {
 }
 
 /// A power cut: the mode, and the place in the order of all changes at which it parts them.
-pub(super) struct Cut {
+pub(super) struct PowerCut {
     mode: CrashMode,
-    place: u64,
+    position: u64,
 }
 
-impl Cut {
+impl PowerCut {
     /// Chooses the place for changes in this order.
     fn choose(mode: CrashMode, mut order: Vec<u64>, random: &mut Random) -> Self {
         order.sort_unstable();
@@ -79,8 +79,8 @@ impl Cut {
             CrashMode::OldestLost => 1 + few(random),
             _ => random.below(count as u64 + 1) as usize,
         };
-        let place = order.get(index).copied().unwrap_or(u64::MAX);
-        Cut { mode, place }
+        let position = order.get(index).copied().unwrap_or(u64::MAX);
+        PowerCut { mode, position }
     }
 
     fn fate(&self, at: u64) -> Fate {
@@ -88,10 +88,10 @@ impl Cut {
             CrashMode::LoseUnsynced => Fate::Lost,
             CrashMode::KeepAll => Fate::Kept,
             CrashMode::RandomSubset => Fate::Mixed,
-            CrashMode::Prefix if at < self.place => Fate::Kept,
-            CrashMode::Prefix if at == self.place => Fate::Begun,
+            CrashMode::Prefix if at < self.position => Fate::Kept,
+            CrashMode::Prefix if at == self.position => Fate::Begun,
             CrashMode::Prefix => Fate::Lost,
-            CrashMode::NewestOnly | CrashMode::OldestLost if at >= self.place => Fate::Kept,
+            CrashMode::NewestOnly | CrashMode::OldestLost if at >= self.position => Fate::Kept,
             CrashMode::NewestOnly | CrashMode::OldestLost => Fate::Lost,
             CrashMode::GarbageInFlight => Fate::Garbled,
             CrashMode::SizeBeforeData => Fate::SizeOnly,
@@ -189,7 +189,7 @@ impl Inode {
     }
 
     /// What a power cut leaves.
-    fn after_power_loss(&self, cut: &Cut, random: &mut Random) -> Image {
+    fn after_power_loss(&self, cut: &PowerCut, random: &mut Random) -> Image {
         if cut.mode == CrashMode::KeepAll {
             return self.current.clone();
         }
@@ -221,7 +221,7 @@ impl World {
             order.extend(inode.pending.iter().map(|(at, _)| *at));
             order.extend(inode.ring_pages.values());
         }
-        let cut = Cut::choose(mode, order, &mut self.random);
+        let cut = PowerCut::choose(mode, order, &mut self.random);
 
         let mut names: BTreeMap<String, u64> = self.durable_names.clone();
         for (at, change) in &self.pending_names {

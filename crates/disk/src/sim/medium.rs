@@ -107,7 +107,7 @@ impl World {
     fn go_astray(&mut self, number: u64, offset: u64, bytes: &[u8]) -> Option<(String, u64)> {
         let length = bytes.len() as u64;
         let own = self.random.coin();
-        let places: Vec<(String, u64, u64)> = self
+        let targets: Vec<(String, u64, u64)> = self
             .names
             .iter()
             .filter_map(|(name, inode)| Some((name, *inode, self.inodes.get(inode)?)))
@@ -116,11 +116,11 @@ impl World {
             })
             .map(|(name, inode, file)| (name.clone(), inode, file.current.bytes()))
             .collect();
-        if places.is_empty() {
+        if targets.is_empty() {
             return None;
         }
-        let nth = self.random.below(places.len() as u64) as usize;
-        let (name, inode, size) = places.into_iter().nth(nth)?;
+        let nth = self.random.below(targets.len() as u64) as usize;
+        let (name, inode, size) = targets.into_iter().nth(nth)?;
         let at = self.random.below((size - length) / SECTOR_BYTES + 1) * SECTOR_BYTES;
         if (inode, at) == (number, offset) {
             return None;

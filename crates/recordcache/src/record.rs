@@ -1,7 +1,7 @@
-//! How a record lies in a segment: a header (sizes, collection, and the first bits of the key's
+//! How a record lies in a strip: a header (sizes, collection, and the first bits of the key's
 //! hash, which the table wants when the record goes), the key, the value, each padded to a word.
 //! What fits into one word of header has one; else a second has the hash. Read by loads that may
-//! see another writer's words: nothing read here is believed before the segment's stamp was checked
+//! see another writer's words: nothing read here is believed before the strip's stamp was checked
 //! again.
 
 use terrapin_base::Slice;
@@ -22,7 +22,7 @@ const COLLECTION_SHIFT: u32 = 20;
 const HASH_SHIFT: u32 = 39;
 const VALUE_MASK: u64 = (1 << (COLLECTION_SHIFT - VALUE_SHIFT)) - 1;
 
-/// The header that ends a segment's records: no record is of a collection of that number.
+/// The header that ends a strip's records: no record is of a collection of that number.
 pub(crate) const END: u64 = u64::MAX;
 
 /// The bits of a word from `from` on and below `to`.
@@ -165,7 +165,7 @@ fn last_word(rest: &[u8]) -> u64 {
 }
 
 /// The sizes of the record that lies there, if it is that of the key. `from` begins at the record
-/// and ends with its segment.
+/// and ends with its strip.
 #[inline]
 pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
     let first = from.first()?.load(Ordering::Relaxed);
