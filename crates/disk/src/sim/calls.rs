@@ -1,4 +1,6 @@
-//! The calls of a process on the simulated disk: what each does, and how it fails.
+//! The calls of a process on the simulated disk: what each call does, and how it fails.
+//!
+//! Each call counts, enters the trace, and may meet an injected fault or the death of the process.
 
 use terrapin_base::{Error, ErrorKind, Result, checksum};
 
@@ -10,7 +12,7 @@ use super::op::Op;
 use super::world::World;
 use crate::{OpenOptions, RingOptions};
 
-/// How a call goes.
+/// The outcome that is chosen for a call before its work begins.
 enum Verdict {
     Go,
     Fail(Error),
@@ -64,9 +66,10 @@ impl World {
         Ok(verdict)
     }
 
-    /// As [`World::begin`], for calls that do nothing when they fail, and all or nothing when the
-    /// process dies in them: `true` means that the change is still to be made and the error to be
-    /// returned after it.
+    /// Begins a call that fails without effect, and that is atomic when the process dies in it.
+    ///
+    /// Returns an error in `Ok` if the process dies after the change. The caller makes the change
+    /// and then passes this error to [`World::end`].
     fn begin_atomic(
         &mut self,
         life: u64,
@@ -86,7 +89,7 @@ impl World {
         }
     }
 
-    /// Ends a call that [`World::begin_atomic`] began.
+    /// Ends a call that [`World::begin_atomic`] began. Kills the process if `error` is present.
     fn end(&mut self, error: Option<Error>) -> Result<()> {
         match error {
             None => Ok(()),
@@ -119,7 +122,7 @@ impl World {
             (Some(_), true) => {
                 self.end(dying)?;
                 return Err(
-                    Error::new(ErrorKind::AlreadyExists, "the file is there already")
+                    Error::new(ErrorKind::AlreadyExists, "the file exists already")
                         .with("file", name),
                 );
             }
@@ -269,7 +272,7 @@ impl World {
         outcome
     }
 
-    /// How much of a write that breaks off is written: some whole sectors, as far as there is room.
+    /// Bytes of a broken-off write that reach the file: some whole sectors, as far as space allows.
     fn part_of(&mut self, number: u64, name: &str, offset: u64, bytes: &[u8]) -> Result<u64> {
         let count = sectors(offset, bytes).count() as u64;
         let kept = self.random.below(count + 1) as usize;
@@ -370,7 +373,7 @@ impl World {
         self.end(dying)
     }
 
-    /// The call that says that a ring is opened; the steps that open it are calls of their own.
+    /// Counts the opening of a ring as a call. Each step of the opening is a call too.
     pub(super) fn begin_ring(&mut self, life: u64, name: &str, ring: RingOptions) -> Result<()> {
         let dying =
             self.begin_atomic(life, Op::OpenRing, name, ring.bytes, u64::from(ring.create))?;

@@ -1,4 +1,4 @@
-//! What a power cut and a failed sync leave of what no sync covered.
+//! What a power cut and a failed sync leave of the changes that no sync covered.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,28 @@ use super::inode::{Change, Inode, NameChange};
 use super::random::Random;
 use super::world::World;
 
-/// What a power cut leaves of writes that no sync covered.
+/// What a power cut leaves of the changes that no sync covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CrashMode {
-    /// Nothing.
+    /// No change survives.
     LoseUnsynced,
-    /// Everything.
+    /// Every change survives.
     KeepAll,
-    /// Any subset: the seed decides for every sector, every change of a size and every change of
-    /// the directory by itself. A sector that was written several times may come out as any of its
-    /// versions.
+    /// Any subset survives. The seed decides for each sector, each change of a size and each change
+    /// of the directory. A sector that was written several times may hold any of its versions.
     RandomSubset,
-    /// Everything up to a moment that the seed chooses, in the order in which it was written,
-    /// across all files; the write at that moment is cut at a sector.
+    /// Everything up to a moment that the seed chooses survives, in the order of writing across all
+    /// files. The write at that moment is cut at a sector.
     Prefix,
-    /// Only the last one to three changes, across all files.
+    /// Only the last one to three changes across all files survive.
     NewestOnly,
-    /// Everything but the first one to three changes, across all files.
+    /// All but the first one to three changes across all files survive.
     OldestLost,
-    /// Any subset as with [`CrashMode::RandomSubset`]; and of the sectors that were to be written,
-    /// some hold random bytes, others begin with the new and end with the old ones.
+    /// Any subset survives, as in [`CrashMode::RandomSubset`], and sectors may be damaged. Some
+    /// sectors hold random bytes. Others begin with new bytes and end with old ones.
     GarbageInFlight,
-    /// Sizes, allocation, holes and the directory are all there; of the data nothing is: zeros, or
-    /// what was there before.
+    /// Sizes, allocation, holes and the directory survive. Data does not: it reads as zeros or as
+    /// its old content.
     SizeBeforeData,
 }
 
@@ -47,29 +46,29 @@ impl CrashMode {
     ];
 }
 
-/// What is left of one change.
+/// What survives of one change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lost,
     Kept,
-    /// Some of its first sectors; what is no write, by chance.
+    /// Some of the first sectors of a write. Any other change survives by chance.
     Begun,
-    /// Any of its sectors, and its size or not.
+    /// Any of its sectors, and perhaps its new size.
     Mixed,
-    /// As [`Fate::Mixed`], with garbage.
+    /// Like [`Fate::Mixed`], and sectors may hold garbage.
     Garbled,
-    /// All but its data.
+    /// Everything but its data.
     SizeOnly,
 }
 
-/// A power cut: the mode, and the place in the order of all changes at which it parts them.
+/// A power cut: the mode, and the sequence number at which the mode splits the changes.
 pub(super) struct PowerCut {
     mode: CrashMode,
     position: u64,
 }
 
 impl PowerCut {
-    /// Chooses the place for changes in this order.
+    /// Chooses the splitting sequence number among those in `order`.
     fn choose(mode: CrashMode, mut order: Vec<u64>, random: &mut Random) -> Self {
         order.sort_unstable();
         let count = order.len();
@@ -108,7 +107,7 @@ impl PowerCut {
 }
 
 impl Change {
-    /// The store that makes a page what it is in an image.
+    /// The store that gives a page the content that it has in `image`.
     fn of_page(image: &Image, page: u64) -> Self {
         let offset = page * PAGE_BYTES;
         let bytes = image.bytes().saturating_sub(offset).min(PAGE_BYTES);
@@ -157,8 +156,10 @@ impl Change {
     }
 }
 
-/// A sector on its way when the power failed: it is as it was, new, random, or new up to a byte. A
-/// write of a part of a sector endangers all of it.
+/// Damages a sector that was being written when the power failed.
+///
+/// The sector keeps its old content, has the new content, holds random bytes, or is new up to one
+/// byte. A write of part of a sector can damage the whole sector.
 fn garble(image: &mut Image, at: u64, new: &[u8], random: &mut Random) {
     match random.below(4) {
         0 => {}
@@ -178,8 +179,8 @@ fn garble(image: &mut Image, at: u64, new: &[u8], random: &mut Random) {
 }
 
 impl Inode {
-    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never
-    /// tried again, though the process still sees it.
+    /// Applies a failed sync. Chance decides which changes reached the medium. The others are never
+    /// written again, although the process still sees them.
     pub(super) fn forget(&mut self, random: &mut Random) {
         for (_, change) in std::mem::take(&mut self.pending) {
             change.apply_by(Fate::Mixed, &mut self.durable, random);
@@ -188,7 +189,7 @@ impl Inode {
         self.touched.clear();
     }
 
-    /// What a power cut leaves.
+    /// The file's content after a power cut.
     fn after_power_loss(&self, cut: &PowerCut, random: &mut Random) -> Image {
         if cut.mode == CrashMode::KeepAll {
             return self.current.clone();
@@ -210,7 +211,7 @@ impl Inode {
 }
 
 impl World {
-    /// The power fails. The process is dead already.
+    /// Cuts the power. The process must be dead already.
     pub(super) fn lose_power(&mut self, mode: CrashMode) {
         self.mix(mode as u64);
         for number in self.in_flight.inodes() {

@@ -1,4 +1,4 @@
-//! Faults of calls on a simulated disk: a call reports an error.
+//! Injected faults: a call on the simulated disk returns an error.
 
 use std::io;
 
@@ -6,21 +6,21 @@ use terrapin_base::Error;
 
 use super::op::Op;
 
-/// What an injected fault says.
+/// The error that an injected fault returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultError {
     /// `EIO`: [`terrapin_base::ErrorKind::Io`].
     Io,
     /// `ENOSPC`: [`terrapin_base::ErrorKind::NoSpace`].
     NoSpace,
-    /// `EDQUOT`, a quota that is met: [`terrapin_base::ErrorKind::NoSpace`].
+    /// `EDQUOT`, an exceeded quota: [`terrapin_base::ErrorKind::NoSpace`].
     Quota,
     /// `EMFILE`: [`terrapin_base::ErrorKind::Io`].
     TooManyFiles,
 }
 
 impl FaultError {
-    /// The error of a call on that file.
+    /// The error of the call `op` on the file `name`.
     pub(super) fn of(self, op: Op, name: &str) -> Error {
         let number = match self {
             FaultError::Io => 5,
@@ -34,8 +34,8 @@ impl FaultError {
     }
 }
 
-/// A fault to inject: which calls it looks at, how many of them it lets pass, and whether it goes
-/// on.
+/// A fault to inject. It says which calls match, how many matching calls pass first, and whether it
+/// fails more than one call.
 ///
 /// ```
 /// use terrapin_disk::sim::{Fault, FaultError, Op};
@@ -64,21 +64,21 @@ impl Fault {
         }
     }
 
-    /// Looks only at calls of that kind.
+    /// Restricts the fault to calls of this kind.
     #[must_use]
     pub fn on(mut self, op: Op) -> Self {
         self.op = Some(op);
         self
     }
 
-    /// Looks only at calls on files whose name contains this.
+    /// Restricts the fault to calls on files whose name contains this text.
     #[must_use]
     pub fn of(mut self, file: impl Into<String>) -> Self {
         self.file = Some(file.into());
         self
     }
 
-    /// Fails every later call that it looks at too, until [`SimDisk::clear_faults`].
+    /// Makes the fault fail every later matching call too, until [`super::SimDisk::clear_faults`].
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.lasting = true;

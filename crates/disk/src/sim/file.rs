@@ -1,5 +1,5 @@
-//! Handles of one process on files and rings of the simulated disk; closing releases what they
-//! hold.
+//! Handles of one process on files and rings of the simulated disk. Dropping a handle releases its
+//! lock and its share.
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};
@@ -111,7 +111,7 @@ impl Drop for SimFile {
     }
 }
 
-/// The memory of an open ring. After the death of its process, stores go nowhere.
+/// The memory of an open ring. A store after the death of the process has no effect.
 pub(super) struct SimRing {
     pub(super) disk: Arc<Mutex<Watched>>,
     pub(super) life: u64,

@@ -1,30 +1,29 @@
-//! Writes in flight: their process died, and they have not ended.
+//! Writes in flight: the process that issued them died before they ended.
 
 use terrapin_base::sync::Arc;
 
 use super::image::sectors;
 use super::random::Random;
 
-/// What becomes of a write in whose midst the process dies.
+/// What happens to a write during which the process dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Landing {
-    /// Some of its sectors are stored at once, the others never.
+    /// Some of its sectors are stored at once. The others are lost.
     #[default]
     AtDeath,
-    /// Some are stored at once; others land, or not, during the later calls of the next process, at
-    /// the latest before the file's lock can be had again: the write holds the descriptor on which
-    /// the lock lies (D9).
+    /// Some of its sectors are stored at once. Later calls of the next process store others or lose
+    /// them, until that process can lock the file: the write keeps the locked descriptor open (D9).
     Later,
 }
 
-/// A sector that lands: its inode, its offset in the file, its bytes.
+/// A sector that reaches the medium: its inode, its offset in the file in bytes, its content.
 pub(super) type Landed = (u64, u64, Arc<[u8]>);
 
-/// A write in whose midst its process died, and which has not ended.
+/// One write in flight.
 #[derive(Clone)]
 struct Flight {
     inode: u64,
-    /// The sectors that have neither landed nor been lost.
+    /// Sectors that are neither stored nor lost yet.
     sectors: Vec<(u64, Arc<[u8]>)>,
 }
 
@@ -33,7 +32,7 @@ struct Flight {
 pub(super) struct InFlight(Vec<Flight>);
 
 impl InFlight {
-    /// The rest of a write goes on its way when its process dies.
+    /// Puts the unwritten rest of a write in flight when its process dies.
     pub(super) fn take_off(&mut self, inode: u64, offset: u64, bytes: &[u8]) {
         let sectors = sectors(offset, bytes)
             .map(|(at, sector)| (at, sector.into()))
@@ -41,12 +40,12 @@ impl InFlight {
         self.0.push(Flight { inode, sectors });
     }
 
-    /// The inodes of the writes, one for each.
+    /// The inode of each write in flight.
     pub(super) fn inodes(&self) -> Vec<u64> {
         self.0.iter().map(|flight| flight.inode).collect()
     }
 
-    /// A sector that lands before a call of a living process, or none.
+    /// Chooses a sector that is stored before a call of a living process, or none.
     pub(super) fn one(&mut self, random: &mut Random) -> Option<Landed> {
         if self.0.is_empty() {
             return None;
@@ -62,7 +61,7 @@ impl InFlight {
         landing.map(|(at, sector)| (inode, at, sector))
     }
 
-    /// Ends all writes to an inode: the sectors that land; the others are lost.
+    /// Ends all writes to an inode. Returns the sectors that are stored; the others are lost.
     pub(super) fn all_of(&mut self, inode: u64, random: &mut Random) -> Vec<Landed> {
         let all = std::mem::take(&mut self.0);
         let (ending, rest) = all.into_iter().partition(|flight| flight.inode == inode);

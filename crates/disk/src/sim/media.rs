@@ -1,39 +1,40 @@
-//! Faults of the medium: what a disk does behind the back of those who trust its answers.
+//! Faults of the medium: the disk acknowledges a call and does something else.
 
 use std::ops::Range;
 
 use super::op::Op;
 
-/// What goes wrong. Rot of what is stored is [`super::SimDisk::corrupt`]; a full disk is
-/// [`super::SimDisk::set_capacity`]; a call that says that it failed, and a sync that fails once
-/// and says afterwards that all is well, is [`super::Fault`].
+/// The kinds of media faults.
+///
+/// Other faults have calls of their own: [`super::SimDisk::corrupt`] for rot,
+/// [`super::SimDisk::set_capacity`] for a full disk, and [`super::Fault`] for calls that report an
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Media {
-    /// A write is acknowledged and never stored. The file grows all the same.
+    /// A write is acknowledged and never stored. The file grows nevertheless.
     LostWrite,
     /// A write is acknowledged, but not all of its sectors are stored.
     TornWrite,
-    /// A write is acknowledged and stored elsewhere: at another place of the file, or in another
+    /// A write is acknowledged and stored elsewhere: at another offset of the file, or in another
     /// file that is long enough.
     MisdirectedWrite,
     /// A write is stored with the bits of this mask flipped in one of its bytes.
     FlippedWrite(u8),
-    /// A write is stored, but the first read that meets it gets what was there before it; later
-    /// ones are right.
+    /// A write is stored, but the first read that overlaps it gets the old content. Later reads are
+    /// right.
     StaleRead,
-    /// A write is stored and read as it should until the file's next sync; after it, what was there
-    /// before is back for good.
+    /// A write is stored and read correctly until the file's next sync. After the sync the old
+    /// content is back and stays.
     RevertedWrite,
-    /// A write fails with `EIO`, and nothing of it is stored. Lasting and within a range, this is a
-    /// place that takes no writes.
+    /// A write fails with `EIO`, and none of it is stored. A lasting fault of a range is a region
+    /// that refuses writes.
     WriteError,
-    /// A read gets one byte with the bits of this mask flipped; the medium holds the right one.
+    /// A read gets one byte with the bits of this mask flipped. The medium holds the right byte.
     FlippedRead(u8),
-    /// A read fails with `EIO`. Lasting and within a range, this is a bad sector.
+    /// A read fails with `EIO`. A lasting fault of a range is a bad sector.
     ReadError,
-    /// A read ends early. [`crate::File::read_at`] promises to fill its buffer, so this shows as
-    /// the error of a file that ends there, with the buffer filled in part; what merely comes in
-    /// pieces the real disk puts together.
+    /// A read ends early. The caller sees the error of a file that ends there, and a partly filled
+    /// buffer, since [`crate::File::read_at`] promises to fill its buffer.
     ShortRead,
 }
 
@@ -52,8 +53,8 @@ impl Media {
     }
 }
 
-/// A fault of the medium to inject: which reads or writes it looks at, how many of them it lets
-/// pass, and whether it goes on. It stays with the medium, across crashes and in forks.
+/// A media fault to inject. It says which reads or writes match, how many matching ones pass first,
+/// and whether it strikes more than once. It survives crashes, and forks have it too.
 ///
 /// ```
 /// use terrapin_disk::sim::{Media, MediaFault};
@@ -70,8 +71,8 @@ pub struct MediaFault {
 }
 
 impl MediaFault {
-    /// Strikes the `n`-th write or read from now on (1 is the next), once; which of both, its kind
-    /// says.
+    /// Strikes the `n`-th matching call from now on (1 is the next), once. The kind of fault
+    /// decides whether reads or writes match.
     #[must_use]
     pub fn nth(n: u64, media: Media) -> Self {
         MediaFault {
@@ -83,22 +84,21 @@ impl MediaFault {
         }
     }
 
-    /// Looks only at files whose name contains this.
+    /// Restricts the fault to files whose name contains this text.
     #[must_use]
     pub fn of(mut self, file: impl Into<String>) -> Self {
         self.file = Some(file.into());
         self
     }
 
-    /// Looks only at reads and writes that touch this range of the file.
+    /// Restricts the fault to reads and writes that overlap this range of the file.
     #[must_use]
     pub fn within(mut self, range: Range<u64>) -> Self {
         self.within = range;
         self
     }
 
-    /// Strikes every later read or write that it looks at too, until
-    /// [`super::SimDisk::clear_media`].
+    /// Makes the fault strike every later matching call too, until [`super::SimDisk::clear_media`].
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.lasting = true;
@@ -106,22 +106,22 @@ impl MediaFault {
     }
 }
 
-/// A fault of the medium that has struck, and made a difference.
+/// A media fault that struck and changed the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaHit {
-    /// What went wrong.
+    /// The kind of fault.
     pub media: Media,
-    /// In which file.
+    /// The name of the file.
     pub file: String,
-    /// Where: the first byte that is not as it should be.
+    /// Offset in bytes of the first wrong byte.
     pub offset: u64,
-    /// How many bytes may not be.
+    /// Number of bytes that may be wrong.
     pub bytes: u64,
-    /// Where a misdirected write went.
+    /// File and offset that a misdirected write reached; `None` for other faults.
     pub astray: Option<(String, u64)>,
 }
 
-/// A write whose past comes back.
+/// A write whose old content comes back later.
 #[derive(Clone)]
 pub(super) struct Stale {
     pub(super) media: Media,
@@ -131,7 +131,7 @@ pub(super) struct Stale {
     pub(super) new: Vec<u8>,
 }
 
-/// The faults of one medium.
+/// The injected faults of one medium, and those that struck.
 #[derive(Clone, Default)]
 pub(super) struct Faulty {
     faults: Vec<MediaFault>,
@@ -144,13 +144,13 @@ impl Faulty {
         self.faults.push(fault);
     }
 
-    /// Takes back what has not struck yet.
+    /// Removes all faults that have not struck yet.
     pub(super) fn clear(&mut self) {
         self.faults.clear();
         self.stale.clear();
     }
 
-    /// The fault that strikes this read or write, and the part of it that the fault looks at.
+    /// The fault that strikes this read or write, and the part of the range that matches the fault.
     pub(super) fn strikes(
         &mut self,
         op: Op,

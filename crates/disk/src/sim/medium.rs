@@ -1,4 +1,4 @@
-//! Reads and writes of a medium that may be faulty: what each fault does to them.
+//! Reads and writes of a medium with faults: what each fault does to a call.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::op::Op;
 use super::world::World;
 
 impl World {
-    /// Stores a write that may go wrong, whole as far as the process is told.
+    /// Stores a write, with the media fault that strikes it, if any.
     pub(super) fn store_on_medium(
         &mut self,
         number: u64,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Stores a write somewhere else, at once and for good. Says where; there may be no such place.
+    /// Stores a write at a wrong target, durably. Returns the target; `None` if no target exists.
     fn go_astray(&mut self, number: u64, offset: u64, bytes: &[u8]) -> Option<(String, u64)> {
         let length = bytes.len() as u64;
         let own = self.random.coin();
@@ -131,7 +131,7 @@ impl World {
         Some((name, at))
     }
 
-    /// What a read gets wrong, of bytes that were read right.
+    /// Applies media faults to bytes that were read correctly.
     pub(super) fn read_from_medium(
         &mut self,
         number: u64,
@@ -150,7 +150,7 @@ impl World {
             }
             let seen = &mut out[(start - offset) as usize..(end - offset) as usize];
             let past = (start - stale.offset) as usize..(end - stale.offset) as usize;
-            // What was written over meanwhile has no such past any more.
+            // An overwritten range has no old content that could come back.
             if seen == &stale.new[past.clone()] && seen != &stale.old[past.clone()] {
                 seen.copy_from_slice(&stale.old[past]);
                 media.hit(Media::StaleRead, name, start..end);
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// After a sync of a file: writes whose past comes back.
+    /// Brings old content back after a sync, for each write that is to revert.
     pub(super) fn revert_on_medium(&mut self, number: u64, name: &str) -> Result<()> {
         for stale in std::mem::take(&mut self.media.stale) {
             if stale.media != Media::RevertedWrite || stale.inode != number {
@@ -194,7 +194,7 @@ impl World {
             for ((at, old), (_, new)) in pasts.zip(sectors(stale.offset, &stale.new)) {
                 let mut now = vec![0; new.len()];
                 inode.current.read(at, &mut now);
-                // What was written over meanwhile has no such past any more.
+                // An overwritten sector has no old content that could come back.
                 if now == new && now != old {
                     inode.current.store(at, old);
                     inode.durable.store_present(at, old);

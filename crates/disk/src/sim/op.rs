@@ -1,7 +1,7 @@
-//! The calls on a simulated disk: their kinds, their counts, and the trace of them.
+//! The calls on a simulated disk: their kinds, their counters, and the trace of them.
 
-/// A call on the disk, for faults and traces. Each read of a batch is a call of its own. Asking for
-/// a file's size or allocation is none.
+/// The kind of a call on the disk. Each read of a batch is a call. A question for a file's size or
+/// allocation is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // each is the method of that name
@@ -19,38 +19,38 @@ pub enum Op {
     SetBytes,
     Allocate,
     PunchHole,
-    /// A store into a log ring. It cannot fail and is counted apart ([`SimDisk::ring_writes`]).
+    /// A store into a log ring. It cannot fail, and [`super::SimDisk::ring_writes`] counts it.
     RingWrite,
 }
 
-/// What was done to a file, or to all.
+/// Counters of one file or of all files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStats {
-    /// Reads; each of a batch counts.
+    /// Number of reads; each read of a batch counts.
     pub reads: u64,
     /// Bytes that reads asked for.
     pub read_bytes: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Bytes that writes brought.
+    /// Bytes that writes were given.
     pub written_bytes: u64,
-    /// Syncs.
+    /// Number of syncs.
     pub syncs: u64,
-    /// Allocations.
+    /// Number of allocations, failed ones included.
     pub allocations: u64,
-    /// Allocations that failed, for lack of space or otherwise.
+    /// Number of failed allocations.
     pub refusals: u64,
 }
 
-/// One call, as a trace records it.
+/// One call in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoEvent {
-    /// What was called.
+    /// The kind of the call.
     pub op: Op,
-    /// On which file; empty for the directory.
+    /// The file's name; empty for the directory.
     pub file: String,
-    /// Where in it, or its new size.
+    /// Offset in the file in bytes, or the file's new size.
     pub offset: u64,
-    /// How much.
+    /// Length in bytes.
     pub bytes: u64,
 }

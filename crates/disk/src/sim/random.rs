@@ -1,6 +1,6 @@
 //! The randomness of the simulated disk.
 
-/// SplitMix64: the source of all that is random here.
+/// A SplitMix64 generator: the only source of randomness of the simulated disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -17,12 +17,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// A generator of its own, as random as this one.
+    /// An independent generator, seeded by this one.
     pub(crate) fn fork(&mut self) -> Random {
         Random(self.next())
     }

@@ -1,5 +1,4 @@
-//! Watching a simulated disk: what is told of every call before it and after it, and the forks that
-//! can be taken from there.
+//! What a watcher sees of a simulated disk: each call, and a probe of the disk at that moment.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,39 +9,39 @@ use super::random::Random;
 use super::world::World;
 use crate::OpenOptions;
 
-/// When a watcher is asked.
+/// The moment at which a watcher is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Nothing of the call has happened.
+    /// The call has not begun.
     Before,
-    /// It is over.
+    /// The call is over.
     After {
-        /// Its outcome is an error, or the process died in it: then parts of it may have happened.
+        /// Whether the call failed or the process died in it. Parts of the call may have happened.
         failed: bool,
     },
 }
 
-/// A call on the disk or a store into a ring, as a watcher sees it.
+/// A call on the disk, or a store into a ring, as a watcher sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What is called.
+    /// The kind of the call.
     pub op: Op,
-    /// Which call it is: [`super::SimDisk::io_count`] after it; for a store into a ring,
-    /// [`super::SimDisk::ring_writes`] after it.
+    /// The call's number: [`super::SimDisk::io_count`] after the call. For a store into a ring,
+    /// [`super::SimDisk::ring_writes`] after the store.
     pub number: u64,
-    /// Before or after.
+    /// Whether the call is about to begin or is over.
     pub moment: Moment,
-    /// On which file; empty for the directory.
+    /// The file's name; empty for the directory.
     pub file: &'a str,
-    /// What it is renamed to; empty otherwise.
+    /// The new name of a renamed file; empty for other calls.
     pub to: &'a str,
-    /// How it is opened.
+    /// The options of an open.
     pub options: OpenOptions,
-    /// Where in the file; for [`Op::SetBytes`] zero.
+    /// Offset in the file in bytes; 0 for [`Op::SetBytes`].
     pub offset: u64,
-    /// How much; for [`Op::SetBytes`] the new size.
+    /// Length in bytes; for [`Op::SetBytes`] the new size.
     pub bytes: u64,
-    /// What is written.
+    /// The bytes of a write.
     pub data: &'a [u8],
     pub(super) inode: u64,
 }
@@ -82,8 +81,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Makes this call in a copy of the world in which it was about to be made. How it goes shows
-    /// in what the copy holds.
+    /// Makes this call in a copy of the disk from before the call. The copy's content shows the
+    /// outcome.
     fn replay(&self, world: &mut World) {
         let (life, inode, file) = (world.life, self.inode, self.file);
         let (offset, bytes) = (self.offset, self.bytes);
@@ -103,11 +102,11 @@ impl<'a> Call<'a> {
                 Ok(())
             }
         };
-        // The process is dead either way, and nobody is there to be told.
+        // The process is dead in either case, so no caller can see the outcome.
         drop(outcome);
     }
 
-    /// Whether it may change what the disk holds, or what of it is durable.
+    /// Whether the call may change the disk's content, or which part of it is durable.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self.op {
@@ -142,11 +141,11 @@ impl fmt::Display for Call<'_> {
     }
 }
 
-/// What is asked about every call.
+/// A function that is called before and after every call.
 pub type Watcher = Box<dyn FnMut(&Probe<'_>, &Call<'_>) + Send>;
 
-/// The disk at the moment of a call. It is locked meanwhile: a watcher must ask here, never the
-/// [`super::SimDisk`] itself; forks are free.
+/// The disk at the moment of a call. The disk is locked meanwhile: a watcher may use this probe and
+/// forks, but never the [`super::SimDisk`] itself.
 pub struct Probe<'a> {
     world: &'a World,
     call: Call<'a>,
@@ -164,7 +163,7 @@ impl Probe<'_> {
         self.world.clone().forked()
     }
 
-    /// A copy of the disk in which the process died in the middle of this call.
+    /// A copy of the disk in which the process died during this call.
     pub(super) fn forked_within(&self, seed: u64, landing: Landing) -> World {
         let mut world = self.world.clone();
         world.random = Random::new(seed);
@@ -178,45 +177,45 @@ impl Probe<'_> {
         world.forked()
     }
 
-    /// As [`super::SimDisk::is_alive`].
+    /// Whether the process is alive, as [`super::SimDisk::is_alive`] says it.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.world.died
     }
 
-    /// As [`super::SimDisk::content`].
+    /// A file's content, as [`super::SimDisk::content`] returns it.
     #[must_use]
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         self.world.content(name)
     }
 
-    /// The size of the file of that name.
+    /// The size in bytes of the file of that name.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<u64> {
         self.world.bytes_of(name)
     }
 
-    /// Which process it is that calls: another number after every crash.
+    /// The number of the calling process. Every crash raises it.
     #[must_use]
     pub fn life(&self) -> u64 {
         self.world.life
     }
 
-    /// Reads a file as the process would, without a call; `false` when it is not that long.
+    /// Reads a file as the process would. Returns `false` if the file is too short. Not a call.
     pub fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> bool {
         let inode = self.world.inode_of(&self.world.names, name);
         inode.is_some_and(|inode| inode.current.read_within(offset, out))
     }
 
-    /// Reads what a power cut that loses all it can would leave of a file; `false` when it is not
-    /// that long then.
+    /// Reads what a power cut with [`super::CrashMode::LoseUnsynced`] would leave of a file.
+    /// Returns `false` if too little would be left.
     pub fn read_durable(&self, name: &str, offset: u64, out: &mut [u8]) -> bool {
         let inode = self.world.inode_of(&self.world.durable_names, name);
         inode.is_some_and(|inode| inode.durable.read_within(offset, out))
     }
 
-    /// Whether a range of a file is on the medium for sure, with the file's name, as the process
-    /// sees it.
+    /// Whether a range of a file, as the process sees it, survives every power cut together with
+    /// the file's name.
     #[must_use]
     pub fn is_durable(&self, name: &str, range: Range<u64>) -> bool {
         self.world.names.get(name) == self.world.durable_names.get(name)
@@ -226,13 +225,13 @@ impl Probe<'_> {
                 .is_some_and(|inode| inode.current.agrees(&inode.durable, range))
     }
 
-    /// As [`super::SimDisk::io_count`].
+    /// Number of calls so far, as [`super::SimDisk::io_count`] returns it.
     #[must_use]
     pub fn io_count(&self) -> u64 {
         self.world.calls
     }
 
-    /// As [`super::SimDisk::ring_writes`].
+    /// Number of ring stores so far, as [`super::SimDisk::ring_writes`] returns it.
     #[must_use]
     pub fn ring_writes(&self) -> u64 {
         self.world.ring_writes

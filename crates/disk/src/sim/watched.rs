@@ -1,4 +1,4 @@
-//! The disk with its watchers: each call is told to them before it and after it.
+//! The disk with its watchers: they see each call before it begins and after it ended.
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};
@@ -8,14 +8,14 @@ use super::watch::{Call, Moment, Probe, Watcher};
 use super::world::World;
 use crate::{OpenOptions, RingOptions};
 
-/// The state of the disk, and those that watch its calls.
+/// The state of the disk, and its watchers.
 pub(super) struct Watched {
     pub(super) world: World,
     watchers: Vec<(u64, Watcher)>,
     last_watcher: u64,
 }
 
-/// Keeps a watcher on its disk; it goes when this is dropped, which must not be in a watcher.
+/// Keeps a watcher registered. Dropping it removes the watcher; a watcher must not drop it.
 #[must_use = "the watcher goes when this is dropped"]
 pub struct Watching {
     watched: Arc<Mutex<Watched>>,
@@ -43,7 +43,7 @@ impl Drop for Watching {
 }
 
 impl Watched {
-    /// A disk that nobody watches yet.
+    /// A disk without watchers.
     pub(super) fn new(world: World) -> Self {
         Watched {
             world,
@@ -59,8 +59,8 @@ impl Watched {
         }
     }
 
-    /// Tells the watchers of a call, makes it, and tells them again. The calls of the dead are
-    /// none.
+    /// Makes a call, with its watchers called before and after it. A call of a dead process has no
+    /// watchers.
     fn watched<T>(
         &mut self,
         life: u64,
@@ -197,8 +197,8 @@ impl Watched {
         })
     }
 
-    /// Opens a ring: a call of its own, and then the real disk's steps, each a call that may fail
-    /// or be the last one.
+    /// Opens a ring: one call for the opening, then the steps of the real disk as calls. Each call
+    /// may fail, and the process may die in it.
     pub(super) fn open_ring(
         &mut self,
         life: u64,

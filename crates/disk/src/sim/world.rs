@@ -1,5 +1,4 @@
-//! The state behind the simulated disk: the directory, the files, the order of all changes, the
-//! calls and how they go.
+//! The state of the simulated disk: the directory, the files, and the order of all changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,10 +25,10 @@ pub(super) struct World {
     pub(super) names: BTreeMap<String, u64>,
     pub(super) durable_names: BTreeMap<String, u64>,
     pub(super) pending_names: Vec<(u64, NameChange)>,
-    /// Changes so far: their order.
+    /// Number of changes so far, which orders them.
     sequence: u64,
 
-    /// Writes of the dead that have not ended.
+    /// Writes of dead processes that have not ended.
     pub(super) in_flight: InFlight,
     pub(super) landing: Landing,
     pub(super) media: Faulty,
@@ -72,9 +71,9 @@ impl World {
         }
     }
 
-    // Lives and crashes
+    // Processes and their deaths
 
-    /// The error of a process that died.
+    /// The error of each call of a dead process.
     pub(super) fn dead() -> Error {
         Error::new(ErrorKind::Io, "the simulated process is dead")
     }
@@ -87,7 +86,7 @@ impl World {
         }
     }
 
-    /// Ends the process: its handles are closed, its locks released.
+    /// Kills the process: closes its handles and frees its locks.
     pub(super) fn die(&mut self) {
         self.life += 1;
         self.died = true;
@@ -99,7 +98,7 @@ impl World {
         self.collect();
     }
 
-    /// Drops files that nothing can reach any more, not even after a crash.
+    /// Drops files that no process can open any more, not even after a crash.
     pub(super) fn collect(&mut self) {
         let mut reached: BTreeSet<u64> = self.names.values().copied().collect();
         reached.extend(self.durable_names.values());
@@ -112,7 +111,7 @@ impl World {
             .retain(|number, inode| inode.handles > 0 || reached.contains(number));
     }
 
-    /// A copy, made to stand alone: its process is dead, and what the test has placed is gone.
+    /// Makes this copy a disk of its own: its process is dead, and planned faults are removed.
     pub(super) fn forked(mut self) -> World {
         self.die();
         self.faults.clear();
@@ -121,7 +120,7 @@ impl World {
         self
     }
 
-    /// Takes a word into the trace's hash.
+    /// Mixes a word into the trace's hash.
     pub(super) fn mix(&mut self, word: u64) {
         self.trace_hash = Random::new(self.trace_hash ^ word).next();
     }
@@ -150,7 +149,7 @@ impl World {
 
     pub(super) fn inode(&mut self, number: u64, name: &str) -> Result<&mut Inode> {
         self.inodes.get_mut(&number).ok_or_else(|| {
-            Error::internal("a live handle on a file that is gone").with("file", name)
+            Error::internal("a live handle refers to a missing file").with("file", name)
         })
     }
 
@@ -158,7 +157,7 @@ impl World {
         Ok(&self.inode(number, name)?.current)
     }
 
-    /// Stores bytes; none are no change.
+    /// Stores bytes. An empty store is not a change.
     pub(super) fn store(
         &mut self,
         number: u64,
@@ -179,7 +178,7 @@ impl World {
         self.pending_names.push((at, change));
     }
 
-    /// How much of a range, from its start on, is allocated or can be.
+    /// Length of the prefix of a range that is allocated or can be.
     pub(super) fn room_for(
         &mut self,
         number: u64,
@@ -206,21 +205,21 @@ impl World {
         Ok(bytes)
     }
 
-    /// Makes a change that the process sees at once and the medium after the next sync.
+    /// Makes a change that the process sees at once and the medium holds after the next sync.
     pub(super) fn change(&mut self, number: u64, name: &str, change: Change) -> Result<()> {
         let at = self.next_sequence();
         self.inode(number, name)?.change(at, change);
         Ok(())
     }
 
-    /// Before a call of a living process: one sector in flight lands, or none does.
+    /// Stores at most one sector in flight, before a call of a living process.
     pub(super) fn land_one(&mut self) {
         if let Some(landed) = self.in_flight.one(&mut self.random) {
             self.land(landed);
         }
     }
 
-    /// Before a file's lock is had: everything in flight to it has landed or is lost.
+    /// Ends all writes in flight to a file, before the file is locked.
     pub(super) fn land_all(&mut self, number: u64) {
         for landed in self.in_flight.all_of(number, &mut self.random) {
             self.land(landed);
@@ -234,7 +233,7 @@ impl World {
         }
     }
 
-    // The test's own access
+    // Access for tests
 
     pub(super) fn used_bytes(&self) -> u64 {
         let named: BTreeSet<u64> = self.names.values().copied().collect();
