@@ -1,7 +1,7 @@
 //! One file of the operating system.
 //!
-//! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer
-//! of the thread's, at most [`BOUNCE_BYTES`] large.
+//! Direct I/O with an unaligned offset, length or memory is copied through a buffer of the thread,
+//! of at most [`BOUNCE_BYTES`].
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,19 +21,20 @@ use super::retry::retry;
 use super::uring::read_awake;
 use crate::{AlignedBuf, File, FileIdentity, Flight, OpenOptions, Show, Shown};
 
-/// Longer reads take the device longer than it takes a thread to fall asleep and wake up.
+/// Longest read in bytes that a thread waits for awake. A longer read takes longer than it takes
+/// the thread to fall asleep and wake up.
 const AWAKE_BYTES_MAX: usize = 16 << 10;
-/// Most memory that a thread keeps for copies of unaligned I/O.
+/// Largest buffer in bytes that a thread keeps for unaligned I/O.
 pub(super) const BOUNCE_BYTES: usize = 1 << 20;
 
-/// The kernel does longer reads in pieces.
+/// Longest read in bytes that goes to io_uring. The kernel splits longer ones.
 const READ_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::new()) };
 }
 
-/// What somebody who waits for a read does meanwhile, once; if anything.
+/// Work that a caller does while its read is in flight, at most once.
 struct Meanwhile<'m>(Cell<Option<&'m mut dyn FnMut()>>);
 
 impl Meanwhile<'_> {
@@ -41,7 +42,7 @@ impl Meanwhile<'_> {
         Meanwhile(Cell::new(None))
     }
 
-    /// Does it, unless it was done.
+    /// Does the work, unless it is done.
     fn be_done(&self) {
         if let Some(work) = self.0.take() {
             work();
@@ -49,7 +50,7 @@ impl Meanwhile<'_> {
     }
 }
 
-/// Lends this thread's buffer, at least `bytes` long.
+/// Lends this thread's buffer, with at least `bytes` bytes.
 pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     debug_assert!(bytes <= BOUNCE_BYTES);
     BOUNCE.with_borrow_mut(|bounce| {
@@ -60,24 +61,24 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
-/// An open file. Fields are dropped in this order: the file is unlocked, and the registry forgets
-/// it, while its descriptor still keeps the inode.
+/// An open file. The order of the fields is the order of their drops: the file is unlocked and
+/// leaves the registry while the descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) write_lock: Option<WriteLock>,
     pub(super) _shared_lock: Option<SharedLock>,
     pub(super) descriptor: OwnedFd,
-    /// For reads by way of the page cache, if there are to be any.
+    /// The second descriptor, for reads through the page cache.
     pub(super) cached: Option<Cached>,
     pub(super) path: String,
     pub(super) options: OpenOptions,
-    /// Whether the descriptor really does direct I/O.
+    /// Whether the descriptor uses direct I/O.
     pub(super) direct: bool,
     pub(super) alignment: u32,
     pub(super) extents: Extents,
-    /// The file system was asked to allocate and cannot: what it got back would be a hole for good,
-    /// and count as allocated all the same.
+    /// Whether the file system cannot allocate. It could never fill a punched hole again, so
+    /// nothing is punched then.
     pub(super) cannot_allocate: AtomicBool,
-    /// Tells how long reads take.
+    /// The clock that measures reads.
     pub(super) env: Env,
 }
 
@@ -107,30 +108,29 @@ impl RealFile {
         retry(|| fstat(&self.descriptor)).map_err(|e| self.fail("cannot look at the file", e))
     }
 
-    /// Whether the kernel takes this range and memory as they are.
+    /// Whether the kernel accepts this range and memory without a copy.
     pub(super) fn takes(&self, memory: *const u8, offset: u64, bytes: usize) -> bool {
         let mask = u64::from(self.alignment) - 1;
         !self.direct || (memory as u64 | offset | bytes as u64) & mask == 0
     }
 
-    /// The range that covers this one on the device's bounds: its start, and how many bytes lie
-    /// before the wanted ones.
+    /// The aligned start of a range that begins at `offset`, and the bytes between the two.
     pub(super) fn widen(&self, offset: u64) -> (u64, usize) {
         let before = offset & (u64::from(self.alignment) - 1);
         (offset - before, before as usize)
     }
 
-    /// By way of what the reads of a flight are done, if not as the file was opened.
+    /// The page cache descriptor, if the reads of this flight use it.
     fn way_of(&self, flight: &Flight) -> Option<&Cached> {
         self.cached.as_ref().filter(|_| flight.is_cached())
     }
 
-    /// What reads done that way are done on.
+    /// The descriptor for a read: the page cache's, or the file's own.
     fn descriptor<'f>(&'f self, cached: Option<&'f Cached>) -> BorrowedFd<'f> {
         cached.map_or(self.descriptor.as_fd(), Cached::as_fd)
     }
 
-    /// Reads as much as the kernel does at once, from an offset and into memory that it takes.
+    /// Makes one read call. Offset and memory must be aligned.
     fn read_some(
         &self,
         buffer: &mut [u8],
@@ -157,8 +157,8 @@ impl RealFile {
         )
     }
 
-    /// Reads until `buffer` is full or the file ends, from an offset and into memory that the
-    /// kernel takes; returns how much was read.
+    /// Reads until `buffer` is full or the file ends, and returns the number of bytes. Offset and
+    /// memory must be aligned.
     fn read_until_end(
         &self,
         buffer: &mut [u8],
@@ -171,8 +171,8 @@ impl RealFile {
             let rest = &mut buffer[done..];
             let count = self.read_some(rest, offset + done as u64, cached, meanwhile)?;
             done += count;
-            // A direct read that ends off the bounds has met the file's end; another there would be
-            // refused.
+            // A direct read with an unaligned end met the file's end. The kernel would refuse
+            // another read from there.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
                 break;
             }
@@ -180,7 +180,7 @@ impl RealFile {
         Ok(done)
     }
 
-    /// Fills `buffer`.
+    /// Fills `buffer` from any offset and into any memory.
     fn read_exactly(
         &self,
         buffer: &mut [u8],
@@ -229,7 +229,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// Puts the reads of a flight that nobody began into its ring, as far as that takes them.
+    /// Puts the waiting reads of a flight into its ring, as far as the ring accepts them.
     fn queue(&self, flight: &mut Flight) {
         self.extents.count(&self.descriptor, flight.waiting());
         let descriptor = self.descriptor(self.way_of(flight));
@@ -241,13 +241,13 @@ impl RealFile {
         });
     }
 
-    /// Writes all of `buffer`, from memory that the kernel takes.
+    /// Writes all of `buffer`. Its memory must be aligned.
     fn write_all(&self, buffer: &[u8], offset: u64) -> rustix::io::Result<()> {
         let (mut done, mut broke) = (0, false);
         while done < buffer.len() {
             let rest = &buffer[done..];
             let count = retry(|| pwrite(&self.descriptor, rest, offset + done as u64))?;
-            // What was written of a broken block is written again, and says why it broke.
+            // A partly written block is written again. If it fails again, that call tells why.
             let whole = match self.direct {
                 true => count - count % self.alignment as usize,
                 false => count,
@@ -261,7 +261,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// Whether the file reaches so far and has all the space that it needs from the offset on.
+    /// Whether the file is at least `end` bytes long and fully allocated from `offset` to there.
     fn is_allocated(&self, offset: u64, end: u64) -> Result<bool> {
         let bytes = self.bytes()?;
         if end > bytes {
@@ -273,7 +273,7 @@ impl RealFile {
         }
     }
 
-    /// What the system's answer to an allocation comes to, in a file that was so long before.
+    /// Handles the system's answer to an allocation. `before` is the file's size before the call.
     fn allocated(
         &self,
         asked: rustix::io::Result<()>,
@@ -287,14 +287,15 @@ impl RealFile {
                 self.cannot_allocate.store(true, Ordering::Relaxed);
                 allocate_by_writing(self, end)
             }
-            // XFS asks for free space, and for room in quotas, even where all is allocated already.
+            // XFS asks for free space and quota even if everything is allocated already.
             Err(Errno::NOSPC | Errno::DQUOT)
                 if end <= before && self.is_allocated(offset, end)? =>
             {
                 Ok(())
             }
             Err(e) => {
-                // Only who makes a file longer may cut it: others allocate within it meanwhile.
+                // Only the caller that extends a file may truncate it: other threads allocate
+                // within it.
                 if end > before {
                     let _ = self.set_bytes(before);
                 }
@@ -307,9 +308,11 @@ impl RealFile {
     }
 }
 
-/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes
-/// within the file stay, so none are made there. An error leaves the file as long as it was, and at
-/// no time is it longer than what is allocated: the next try goes by its length.
+/// Allocates by writing zeros after a file's end, for file systems that cannot allocate. Holes
+/// within the file stay, so the caller must not have made any.
+///
+/// An error leaves the file's size as it was. The file is never longer than what is allocated,
+/// since the next try continues at its end.
 fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
     let start = file.bytes()?;
     if end <= start {
@@ -328,7 +331,7 @@ fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
         file.set_bytes(end)
     };
     write().inspect_err(|_| {
-        // It can be tried again either way.
+        // The next try works in either case.
         let _ = file.set_bytes(start);
     })
 }
@@ -352,7 +355,7 @@ impl File for RealFile {
         let meanwhile = Meanwhile(Cell::new(Some(meanwhile)));
         let cached = self.cached.as_ref().filter(|_| cached);
         let done = self.read_exactly(buffer, offset, cached, &meanwhile);
-        // Where nothing was waited for it was not done yet.
+        // Without a wait, the work is not done yet.
         meanwhile.be_done();
         done
     }
@@ -367,10 +370,10 @@ impl File for RealFile {
 
     fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
         match which {
-            // It is what the caller waits for: a plain read costs less than a ring.
+            // The caller waits for this read alone: a plain read costs less than a ring.
             _ if flight.is_lone() => {}
             Show::Oldest => self.start(flight)?,
-            // The kernel learns of them when it is entered to wait.
+            // The kernel sees the reads when `show` enters the ring to wait.
             Show::Some => self.queue(flight),
         }
         let cached = self.way_of(flight);
@@ -500,7 +503,7 @@ mod tests {
     use terrapin_base::ErrorKind;
 
     #[test]
-    fn an_allocation_by_writing_that_failed_is_not_done_when_it_is_tried_again() {
+    fn a_failed_allocation_by_writing_is_tried_again_completely() {
         let disk = SimDisk::new(1);
         let options = OpenOptions {
             create_new: true,
@@ -541,10 +544,10 @@ mod tests {
         (path, disk)
     }
 
-    /// ext3, as ext4 has it, punches holes and cannot fill them: the reserve came to consist of
-    /// them, and a full disk was seen by a write.
+    /// ext3 punches holes and cannot fill them again, also under ext4's driver. A reserve made of
+    /// holes let a full disk refuse a write.
     #[test]
-    fn where_nothing_can_be_allocated_nothing_that_is_goes_back() {
+    fn a_file_system_that_cannot_allocate_keeps_its_allocated_space() {
         let (path, disk) = directory("holes");
         let file = disk.open_file("file", CREATE).unwrap();
         let content = vec![7; 64 << 10];
@@ -567,9 +570,9 @@ mod tests {
         std::fs::remove_dir(&path).unwrap();
     }
 
-    /// A database refused to be opened there, also for reading.
+    /// Terrapin once refused to open a database on such a device, even for reading.
     #[test]
-    fn a_device_with_larger_blocks_than_ours_is_used_by_way_of_the_page_cache() {
+    fn a_device_with_larger_blocks_uses_the_page_cache() {
         let (path, disk) = directory("blocks");
         disk.alignment.set(64 << 10).unwrap();
         let options = OpenOptions {
@@ -598,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_or_quota_refuses_no_space_that_a_file_has_already() {
+    fn a_full_disk_or_quota_does_not_refuse_allocated_space() {
         let (path, disk) = directory("quota");
         let file = disk.open_file("file", CREATE).unwrap();
         file.allocate(0, 64 << 10).unwrap();
@@ -607,7 +610,7 @@ mod tests {
             assert_eq!(before, 64 << 10);
             let refused = |offset, end| file.allocated(Err(refusal), offset, end, before);
             refused(4 << 10, before).unwrap();
-            // As the system leaves it: longer, with a part of the space.
+            // The system may leave the file longer, with part of the space allocated.
             file.set_bytes(before + 4096).unwrap();
             let error = refused(0, before + 8192).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");

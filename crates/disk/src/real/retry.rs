@@ -1,8 +1,8 @@
-//! System calls that a signal interrupts are made again.
+//! Repeats system calls that a signal interrupted.
 
 use rustix::io::{Errno, Result};
 
-/// Repeats a system call until it ends with something else than `EINTR`.
+/// Repeats a system call until its outcome is not `EINTR`.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {
