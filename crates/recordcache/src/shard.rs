@@ -1,10 +1,13 @@
-//! One shard: a table, and two queues of strips that its records lie in, oldest first. Records
-//! come into the *young* queue, a fifth of all; what was used by the time its strip's turn comes
-//! moves to the *grown* one, where what memtables held and readers asked for comes at once; the
-//! rest leaves: most of what is read once is not read again soon, and would keep others out for a
-//! whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with zipfian requests and
-//! room for a fifth of the records 6 % fewer misses than one queue.) Writers hold the shard's lock;
-//! readers take none.
+//! One shard: a table and two queues of strips, oldest strip first.
+//!
+//! New records enter the *young* queue, which has a fifth of the strips. When a strip's turn comes,
+//! its used records move to the *grown* queue, and the others are evicted. Most records that are
+//! read once are not read again soon, and would keep others out for a whole pass. A record that was
+//! read in a memtable enters the grown queue at once.
+//!
+//! This is S3-FIFO (Yang et al., SOSP 2023) without its ghost queue. With zipfian requests and room
+//! for a fifth of the records it has 6 % fewer misses than one queue. Writers hold the shard's
+//! lock; readers take no lock.
 
 use std::collections::VecDeque;
 
@@ -16,18 +19,17 @@ use crate::record::{self, Key, Sizes};
 use crate::strips::{Birth, Strips};
 use crate::table::{Entry, Table};
 
-/// Of a recycled strip, what share of its words is kept at most, in quarters: the rest is room
-/// for what comes.
+/// Most words of a recycled strip that are kept, in quarters. The rest is room for new records.
 const KEPT_QUARTERS: usize = 3;
-/// One in so many strips is young.
+/// One strip in this number is young.
 const YOUNG_PART: usize = 5;
 
-/// What a sealed memtable says of a key.
+/// A record of a sealed memtable.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SealedRecord<'v> {
-    /// Its value; none when it was deleted.
+    /// The value; `None` for a delete.
     pub value: Option<&'v [u8]>,
-    /// Whether somebody read it there.
+    /// Whether a reader read the record in the memtable.
     pub was_read: bool,
 }
 
@@ -35,25 +37,25 @@ pub struct SealedRecord<'v> {
 pub(crate) struct Shard {
     table: ArcSwap<Table>,
     writer: Mutex<Writer>,
-    /// Odd while somebody writes, and another even number afterwards.
+    /// Odd while a thread writes. Every write ends with a new even number.
     writes: AtomicU64,
-    /// In each queue, strips born before this are the oldest quarter.
+    /// For each queue: strips with a lower birth number form its oldest quarter.
     aged: [AtomicU64; 2],
-    /// Fills that were asked for while few of them come in.
+    /// Number of fills while only some fills are accepted.
     sparing: AtomicU64,
-    /// Records of the oldest quarter that were used for the first time: they would be gone already,
-    /// were the cache a quarter smaller.
+    /// First uses of records in the oldest quarter. With a quarter less memory these records would
+    /// be gone.
     pub(crate) rescues: AtomicU64,
 }
 
-/// The queues.
+/// The two queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Age {
     Young = 0,
     Grown = 1,
 }
 
-/// What only writers need.
+/// State that only writers use.
 #[derive(Default)]
 pub(crate) struct Writer {
     queues: [Queue; 2],
@@ -62,11 +64,11 @@ pub(crate) struct Writer {
 
 #[derive(Default)]
 struct Queue {
-    /// Oldest first; the last takes records.
+    /// Oldest first. The last strip takes new records.
     strips: VecDeque<u32>,
-    /// Words used of the last.
+    /// Used words of the last strip.
     used: usize,
-    /// Strips that came so far: the next one's birth.
+    /// Number of strips that entered so far: the birth number of the next one.
     born: u64,
 }
 
@@ -79,14 +81,14 @@ impl Writer {
         self.queues[age as usize].strips.len()
     }
 
-    /// Strips that should be young: one at least.
+    /// Number of strips that should be young, at least one.
     fn young_part(&self) -> usize {
         let all = self.strips(Age::Young) + self.strips(Age::Grown);
         all.div_ceil(YOUNG_PART)
     }
 }
 
-/// A shard whose lock is held.
+/// A shard with its lock held.
 pub(crate) struct Writing<'s> {
     table: &'s ArcSwap<Table>,
     strips: &'s Strips,
@@ -116,7 +118,7 @@ impl Shard {
         }
     }
 
-    /// Finds a record and hands it to `take`; counts a use.
+    /// Finds a record, passes it to `take`, and counts a use.
     #[inline]
     pub(crate) fn get<R>(
         &self,
@@ -155,8 +157,8 @@ impl Shard {
         birth.number < self.aged[usize::from(birth.grown)].load(Ordering::Relaxed)
     }
 
-    /// Whether a record of that hash may be here; no lock. Unlike a lookup it never misses what is
-    /// here: when somebody writes meanwhile, the answer is yes.
+    /// Whether a record of that hash may be cached, without a lock. It never misses a cached
+    /// record: it returns `true` if a thread writes meanwhile.
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
         let writes = self.writes.load(Ordering::Acquire);
         if !writes.is_multiple_of(2) || self.table.load().candidates(hash).next().is_some() {
@@ -170,7 +172,7 @@ impl Shard {
         self.writing(strips, budget, self.writer.lock())
     }
 
-    /// As [`Shard::write`], unless somebody else writes.
+    /// Locks the shard, unless another thread holds the lock.
     pub(crate) fn try_write<'s>(
         &'s self,
         strips: &'s Strips,
@@ -198,7 +200,7 @@ impl Shard {
         }
     }
 
-    /// One of so many calls says yes, about: two at once may count as one.
+    /// Returns `true` for about one call in `of`. Two simultaneous calls may count as one.
     pub(crate) fn is_turn(&self, of: u64) -> bool {
         let turn = self.sparing.load(Ordering::Relaxed);
         self.sparing.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -211,7 +213,7 @@ impl Shard {
 }
 
 impl Writing<'_> {
-    /// Records here.
+    /// Number of records in the shard.
     pub(crate) fn records(&self) -> usize {
         self.writer.records
     }
@@ -223,15 +225,15 @@ impl Writing<'_> {
         })
     }
 
-    /// Adds a record that is not here yet; one that `was_read` before is not tried out first.
-    /// `may_grow` says whether another strip may be taken. O(1) amortised.
+    /// Adds a record, unless it is cached already. A record that `was_read` before skips the young
+    /// queue. `may_grow` says whether another strip may be taken. O(1) amortised.
     pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], was_read: bool, may_grow: bool) {
-        // It is the table until the end: making room for a record replaces none.
+        // The table stays the same until the end: making room for a record does not replace it.
         let table = self.table.load();
         if self.find(&table, key).is_some() || self.writer.records >= Table::ROOM_MAX {
             return;
         }
-        // While the cache grows all that comes is young.
+        // While the cache grows, all new records are young.
         let age = match was_read && !may_grow {
             true => Age::Grown,
             false => Age::Young,
@@ -249,8 +251,9 @@ impl Writing<'_> {
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it the value that a memtable has, in its place if that is as
-    /// long, or takes it out; whether it was. One that was read in the memtable counts as used.
+    /// Gives a cached record the memtable's value, or removes it. Returns whether it was cached.
+    /// The value is replaced in place if its length in words is the same. A record that was read in
+    /// the memtable counts as used.
     pub(crate) fn refresh(&mut self, key: &Key<'_>, sealed: SealedRecord<'_>) -> bool {
         let table = self.table.load();
         let Some((at, entry, held)) = self.find(&table, key) else {
@@ -265,7 +268,7 @@ impl Writing<'_> {
             }
             return true;
         }
-        // Out first: what is recycled to make room must not lead to the old value again.
+        // Removed first, so that recycling for room cannot keep the old value.
         self.remove(&table, at);
         if let Some(value) = sealed.value
             && let Some(word) = self.append(Age::Young, key, value, false)
@@ -277,7 +280,8 @@ impl Writing<'_> {
         true
     }
 
-    /// Writes a value over one that takes as many words. Readers of the strip miss meanwhile.
+    /// Overwrites a value with one of the same length in words. Readers of the strip miss
+    /// meanwhile.
     fn rewrite(&self, entry: Entry, key: &Key<'_>, value: &[u8]) {
         let strip = self.strips.strip_of(entry.word());
         self.strips.begin(strip);
@@ -290,7 +294,7 @@ impl Writing<'_> {
         self.writer.records -= 1;
     }
 
-    /// Writes a record behind the others of a queue; its first word.
+    /// Appends a record to a queue, and returns its first word.
     fn append(&mut self, age: Age, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
         let words = record::words(key, value.len())?;
         if words > self.strips.record_words_max() {
@@ -301,7 +305,7 @@ impl Writing<'_> {
         Some(word)
     }
 
-    /// Room for so many words behind the last record of a queue; the first of them.
+    /// Makes room for `words` at the end of a queue, and returns the first of them.
     fn room(&mut self, age: Age, words: usize, may_grow: bool) -> Option<usize> {
         let queue = self.writer.queue(age);
         if queue.strips.is_empty() || queue.used + words > self.strips.strip_words() {
@@ -313,15 +317,14 @@ impl Writing<'_> {
         let queue = self.writer.queue(age);
         let word = self.strips.start(*queue.strips.back()?) + queue.used;
         queue.used += words;
-        // A header of ones ends a strip that is not full.
+        // `END` marks the end of a strip that is not full.
         if let Some(next) = self.strips.from(word).get(words) {
             next.store(record::END, Ordering::Relaxed);
         }
         Some(word)
     }
 
-    /// Makes the last young strip one with room: another, or the oldest after what was used there
-    /// has moved.
+    /// Adds a young strip with room: a new one, or the oldest after its used records moved.
     fn open_young(&mut self, may_grow: bool) -> Option<()> {
         let taken = may_grow.then(|| self.strips.take()).flatten();
         let (strip, kept) = match taken {
@@ -335,27 +338,27 @@ impl Writing<'_> {
         Some(())
     }
 
-    /// Takes a strip out of its queue for the young ones, and says how many of its words are
-    /// still used.
+    /// Takes a strip out of its queue for the young queue. Returns it and the number of its used
+    /// words.
     fn vacate(&mut self) -> Option<(u32, usize)> {
         self.come_of_age();
         let few = self.writer.strips(Age::Young) < self.writer.young_part();
         let from = if few { Age::Grown } else { Age::Young };
         let oldest = self.writer.queue(from).strips.pop_front()?;
-        // A lone strip keeps what was used: there is no other to move it to.
+        // A lone strip keeps its used records, since there is no other strip for them.
         if self.writer.strips(Age::Grown) == 0 {
             return Some((oldest, self.recycle(oldest, self.kept_max())));
         }
         self.evacuate(oldest, self.kept_max());
-        // Nothing leads there any more.
+        // No table entry refers to this strip any more.
         self.strips.begin(oldest);
         self.strips.from(self.strips.start(oldest))[0].store(record::END, Ordering::Relaxed);
         self.strips.end(oldest);
         Some((oldest, 0))
     }
 
-    /// While the cache grew, all that came was young: the oldest of what is too much of it are
-    /// grown now.
+    /// Moves surplus young strips to the grown queue. While the cache grows, all new strips are
+    /// young.
     fn come_of_age(&mut self) {
         while self.writer.strips(Age::Young) > self.writer.young_part() {
             let Some(oldest) = self.writer.queue(Age::Young).strips.pop_front() else {
@@ -365,12 +368,12 @@ impl Writing<'_> {
         }
     }
 
-    /// Words of a strip that are kept at most.
+    /// Most words of a strip that are kept.
     fn kept_max(&self) -> usize {
         self.strips.strip_words() / 4 * KEPT_QUARTERS
     }
 
-    /// Makes the last grown strip one with room: the oldest, where what was used stays.
+    /// Makes room in the grown queue: the oldest strip keeps only its used records.
     fn open_grown(&mut self) -> Option<()> {
         self.come_of_age();
         let oldest = self.writer.queue(Age::Grown).strips.pop_front()?;
@@ -379,7 +382,7 @@ impl Writing<'_> {
         Some(())
     }
 
-    /// Puts a strip, of which so many words are used, in as the youngest of a queue.
+    /// Puts a strip with `used` words at the end of a queue.
     fn enqueue(&mut self, age: Age, strip: u32, used: usize) {
         let queue = self.writer.queue(age);
         let birth = Birth {
@@ -393,7 +396,8 @@ impl Writing<'_> {
         self.tell_age(age);
     }
 
-    /// Births in a queue follow each other, so its oldest quarter is all below one.
+    /// Publishes the birth number that ends a queue's oldest quarter. Birth numbers in a queue are
+    /// consecutive.
     fn tell_age(&self, age: Age) {
         let queue = &self.writer.queues[age as usize];
         let younger = queue.strips.len() * 3 / 4;
@@ -401,8 +405,8 @@ impl Writing<'_> {
         self.aged[age as usize].store(aged, Ordering::Relaxed);
     }
 
-    /// Moves what was used to the front of a strip, at most so many words, with a use less, and
-    /// takes the rest out of the table. Returns the words that are kept.
+    /// Moves used records to the front of a strip, `kept_max` words at most, with one use less.
+    /// Removes the others from the table. Returns the number of kept words.
     fn recycle(&mut self, strip: u32, kept_max: usize) -> usize {
         let table = self.table.load_full();
         let start = self.strips.start(strip);
@@ -431,9 +435,9 @@ impl Writing<'_> {
         to
     }
 
-    /// Moves what was used out of a strip that is in no queue any more, at most so many words,
-    /// with a use less, to the grown ones, where others may have to go for it; and takes the rest
-    /// out of the table.
+    /// Moves used records of a strip to the grown queue, `kept_max` words at most, with one use
+    /// less. Removes the others from the table. The strip must be in no queue. Other records may be
+    /// evicted for the moved ones.
     fn evacuate(&mut self, strip: u32, kept_max: usize) {
         let table = self.table.load_full();
         let start = self.strips.start(strip);
@@ -444,7 +448,7 @@ impl Writing<'_> {
             let room = (used && kept + words <= kept_max)
                 .then(|| self.room(Age::Grown, words, false))
                 .flatten();
-            // Making room moved places in the table.
+            // Making room moved entries in the table.
             let Some((at, entry)) = find_at(&table, hash, start + from) else {
                 continue;
             };
@@ -460,8 +464,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Gives the oldest strip back, and of what it held what was not used; `false` when there is
-    /// none.
+    /// Releases the oldest strip and its unused records. Returns `false` if there is no strip.
     pub(crate) fn give_strip(&mut self) -> bool {
         let many = self.writer.strips(Age::Young) > self.writer.young_part();
         let none = self.writer.strips(Age::Grown) == 0;
@@ -472,7 +475,7 @@ impl Writing<'_> {
         self.evacuate(oldest, self.kept_max());
         self.strips.give(oldest);
         self.tell_age(age);
-        // An empty shard holds nothing but the smallest table.
+        // An empty shard keeps only the smallest table.
         let empty = self.writer.queues.iter().all(|q| q.strips.is_empty());
         let room = self.table.load().room();
         if empty || room > 2 * self.writer.records.max(64) {
@@ -481,7 +484,7 @@ impl Writing<'_> {
         true
     }
 
-    /// Gives everything back.
+    /// Releases all strips.
     pub(crate) fn clear(&mut self) {
         self.table.load().clear();
         self.writer.records = 0;
@@ -493,7 +496,7 @@ impl Writing<'_> {
         self.resize(0);
     }
 
-    /// Another table with room for so many records and the same content.
+    /// Replaces the table by one with room for `records` and the same entries.
     fn resize(&mut self, records: usize) -> Arc<Table> {
         let next = Arc::new(Table::with_room(records.max(self.writer.records + 1)));
         let last = self.table.load_full();
@@ -503,13 +506,13 @@ impl Writing<'_> {
         self.budget.take(Purpose::Records, next.bytes());
         self.budget.give(Purpose::Records, last.bytes());
         self.table.store(next.clone());
-        // Who still reads the last table must not believe places that nobody keeps any more.
+        // A reader of the old table must not use entries that no writer updates any more.
         last.clear();
         next
     }
 }
 
-/// The records from the start of a strip on: where each begins there, its hash, its words.
+/// The records of a strip from its start: offset, hash, and number of words of each.
 fn records(memory: &[AtomicU64]) -> impl Iterator<Item = (usize, u64, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {
@@ -523,7 +526,7 @@ fn records(memory: &[AtomicU64]) -> impl Iterator<Item = (usize, u64, usize)> {
     })
 }
 
-/// What leads to the record at that word.
+/// The table entry of the record at that word.
 fn find_at(table: &Table, hash: u64, word: usize) -> Option<(usize, Entry)> {
     table
         .candidates(hash)

@@ -1,37 +1,37 @@
-//! Strips of words, each with a stamp that is odd while somebody rewrites it from its start.
-//! Appending behind what a strip holds leaves the stamp as it is: what the table leads to is
-//! written before the table says so.
+//! Strips of atomic words. Each strip has a stamp that is odd while a thread rewrites the strip.
+//!
+//! An append does not change the stamp: a record is written before the table refers to it.
 
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
 use terrapin_disk::Words;
 
-/// When a strip came into a queue, counted in that queue, and which.
+/// When a strip entered a queue, as a number in that queue, and which queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Birth {
     pub(crate) number: u64,
     pub(crate) grown: bool,
 }
 
-/// The memory of all shards.
+/// The strips of all shards.
 pub(crate) struct Strips {
     words: Words,
-    /// Words of a strip are two to this.
+    /// Logarithm to base 2 of a strip's words.
     strip_shift: u32,
-    /// Of each strip its stamp, and when it came into its queue.
+    /// For each strip its stamp and its birth.
     notes: Words,
-    /// How many there are addresses for.
+    /// Number of strips that the address space has room for.
     most: u32,
     vacant: Mutex<Vacant>,
     taken: AtomicUsize,
     budget: Arc<Budget>,
 }
 
-/// Strips that are nobody's.
+/// Strips that belong to no shard.
 struct Vacant {
-    /// Those that were given back.
+    /// Strips that were released.
     given: Vec<u32>,
-    /// From this one on none was ever taken.
+    /// The first strip that was never taken.
     fresh: u32,
 }
 
@@ -39,9 +39,11 @@ struct Vacant {
 const NOTES: usize = 2;
 
 impl Strips {
-    /// Memory for `bytes` in strips of `strip_bytes`, which is a power of two and at least a
-    /// page of memory; and addresses for `bytes_max`, as far as the system spares them; no strips
-    /// where it refuses the former.
+    /// Memory for `bytes` and address space for `bytes_max`, in strips of `strip_bytes`, a power of
+    /// two of at least a page.
+    ///
+    /// The address space may be smaller if the system refuses. If the system refuses even `bytes`,
+    /// there are no strips.
     pub(crate) fn new(
         budget: &Arc<Budget>,
         bytes: usize,
@@ -67,22 +69,22 @@ impl Strips {
         }
     }
 
-    /// The most bytes that all can have together.
+    /// Most bytes that all strips together can have.
     pub(crate) fn bytes_max(&self) -> u64 {
         u64::from(self.most) * self.strip_bytes() as u64
     }
 
-    /// Words of one.
+    /// Words of a strip.
     pub(crate) fn strip_words(&self) -> usize {
         1 << self.strip_shift
     }
 
-    /// The most words of a record: larger ones would not let a strip be used well.
+    /// Most words of a record. Longer records would waste too much of a strip.
     pub(crate) fn record_words_max(&self) -> usize {
         self.strip_words() / 4
     }
 
-    /// Bytes of all that are taken.
+    /// Bytes of all strips that are taken.
     pub(crate) fn taken_bytes(&self) -> u64 {
         (self.taken.load(Ordering::Relaxed) * self.strip_bytes()) as u64
     }
@@ -96,19 +98,19 @@ impl Strips {
         (strip as usize) << self.strip_shift
     }
 
-    /// Which strip a word lies in.
+    /// The strip of a word.
     pub(crate) fn strip_of(&self, word: usize) -> u32 {
         (word >> self.strip_shift) as u32
     }
 
-    /// From a word to the end of its strip; nothing for a word beyond all.
+    /// The words from `word` to the end of its strip; none beyond the memory.
     #[inline]
     pub(crate) fn from(&self, word: usize) -> &[AtomicU64] {
         let end = ((word >> self.strip_shift) + 1) << self.strip_shift;
         self.words.all().get(word..end).unwrap_or_default()
     }
 
-    /// A note of the strip of a word; none beyond all.
+    /// One of the notes on a word's strip; `None` beyond the memory.
     #[inline]
     fn note(&self, word: usize, which: usize) -> Option<&AtomicU64> {
         self.notes
@@ -116,14 +118,14 @@ impl Strips {
             .get((word >> self.strip_shift) * NOTES + which)
     }
 
-    /// A reader's first look at the strip of a word: none while it is rewritten.
+    /// The stamp of a word's strip, before a read. `None` while a thread rewrites the strip.
     #[inline]
     pub(crate) fn stamp(&self, word: usize) -> Option<u64> {
         let stamp = self.note(word, 0)?.load(Ordering::Acquire);
         stamp.is_multiple_of(2).then_some(stamp)
     }
 
-    /// A reader's last look: whether nothing was rewritten since the first.
+    /// Whether the strip was not rewritten since `stamp`, after a read.
     #[inline]
     pub(crate) fn unchanged(&self, word: usize, stamp: u64) -> bool {
         atomic::fence(Ordering::Acquire);
@@ -131,7 +133,7 @@ impl Strips {
             .is_some_and(|now| now.load(Ordering::Relaxed) == stamp)
     }
 
-    /// When the strip of a word came into its queue; of a word beyond all, late.
+    /// The birth of a word's strip. A word beyond the memory has the highest number.
     #[inline]
     pub(crate) fn birth(&self, word: usize) -> Birth {
         let birth = self.note(word, 1);
@@ -142,7 +144,7 @@ impl Strips {
         }
     }
 
-    /// Says when a strip came into its queue. Only its owner calls this.
+    /// Sets the birth of a strip. Only the strip's owner calls this.
     pub(crate) fn set_birth(&self, strip: u32, birth: Birth) {
         let birth = birth.number << 1 | u64::from(birth.grown);
         self.notes_of(strip)[1].store(birth, Ordering::Relaxed);
@@ -152,18 +154,18 @@ impl Strips {
         &self.notes.all().as_chunks().0[strip as usize]
     }
 
-    /// Before a strip is rewritten. Only its owner calls this.
+    /// Begins a rewrite of a strip. Only the strip's owner calls this.
     pub(crate) fn begin(&self, strip: u32) {
         self.notes_of(strip)[0].fetch_add(1, Ordering::Relaxed);
         atomic::fence(Ordering::Release);
     }
 
-    /// After it was.
+    /// Ends a rewrite of a strip.
     pub(crate) fn end(&self, strip: u32) {
         self.notes_of(strip)[0].fetch_add(1, Ordering::Release);
     }
 
-    /// A strip of nobody's, charged.
+    /// Takes a free strip and charges the budget.
     pub(crate) fn take(&self) -> Option<u32> {
         let strip = {
             let mut vacant = self.vacant.lock();
@@ -177,8 +179,8 @@ impl Strips {
                 }
             }
         };
-        // Whoever sees what is written here from now on sees the number that who gave the strip
-        // up had raised, too.
+        // A thread that sees words written from now on also sees the stamp that the previous owner
+        // raised.
         atomic::fence(Ordering::Release);
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.budget
@@ -186,8 +188,8 @@ impl Strips {
         Some(strip)
     }
 
-    /// Sees to it that a strip has memory, twice as much as there is where it has none: the
-    /// budget has grown. None when there are no more addresses, or the system refuses.
+    /// Provides memory for a strip. If it has none, the memory doubles, since the budget has grown.
+    /// `None` without more addresses, or if the system refuses.
     fn reach(&self, strip: u32) -> Option<()> {
         let there = (self.words.all().len() >> self.strip_shift).min(self.most as usize);
         if (strip as usize) < there {
@@ -200,7 +202,7 @@ impl Strips {
         grown.then_some(())
     }
 
-    /// Gives a strip back with its memory. Nothing leads to it any more.
+    /// Releases a strip and its memory. No table entry may refer to it.
     pub(crate) fn give(&self, strip: u32) {
         let start = self.start(strip);
         self.begin(strip);

@@ -1,26 +1,29 @@
-//! Finds records by hash: linear probing over atomic words, each the first bits of the hash, how
-//! often the record was used, and where it lies. Where a search begins follows from those bits
-//! alone, so nothing here visits a record. One writer at a time; readers at any time. A reader may
-//! miss what a writer is moving, and never finds what is not there: it looks at the place again
-//! after it has looked at the strip's stamp, and then believes neither without the other.
+//! The table that finds records by hash: linear probing over slots, each an atomic word.
+//!
+//! A slot is vacant or holds an [`Entry`]: the first bits of the hash, the number of uses, and the
+//! record's location. The first bits determine where a search begins, so the table never reads a
+//! record. There is one writer at a time, and any number of readers.
+//!
+//! A reader may miss an entry that a writer is moving. It never finds a wrong record: after the
+//! strip's stamp it checks the slot again, and needs both checks.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 const LOCATION_BITS: u32 = 38;
-/// Words of memory that places can lead to: 2 TiB. A place of zero is a vacant one.
+/// Words of memory that entries can refer to: 2 TiB. An entry of zero is a vacant slot.
 pub(crate) const WORDS_MAX: u64 = (1 << LOCATION_BITS) - 1;
 const USES_BITS: u32 = 2;
-/// A place has the bits of the hash from this one on.
+/// An entry has the bits of the hash from this one on.
 pub(crate) const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
 const USES_MASK: u64 = ((1 << USES_BITS) - 1) << LOCATION_BITS;
-/// The most uses that count.
+/// The most uses that an entry counts.
 pub(crate) const USES_MAX: u64 = (1 << USES_BITS) - 1;
 const TAG_BITS: u32 = u64::BITS - TAG_SHIFT;
 const SLOTS_MIN: usize = 64;
-/// As many as the tag can tell apart.
+/// Most slots: as many as the hash bits of an entry can tell apart.
 const SLOTS_MAX: usize = 1 << TAG_BITS;
 
-/// What stands at a place that is taken.
+/// The content of a slot that is not vacant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
@@ -33,7 +36,7 @@ impl Entry {
         )
     }
 
-    /// Where the record lies.
+    /// The first word of the record.
     #[inline]
     pub(crate) fn word(self) -> usize {
         ((self.0 & ((1 << LOCATION_BITS) - 1)) as usize).wrapping_sub(1)
@@ -43,7 +46,7 @@ impl Entry {
         (self.0 & USES_MASK) >> LOCATION_BITS
     }
 
-    /// The same record with so many uses.
+    /// The same entry with another number of uses.
     pub(crate) fn with_uses(self, uses: u64) -> Self {
         Entry(self.0 & !USES_MASK | uses.min(USES_MAX) << LOCATION_BITS)
     }
@@ -54,16 +57,16 @@ impl Entry {
     }
 }
 
-/// The table. At most three quarters of its places are taken.
+/// The table. At most three quarters of its slots hold entries.
 pub(crate) struct Table {
     slots: Box<[AtomicU64]>,
 }
 
 impl Table {
-    /// Most records that a table has room for.
+    /// Most records of a table.
     pub(crate) const ROOM_MAX: usize = SLOTS_MAX * 3 / 4;
 
-    /// With room for so many records, or as many as a table can have.
+    /// A table with room for `records`, or the largest table.
     pub(crate) fn with_room(records: usize) -> Self {
         let slots = (records * 4 / 3 + 1).clamp(SLOTS_MIN, SLOTS_MAX);
         Table {
@@ -71,7 +74,7 @@ impl Table {
         }
     }
 
-    /// How many records it has room for.
+    /// Number of records that the table has room for.
     pub(crate) fn room(&self) -> usize {
         self.slots.len() * 3 / 4
     }
@@ -80,8 +83,8 @@ impl Table {
         size_of_val(&*self.slots) as u64
     }
 
-    /// Where the search for a hash begins: as far into the table as its first bits, which its
-    /// [`Entry`] has too, are into all that there are.
+    /// The slot where the search for a hash begins. Its position in the table is in proportion to
+    /// the hash's first bits, which the [`Entry`] has too.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> TAG_SHIFT) * self.slots.len() as u64) >> TAG_BITS) as usize
@@ -92,7 +95,7 @@ impl Table {
         if at + 1 < self.slots.len() { at + 1 } else { 0 }
     }
 
-    /// Steps from a place to a later one.
+    /// Number of steps from a slot to a later one.
     fn steps(&self, from: usize, to: usize) -> usize {
         if to >= from {
             to - from
@@ -101,14 +104,14 @@ impl Table {
         }
     }
 
-    /// What stands at a place.
+    /// The entry of a slot; `None` if the slot is vacant.
     #[inline]
     fn at(&self, at: usize) -> Option<Entry> {
         let entry = self.slots[at].load(Ordering::Acquire);
         (entry != 0).then_some(Entry(entry))
     }
 
-    /// The places of records that may have that hash, in the order of probing.
+    /// The entries that may have that hash, with their slots, in the order of probing.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = (usize, Entry)> {
         let mut next = self.home(hash);
@@ -121,17 +124,18 @@ impl Table {
             .filter(move |(_, entry)| entry.has_tag_of(hash))
     }
 
-    /// Whether a place still leads to the same record. One that was taken out and put in again with
-    /// the same bits does: then the record's words are those that were written before this look,
-    /// not before the first one, since a strip's stamp does not tell of what is appended. (A
-    /// processor that keeps loads in order does so without being asked; so does the checker of
-    /// interleavings, which therefore cannot miss this.)
+    /// Whether a slot still refers to the same record.
+    ///
+    /// An entry may be removed and inserted again with the same bits. Then this load orders the
+    /// reads of the record after the new record's writes: the strip's stamp does not change with
+    /// appends. A processor that keeps loads in order needs no such load. The model checker keeps
+    /// them in order too, so it cannot find a fault here.
     #[inline]
     pub(crate) fn still(&self, at: usize, entry: Entry) -> bool {
         (self.slots[at].load(Ordering::Acquire) ^ entry.0) & !USES_MASK == 0
     }
 
-    /// Counts a use of what stands there, unless it changed, or was used often already.
+    /// Counts a use, unless the slot changed or the count is at its maximum.
     #[inline]
     pub(crate) fn used(&self, at: usize, entry: Entry) {
         let uses = entry.uses();
@@ -146,12 +150,12 @@ impl Table {
         }
     }
 
-    /// Replaces what stands at a place. Writers only.
+    /// Replaces the entry of a slot. Only for writers.
     pub(crate) fn set(&self, at: usize, entry: Entry) {
         self.slots[at].store(entry.0, Ordering::Release);
     }
 
-    /// Adds a record; there is room. Writers only.
+    /// Adds an entry. The table must have room. Only for writers.
     pub(crate) fn insert(&self, entry: Entry) {
         let mut at = self.home(entry.0);
         while self.at(at).is_some() {
@@ -160,14 +164,14 @@ impl Table {
         self.set(at, entry);
     }
 
-    /// Empties a place; what stood behind it moves up. Writers only.
+    /// Removes the entry of a slot, and moves later entries up. Only for writers.
     pub(crate) fn remove(&self, mut vacant: usize) {
         let mut at = vacant;
         loop {
             at = self.next(at);
             let Some(entry) = self.at(at) else { break };
             let home = self.home(entry.0);
-            // It may stand at the vacant place if its search comes by there.
+            // The entry may move if its search passes the vacant slot.
             if self.steps(home, at) >= self.steps(vacant, at) {
                 self.set(vacant, entry);
                 vacant = at;
@@ -176,12 +180,12 @@ impl Table {
         self.slots[vacant].store(0, Ordering::Release);
     }
 
-    /// Everything in it. Writers only.
+    /// All entries. Only for writers.
     pub(crate) fn taken(&self) -> impl Iterator<Item = Entry> {
         (0..self.slots.len()).filter_map(|at| self.at(at))
     }
 
-    /// Empties it, for the readers that still have it. Writers only.
+    /// Removes all entries, for readers that still use the table. Only for writers.
     pub(crate) fn clear(&self) {
         for slot in &self.slots {
             slot.store(0, Ordering::Release);
