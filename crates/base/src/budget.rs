@@ -1,13 +1,13 @@
-//! One number for all memory: who took how much of it.
+//! The memory budget: one limit for all memory, and how much of it each purpose uses.
 
 use crate::mutant;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// What memory is held for.
+/// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Purpose {
-    /// Arenas of active, sealed and not yet released memtables.
+    /// Arenas of memtables: active, sealed, and not released yet.
     Memtable,
     /// Cached data blocks.
     Blocks,
@@ -15,7 +15,7 @@ pub enum Purpose {
     Metadata,
     /// Cached records.
     Records,
-    /// Buffers of a checkpoint under way: groups being built, read-ahead of merges.
+    /// Buffers of a running checkpoint: page groups that are built, and read-ahead of merges.
     Merge,
     /// The log's ring.
     Log,
@@ -39,8 +39,8 @@ impl Purpose {
     ];
 }
 
-/// The memory budget: a limit, and what is charged to it. Charging never fails; who charges first
-/// asks whether there is room.
+/// The memory budget: a limit, and what is charged to it. A charge never fails; callers check for
+/// room first.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
@@ -63,23 +63,23 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Moves the limit; who holds more than the new one gives back as soon as it can.
+    /// Changes the limit. Holders of memory above the new limit release it as soon as they can.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes as taken.
+    /// Charges bytes to a purpose.
     pub fn take(&self, purpose: Purpose, bytes: u64) {
         self.used[purpose as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes as given back.
+    /// Releases bytes that were charged to a purpose.
     pub fn give(&self, purpose: Purpose, bytes: u64) {
         let before = self.used[purpose as usize].fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(before >= bytes, "gave back more than was taken");
     }
 
-    /// Takes bytes until the returned guard is dropped.
+    /// Charges bytes until the returned guard is dropped.
     #[must_use]
     pub fn charge(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Charge {
         self.take(purpose, bytes);
@@ -90,19 +90,19 @@ impl Budget {
         }
     }
 
-    /// Bytes held for one purpose.
+    /// Bytes charged to one purpose.
     #[must_use]
     pub fn used(&self, purpose: Purpose) -> u64 {
         self.used[purpose as usize].load(Ordering::Relaxed)
     }
 
-    /// Bytes held in all.
+    /// Bytes charged to all purposes.
     #[must_use]
     pub fn used_total(&self) -> u64 {
         Purpose::ALL.iter().map(|&p| self.used(p)).sum()
     }
 
-    /// What memtables, merges and the log leave to the caches.
+    /// Bytes that memtables, merges and the log leave to the caches.
     #[must_use]
     pub fn room_beside_writes(&self) -> u64 {
         let writes =
@@ -111,9 +111,9 @@ impl Budget {
             .saturating_sub(writes + self.used(Purpose::Keyspaces))
     }
 
-    /// What is left for data in the caches, as records and as blocks: all that writes and metadata
-    /// leave, and half of what writes leave at least. So cached records do not take the room of
-    /// what every read of a block needs.
+    /// Bytes for data in the caches, as records and as blocks: what writes and metadata leave, but
+    /// at least half of what writes leave. So cached records do not displace the metadata that
+    /// every read of a block needs.
     #[must_use]
     pub fn room_for_data(&self) -> u64 {
         let room = self.room_beside_writes();
@@ -122,7 +122,7 @@ impl Budget {
             .max(room / 2)
     }
 
-    /// What the page cache may take: what is left once everything else is counted.
+    /// Bytes for the page cache: what all other purposes leave.
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {
         self.room_beside_writes()
@@ -131,7 +131,7 @@ impl Budget {
     }
 }
 
-/// Bytes charged to a [`Budget`] for as long as this lives.
+/// Bytes that are charged to a [`Budget`] until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
@@ -140,7 +140,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Changes how many bytes are charged.
+    /// Changes the number of charged bytes.
     pub fn resize(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.budget.take(self.purpose, bytes - self.bytes);

@@ -1,4 +1,4 @@
-//! CRC32C for what lies on disk, xxh3 for what is looked up.
+//! Checksums and hashes: CRC32C protects bytes on disk, xxh3 serves lookups.
 
 /// CRC32C (Castagnoli) of `bytes`.
 #[must_use]
@@ -6,14 +6,14 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     ::crc32c::crc32c(bytes)
 }
 
-/// Continues a CRC32C over more bytes, as if both had been one piece.
+/// Continues a CRC32C over more bytes, as if both parts were one.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(crc, bytes)
 }
 
-/// 64-bit hash of a key for filters and caches (xxh3). Part of the format: filters on disk are
-/// built from it.
+/// The 64-bit hash of a key for filters and caches (xxh3). It is part of the format, since filters
+/// on disk are built from it.
 #[inline]
 #[must_use]
 pub fn hash64(key: &[u8]) -> u64 {

@@ -1,9 +1,9 @@
-//! Bounds-checked little-endian encoding: [`Reader`] never panics on hostile bytes (D8), the
+//! Little-endian encoding with bounds checks. [`Reader`] never panics on hostile bytes (D8). The
 //! writers append to a `Vec`.
 
 use crate::{Error, Result};
 
-/// Reads little-endian fields from bytes that may be hostile; running past the end is
+/// Reads little-endian fields from bytes that may be hostile. A read past the end is
 /// [`crate::ErrorKind::Corrupt`].
 #[derive(Clone)]
 pub struct Reader<'a> {
@@ -12,19 +12,19 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader over `bytes`; `what` names them in errors.
+    /// A reader of `bytes`. Errors contain `what` as the name of the bytes.
     #[must_use]
     pub fn new(what: &'static str, bytes: &'a [u8]) -> Self {
         Reader { bytes, what }
     }
 
-    /// Bytes not yet read.
+    /// Number of bytes that are not read yet.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
 
-    /// An error about these bytes.
+    /// An error about these bytes, of kind [`crate::ErrorKind::Corrupt`].
     pub fn corrupt(&self, message: &'static str) -> Error {
         Error::corrupt(message).with("in", self.what)
     }
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         Err(self.corrupt("varint too long"))
     }
 
-    /// Bytes behind a varint of their length.
+    /// Bytes that follow a varint with their length.
     pub fn prefixed(&mut self) -> Result<&'a [u8]> {
         let count = self.varint()?;
         let count = usize::try_from(count).map_err(|_| self.corrupt("length too large"))?;
@@ -97,13 +97,13 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Bytes that [`put_varint`] takes.
+/// Number of bytes that [`put_varint`] appends for `value`.
 #[must_use]
 pub fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Appends a varint length and the bytes.
+/// Appends the length of `bytes` as a varint, then `bytes`.
 pub fn put_prefixed(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);

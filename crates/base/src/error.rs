@@ -1,4 +1,4 @@
-//! One error: a kind to decide by, a message and context to diagnose by.
+//! The error type: a kind for decisions, a message and context for diagnosis.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,23 +9,23 @@ use rustix::io::Errno;
 /// A result with Terrapin's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller may decide by.
+/// The kind of an error, by which a caller decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument makes no sense; nothing was done.
+    /// An argument is invalid, and nothing was done.
     InvalidArgument,
     /// A key, value or batch is larger than the limit that the message names.
     TooLarge,
-    /// A file that should be there is not.
+    /// A required file is missing.
     NotFound,
     /// The directory does not exist or holds no database, and the open was not to create one.
     DatabaseNotFound,
     /// The database has no keyspace of that name, or the keyspace was dropped.
     KeyspaceNotFound,
-    /// Something of that name is there already.
+    /// Something with this name exists already.
     AlreadyExists,
-    /// Bytes on disk are not what was written; the context says where.
+    /// Bytes on disk differ from what was written. The context says where.
     Corrupt,
     /// The directory holds something, but not a Terrapin database.
     NotADatabase,
@@ -35,7 +35,7 @@ pub enum ErrorKind {
     Locked,
     /// The operating system refused an operation.
     Io,
-    /// The disk or the reserve is full, or a quota is met ([`Error::is_quota`]).
+    /// The disk or the reserve is full, or a quota is exceeded ([`Error::is_quota`]).
     NoSpace,
     /// The operating system denied access.
     PermissionDenied,
@@ -43,12 +43,12 @@ pub enum ErrorKind {
     ReadOnly,
     /// The database was closed.
     Closed,
-    /// The log could not be written or synced, or the data file not synced; reads go on, nothing
+    /// A write or sync of the log failed, or a sync of the data file. Reads work, but nothing
     /// durable is written until the database is opened again.
     Poisoned,
-    /// The write waited for the disk longer than the limit and was not done.
+    /// The write waited for the disk longer than the limit, and was not done.
     Stalled,
-    /// The memory budget cannot hold what was asked.
+    /// The memory budget cannot hold what was requested.
     OutOfMemory,
     /// This build or structure cannot do that.
     Unsupported,
@@ -56,7 +56,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// What went wrong, where, and what to do. Cheap to clone and to pass by value (one pointer).
+/// What failed, where, and what to do. One pointer in size, and cheap to clone.
 ///
 /// ```
 /// # extern crate terrapin_base as terrapin;
@@ -77,7 +77,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of that kind.
+    /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Error(Arc::new(Inner {
             kind,
@@ -87,22 +87,22 @@ impl Error {
         }))
     }
 
-    /// Damaged bytes.
+    /// An error about damaged bytes: [`ErrorKind::Corrupt`].
     pub fn corrupt(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// A bad argument.
+    /// An error about an argument: [`ErrorKind::InvalidArgument`].
     pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// A bug.
+    /// An error about a bug: [`ErrorKind::Internal`].
     pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// What the operating system said; its kind follows from the error number.
+    /// An error of the operating system. The kind follows from the error number.
     pub fn io(message: impl Into<Cow<'static, str>>, source: std::io::Error) -> Self {
         use std::io::ErrorKind as K;
         let kind = match source.kind() {
@@ -121,7 +121,7 @@ impl Error {
         }))
     }
 
-    /// Adds a place, size or limit: `.with("file", name)`.
+    /// Adds a location, size or limit: `.with("file", name)`.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
         Arc::make_mut(&mut self.0)
@@ -130,47 +130,47 @@ impl Error {
         self
     }
 
-    /// What to decide by.
+    /// The kind, by which callers decide.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The places, sizes and limits, in the order in which they were added.
+    /// The locations, sizes and limits, in the order of their addition.
     #[must_use]
     pub fn context(&self) -> &[(&'static str, String)] {
         &self.0.context
     }
 
-    /// The sentence without kind and context.
+    /// The message without kind and context.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// What the operating system said, if it was the one to refuse: for its error number. It is
-    /// part of what the error displays.
+    /// The operating system's error, if it refused; for its error number. The displayed text
+    /// includes it.
     #[must_use]
     pub fn io_error(&self) -> Option<&std::io::Error> {
         self.0.source.as_deref()
     }
 
-    /// The same error with what the operating system said in another one, if it said something.
+    /// Takes over the operating system's error of `cause`, if it has one.
     #[must_use]
     pub fn because_of(mut self, cause: &Error) -> Self {
         Arc::make_mut(&mut self.0).source = cause.0.source.clone();
         self
     }
 
-    /// Whether the operating system refused because a quota is met (`EDQUOT`): the file system
-    /// itself may have room.
+    /// Whether the operating system refused because of a quota (`EDQUOT`). The file system itself
+    /// may have room.
     #[must_use]
     pub fn is_quota(&self) -> bool {
         self.io_error().and_then(Errno::from_io_error) == Some(Errno::DQUOT)
     }
 
-    /// Whether the operating system refused because the process or it itself is short of something
-    /// (descriptors, memory), which says nothing of the file.
+    /// Whether the process or the system is short of a resource (descriptors, memory). Such an
+    /// error says nothing about the file.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
@@ -178,9 +178,10 @@ impl Error {
         errno.is_some_and(|errno| short.contains(&errno))
     }
 
-    /// Whether it tells that data is damaged, or not to be had from the device: others may be
-    /// sound. Not so what the process or the system is short of, nor that something is closed, nor
-    /// that this build cannot read it.
+    /// Whether data is damaged or cannot be read from the device; other data may be sound.
+    ///
+    /// `false` for a shortage of resources, a closed database, and data that this build cannot
+    /// read.
     #[must_use]
     pub fn is_of_data(&self) -> bool {
         match self.kind() {
@@ -219,15 +220,15 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
-    /// What lies behind what the operating system said; that itself is displayed, and a report of
-    /// the whole chain would say it twice.
+    /// The cause of the operating system's error. That error itself is part of the displayed text,
+    /// so a report of the whole chain does not repeat it.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(self.io_error()?)
     }
 }
 
-/// Of the kind that the operating system gave, or the nearest that there is; the error itself is
-/// inside ([`std::io::Error::get_ref`]).
+/// An `io::Error` of the operating system's kind, or of the nearest one. It contains the error
+/// ([`std::io::Error::get_ref`]).
 ///
 /// ```
 /// # extern crate terrapin_base as terrapin;
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_is_short_of_is_told_from_what_is_wrong_with_a_file() {
+    fn a_shortage_of_resources_differs_from_a_damaged_file() {
         let is = |source| Error::io("cannot read", source).is_shortage();
         let refused = |errno: Errno| io::Error::from(errno);
         assert!(
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_told_from_a_full_disk_also_in_errors_that_follow_from_it() {
+    fn a_quota_differs_from_a_full_disk_also_in_derived_errors() {
         let refused = |errno: Errno| Error::io("cannot allocate", io::Error::from(errno));
         let (quota, full) = (refused(Errno::DQUOT), refused(Errno::NOSPC));
         assert_eq!(
@@ -306,7 +307,7 @@ mod tests {
         );
     }
 
-    /// As reports of whole chains print it.
+    /// The text that a report of a whole chain prints.
     fn chain(error: &dyn std::error::Error) -> String {
         match error.source() {
             Some(source) => format!("{error}: {}", chain(source)),
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_said_is_told_once() {
+    fn a_chain_of_errors_tells_the_systems_error_once() {
         let refused = || io::Error::from_raw_os_error(28);
         let error = Error::io("cannot write", refused()).with("file", "f");
         let said = format!("cannot write (file f): {}", refused());
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_system_is_made_of_it_and_holds_it() {
+    fn an_io_error_has_the_nearest_kind_and_contains_the_error() {
         for (error, kind) in [
             (
                 Error::io("cannot write", io::ErrorKind::BrokenPipe.into()),

@@ -1,4 +1,4 @@
-//! Ids as newtypes: a log position is not a count of bytes, a page is not a keyspace.
+//! Ids as newtypes, so that the compiler refuses to mix them.
 
 use std::fmt;
 
@@ -21,28 +21,27 @@ macro_rules! id {
 }
 
 id!(
-    /// Log sequence number: the byte offset in the log at which a record starts; the version number
-    /// of a write. Bounds on LSNs are exclusive throughout: "before `x`" means every record that
-    /// starts below `x`.
+    /// Log sequence number: the byte offset in the log at which a record starts, and the version
+    /// number of a write. Bounds on LSNs are exclusive: "before `x`" means every record that starts
+    /// below `x`.
     Lsn(u64)
 );
 id!(
-    /// A keyspace's number; never used again after the keyspace is dropped.
+    /// A keyspace's number. No later keyspace gets the number of a dropped one.
     KeyspaceId(u32)
 );
 id!(
-    /// Number of the checkpoint that a superblock, a state or a page belongs to.
+    /// The number of the checkpoint that a superblock, a state or a page belongs to.
     Generation(u64)
 );
 id!(
-    /// One life of the log: every recovery raises it durably, so that bytes of an earlier life
-    /// never count again.
+    /// The number of one life of the log. Every recovery raises it durably, so that bytes of an
+    /// earlier life are not taken for newer ones.
     Incarnation(u32)
 );
 id!(
-    /// Name of a page group, node or catalog page: unique over the database's whole life, never
-    /// reused. The incarnation that wrote it stands in the upper 24 bits, a counter in the
-    /// lower 40.
+    /// The name of a page group, node or catalog page. It is unique in the database and never
+    /// reused. The upper 24 bits are the incarnation that wrote the page, the lower 40 a counter.
     PageId(u64)
 );
 
@@ -52,16 +51,16 @@ impl KeyspaceId {
 }
 
 impl Incarnation {
-    /// The last one: page ids have no room for others.
+    /// The last incarnation: page ids have no room for a higher one.
     pub const MAX: Incarnation = Incarnation((1 << 24) - 1);
 }
 
 impl PageId {
-    /// The last counter, all of whose bits are set.
+    /// The highest counter.
     pub const COUNTER_MAX: u64 = (1 << 40) - 1;
 
-    /// The id of the `counter`-th page of an incarnation. Panics when either part is out of room,
-    /// which takes 2^24 recoveries or 2^40 pages within one.
+    /// The id of the `counter`-th page of an incarnation. Panics if a part is too large, which
+    /// takes 2^24 recoveries, or 2^40 pages in one incarnation.
     #[must_use]
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {
         assert!(

@@ -1,8 +1,8 @@
-//! Terrapin's ground floor (layer 0): words that every other crate speaks.
+//! The base layer (layer 0): types that every other crate uses.
 //!
-//! Ids as newtypes, one [`Error`] with a kind and context, ref-counted [`Slice`]s, bounds-checked
-//! byte [`codec`]s, the memory [`Budget`], and the [`Env`] through which time, randomness and
-//! background work reach the engine, so that a test can own all three (DESIGN §3).
+//! It owns the ids, one [`Error`] with a kind and context, ref-counted [`Slice`]s, byte [`codec`]s
+//! with bounds checks, the [`Message`] and the memory [`Budget`]. The [`Env`] provides time,
+//! randomness and background work, so that a test can control all three.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -25,11 +25,11 @@ pub use message::Message;
 pub use slice::Slice;
 pub use stripe::{STRIPES, Share, Shares, stripe};
 
-/// Longest key in bytes; a longer one is refused with [`ErrorKind::TooLarge`].
+/// Longest key in bytes. A longer one is refused with [`ErrorKind::TooLarge`].
 pub const KEY_BYTES_MAX: usize = 65_535;
-/// Longest value in bytes; a longer one is refused with [`ErrorKind::TooLarge`].
+/// Longest value in bytes. A longer one is refused with [`ErrorKind::TooLarge`].
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
-/// What direct I/O wants of memory, whatever the device.
+/// Alignment of memory in bytes that direct I/O needs on any device.
 pub const MEMORY_ALIGNMENT: usize = 4096;
-/// The file system's unit of allocation that extents are rounded to.
+/// Alignment of extents in bytes: the file system's unit of allocation.
 pub const EXTENT_ALIGNMENT: u64 = 4096;

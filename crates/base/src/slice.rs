@@ -1,4 +1,4 @@
-//! A cheap, ref-counted piece of immutable bytes.
+//! Immutable bytes with a reference count.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// Immutable bytes that many may share: a clone is a reference count. What a read returns.
+/// Immutable bytes that clones share. Reads return values of this type.
 ///
 /// ```
 /// # extern crate terrapin_base as terrapin;
@@ -17,32 +17,32 @@ use bytes::Bytes;
 /// assert_eq!(owned, b"hello");
 /// ```
 ///
-/// It is compared with arrays, slices and vectors of bytes and with strings as it is, hashes and
-/// sorts like its bytes, and takes part in all that takes `impl AsRef<[u8]>`.
+/// A slice compares with arrays, slices and vectors of bytes, and with strings. It hashes and sorts
+/// like its bytes, and implements `AsRef<[u8]>`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slice(Bytes);
 
 impl Slice {
-    /// Copies bytes into a slice of its own (one allocation; none when empty).
+    /// Copies bytes into a new slice. One allocation, or none for no bytes.
     #[must_use]
     pub fn copy(bytes: &[u8]) -> Self {
         Slice(Bytes::copy_from_slice(bytes))
     }
 
-    /// Takes a vector over without copying it.
+    /// Takes over a vector without a copy.
     #[must_use]
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         Slice(Bytes::from(bytes))
     }
 
-    /// Shares what an owner holds (an `Arc` of a cached block, for instance); the owner lives as
-    /// long as any slice of it.
+    /// Shares the bytes of an owner, such as an `Arc` of a cached block. The owner lives as long as
+    /// any slice of it.
     #[must_use]
     pub fn from_owner<T: AsRef<[u8]> + Send + 'static>(owner: T) -> Self {
         Slice(Bytes::from_owner(owner))
     }
 
-    /// A part that shares the same owner. Panics when the range is out of bounds.
+    /// A part of this slice with the same owner. Panics if the range is out of bounds.
     #[must_use]
     pub fn sub(&self, range: std::ops::Range<usize>) -> Self {
         Slice(self.0.slice(range))
@@ -75,38 +75,37 @@ impl fmt::Debug for Slice {
 }
 
 impl From<Vec<u8>> for Slice {
-    /// As [`Slice::from_vec`].
+    /// Takes over the vector without a copy.
     fn from(bytes: Vec<u8>) -> Self {
         Slice::from_vec(bytes)
     }
 }
 
 impl From<&[u8]> for Slice {
-    /// As [`Slice::copy`].
+    /// Copies the bytes.
     fn from(bytes: &[u8]) -> Self {
         Slice::copy(bytes)
     }
 }
 
 impl From<&str> for Slice {
-    /// As [`Slice::copy`] of its bytes.
+    /// Copies the bytes of the text.
     fn from(text: &str) -> Self {
         Slice::copy(text.as_bytes())
     }
 }
 
 impl From<Slice> for Vec<u8> {
-    /// Takes the bytes over where no other slice shares them and they lie in a vector, as a value
-    /// that was copied does; else copies them.
+    /// Takes over the bytes of a vector if no other slice shares them, and else copies them.
     fn from(slice: Slice) -> Self {
         let mut bytes = Vec::from(slice.0);
-        // A part may come with the memory of the whole.
+        // A part may keep the capacity of the whole vector.
         bytes.shrink_to_fit();
         bytes
     }
 }
 
-/// Comparisons with what bytes are held in, both ways.
+/// Comparisons with other types that contain bytes, in both directions.
 macro_rules! compares_with {
     ($($other:ty $(, $n:ident)?;)*) => {$(
         impl $(<const $n: usize>)? PartialEq<$other> for Slice {
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_compares_with_whatever_holds_bytes() {
+    fn a_slice_compares_with_other_types_of_bytes() {
         let slice = Slice::copy(b"slow");
         let (vector, string) = (b"slow".to_vec(), String::from("slow"));
         assert_eq!(slice, b"slow");
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_slices_are_asked_with_bytes() {
+    fn maps_of_slices_are_searched_with_bytes() {
         let keys = [&b"a"[..], b"", b"ab", b"\xff", b"b"];
         let hashed: HashMap<Slice, usize> = keys.iter().map(|k| Slice::copy(k)).zip(0..).collect();
         let sorted: BTreeMap<Slice, usize> = keys.iter().map(|k| Slice::copy(k)).zip(0..).collect();
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_of_a_slice_takes_its_memory_over_if_it_can_and_no_more_than_it_needs() {
+    fn a_vector_from_a_slice_reuses_its_memory_and_wastes_none() {
         let whole = Slice::from_vec(b"a long value".to_vec());
         let place = whole.as_ptr();
         let part = whole.sub(2..6);

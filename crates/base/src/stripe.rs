@@ -1,12 +1,13 @@
-//! What threads do all the time, in parts that few of them share, so that they do not wait for each
-//! other's cache lines: a line that two processors write by turns costs each of them some fifty
-//! nanoseconds a time, and more the more they are.
+//! Stripes: shared state in several parts, each written by few threads.
+//!
+//! A cache line that two processors write in turn costs each of them about fifty nanoseconds per
+//! write, and more with more processors. So threads write to the part of their own stripe.
 
 use std::ops::Deref;
 
 use crate::sync::{Arc, AtomicUsize, OnceLock, Ordering, thread_local};
 
-/// Parts of what threads write each for itself.
+/// Number of stripes.
 pub const STRIPES: usize = 8;
 
 thread_local! {
@@ -16,8 +17,8 @@ thread_local! {
     };
 }
 
-/// The calling thread's part, which every eighth thread shares. Always the same for a thread; the
-/// first while it ends.
+/// The calling thread's stripe, below [`STRIPES`]. Every eighth thread has the same one. It never
+/// changes for a thread, except that a thread that ends may see stripe 0.
 ///
 /// ```
 /// assert_eq!(terrapin_base::stripe(), terrapin_base::stripe());
@@ -29,9 +30,11 @@ pub fn stripe() -> usize {
     STRIPE.try_with(|s| *s).unwrap_or(0)
 }
 
-/// An [`Arc`] again, for threads that clone and drop it all the time: with a count of references
-/// for each stripe. A stripe's is made when one of its threads first asks, and goes when this is
-/// dropped and nobody holds it.
+/// Copies of one [`Arc`], with a reference count for each stripe, for threads that clone and drop
+/// it often.
+///
+/// A stripe's copy is made at its first use. It lives until this value and all its clones are
+/// dropped.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -49,8 +52,7 @@ pub struct Shares<T>(OnceLock<Box<[Made<T>; STRIPES]>>);
 
 type Made<T> = OnceLock<Arc<Share<T>>>;
 
-/// One of [`Shares`], on a cache line (and the one beside it, which processors fetch too) of its
-/// own.
+/// One copy of [`Shares`], alone on a pair of cache lines, which processors fetch together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Share<T>(Arc<T>);
@@ -62,7 +64,8 @@ impl<T> Default for Shares<T> {
 }
 
 impl<T> Shares<T> {
-    /// The share of the calling thread's stripe; it is in the `value` of who asked first.
+    /// The copy of the calling thread's stripe. It refers to the `value` of the stripe's first
+    /// call.
     #[inline]
     pub fn get(&self, value: &Arc<T>) -> &Arc<Share<T>> {
         let shares = self.0.get_or_init(Box::default);
@@ -71,7 +74,7 @@ impl<T> Shares<T> {
 }
 
 impl<T> Share<T> {
-    /// One of no stripe.
+    /// A copy that belongs to no stripe.
     pub fn lone(value: &Arc<T>) -> Arc<Self> {
         Arc::new(Share(value.clone()))
     }
@@ -91,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_made_once_a_stripe_and_goes_with_the_last_who_holds_it() {
+    fn each_stripe_makes_one_share_that_lives_until_its_last_clone() {
         let value = Arc::new(());
         let shares = Shares::default();
         let held: Vec<_> = std::thread::scope(|scope| {

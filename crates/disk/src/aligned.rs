@@ -1,6 +1,5 @@
-//! A growable byte buffer whose first byte lies on a multiple of
-//! [`terrapin_base::MEMORY_ALIGNMENT`], as direct I/O wants it. Its memory comes from the kernel,
-//! not from the global allocator (`region` says why).
+//! A growable byte buffer with the alignment that direct I/O needs. Its memory comes from the
+//! kernel instead of the global allocator; `region.rs` says why.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -8,10 +7,10 @@ use std::ptr::NonNull;
 
 use crate::region::Region;
 
-/// Bytes on a multiple of [`terrapin_base::MEMORY_ALIGNMENT`]; otherwise used like a `Vec<u8>`.
+/// Bytes that start on a multiple of [`terrapin_base::MEMORY_ALIGNMENT`]. Used like a `Vec<u8>`.
 ///
-/// The capacity is always a multiple of [`terrapin_base::MEMORY_ALIGNMENT`], so a buffer can be
-/// padded up to a block without moving.
+/// The capacity is a multiple of [`terrapin_base::MEMORY_ALIGNMENT`] too. So a buffer can be padded
+/// to a block without moving.
 ///
 /// ```
 /// use terrapin_disk::AlignedBuf;
@@ -22,13 +21,13 @@ use crate::region::Region;
 /// assert_eq!((&buffer[..5], buffer.len()), (&b"hello"[..], 512));
 /// ```
 pub struct AlignedBuf {
-    /// Its first `len` bytes are the content.
+    /// Memory of the buffer; its first `len` bytes are the content.
     region: Region,
     len: usize,
 }
 
 impl AlignedBuf {
-    /// An empty buffer; nothing is allocated.
+    /// An empty buffer without memory.
     #[must_use]
     pub const fn new() -> Self {
         AlignedBuf {
@@ -45,7 +44,7 @@ impl AlignedBuf {
         buffer
     }
 
-    /// `len` zeros.
+    /// A buffer of `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         AlignedBuf {
@@ -54,8 +53,7 @@ impl AlignedBuf {
         }
     }
 
-    /// `len` bytes of which nothing is said, for who fills them: perhaps what was in a buffer
-    /// before.
+    /// A buffer of `len` bytes with unspecified content, for callers that overwrite it.
     #[must_use]
     pub fn with_any_content(len: usize) -> Self {
         AlignedBuf {
@@ -64,19 +62,19 @@ impl AlignedBuf {
         }
     }
 
-    /// Where the memory starts.
+    /// Start of the memory.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.region.start()
     }
 
-    /// Bytes that fit without moving.
+    /// Number of bytes that fit without moving.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.region.bytes()
     }
 
-    /// Makes room for `additional` bytes more; grows by doubling, so that appending is amortised
-    /// O(1) a byte.
+    /// Makes room for `additional` more bytes. Capacity doubles, so that appending takes amortised
+    /// O(1) per byte.
     pub fn reserve(&mut self, additional: usize) {
         let Some(needed) = self.len.checked_add(additional) else {
             panic!("capacity overflow")
@@ -85,8 +83,8 @@ impl AlignedBuf {
             return;
         }
         let region = Region::new(needed.max(self.capacity().saturating_mul(2)));
-        // SAFETY: the first `len` bytes are initialised in the old region and fit in the new, which
-        // is separate from it.
+        // SAFETY: the first `len` bytes are initialised in the old region, and they fit into the
+        // new region, which is separate.
         unsafe {
             region
                 .start()
@@ -95,12 +93,12 @@ impl AlignedBuf {
         self.region = region;
     }
 
-    /// Changes the length; bytes that come in are `value`.
+    /// Changes the length. New bytes get `value`.
     pub fn resize(&mut self, len: usize, value: u8) {
         if len > self.len {
             let more = len - self.len;
             self.reserve(more);
-            // SAFETY: `reserve` made room for `more` bytes behind the first `len`.
+            // SAFETY: `reserve` made room for `more` bytes after the first `len`.
             unsafe { self.region.start().add(self.len).write_bytes(value, more) };
         }
         self.len = len;
@@ -110,8 +108,8 @@ impl AlignedBuf {
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
         let source = NonNull::from(bytes).cast::<u8>();
-        // SAFETY: `reserve` made room for them, and a buffer borrowed mutably does not overlap what
-        // else is borrowed.
+        // SAFETY: `reserve` made room for them. The buffer is borrowed mutably, so it does not
+        // overlap `bytes`.
         unsafe {
             self.region
                 .start()
@@ -121,12 +119,12 @@ impl AlignedBuf {
         self.len += bytes.len();
     }
 
-    /// Forgets the bytes and keeps the memory.
+    /// Removes all bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Forgets what lies at `len` and behind it; does nothing when the buffer is shorter.
+    /// Shortens the buffer to `len` bytes. Does nothing if it is shorter already.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -155,15 +153,15 @@ impl From<&[u8]> for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes are initialised (or `len` is 0 and the region dangles,
-        // which is allowed).
+        // SAFETY: the first `len` bytes are initialised. If `len` is 0 the region may dangle, which
+        // is allowed.
         unsafe { std::slice::from_raw_parts(self.region.start().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and the borrow is unique.
+        // SAFETY: the first `len` bytes are initialised, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.region.start().as_ptr(), self.len) }
     }
 }
@@ -204,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behaves_as_a_vec_does_and_stays_aligned() {
+    fn a_buffer_behaves_like_a_vec_and_stays_aligned() {
         let mut random = crate::sim::Random::new(3);
         for _ in 0..50 {
             let (mut real, mut model) = (AlignedBuf::new(), Vec::new());
@@ -263,7 +261,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "capacity overflow")]
-    fn a_capacity_beyond_the_address_space_panics_before_it_wraps() {
+    fn a_capacity_beyond_the_address_space_panics() {
         let _ = AlignedBuf::with_capacity(usize::MAX - 100);
     }
 }

@@ -1,9 +1,8 @@
-//! Reads under way. A [`Flight`] owns the memory that its reads fill, so a caller may hand some to
-//! the device, do other work meanwhile, and look at each when it needs it; who drops it waits until
-//! the device is done with that memory.
+//! Reads in flight: a caller starts several reads of one file and works until it needs one.
 //!
-//! The memory is taken from front to back and around, in the order of the reads, and is free again
-//! once a read and all before it were shown.
+//! A [`Flight`] owns the memory that its reads fill. Dropping it waits until the device no longer
+//! uses that memory. The memory is a circular buffer: reads take it in order, and it is free again
+//! once a read and all earlier reads were shown.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -14,51 +13,51 @@ use terrapin_base::{MEMORY_ALIGNMENT, Result};
 use crate::AlignedBuf;
 use crate::real::{NoRing, Uring};
 
-/// Fewest and most reads that are waited for together, as each wait costs what several reads do,
+/// Fewest and most reads to wait for at once, since one wait costs as much as several reads.
 const TOGETHER: std::ops::RangeInclusive<usize> = 4..=16;
-/// and which part of those under way: what has come is looked at while the device works on the
-/// others.
+/// The part of the flying reads to wait for at once, as a divisor. The caller handles these while
+/// the device works on the others.
 const PARTS: usize = 4;
 
 /// Which reads [`crate::File::show`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// The oldest that was not shown, and no other.
+    /// Only the oldest read that was not shown.
     Oldest,
-    /// Those that complete first, one or more.
+    /// One or more reads, those that complete first.
     Some,
 }
 
-/// Told the number of a read that is over, and its bytes, or what is wrong with it.
+/// Receives a completed read: its number, and its bytes or error.
 pub type Shown<'d> = &'d mut dyn FnMut(u64, Result<&[u8]>);
 
-/// Reads into this memory at that offset: what one read is done with at the caller's own time.
+/// Reads from an offset into memory, while the caller waits.
 pub(crate) type ReadNow<'r> = &'r mut dyn FnMut(&mut [u8], u64) -> Result<()>;
 
-/// Reads that own the memory that they fill. They are numbered as they are added, from 0.
+/// Reads that own the memory that they fill. Their numbers count from 0 in the order of adding.
 #[derive(Default)]
 pub struct Flight {
-    /// Dropped first: that waits for what is under way, which goes to the memory.
+    /// The first field, so that it is dropped first: that waits for reads into `memory`.
     ring: Option<Uring>,
-    /// Its content is reached by pointer only, since the kernel may write there.
+    /// Accessed only through pointers, since the kernel may write there.
     memory: AlignedBuf,
-    /// From the oldest that was not shown on.
+    /// All reads from the oldest one that was not shown.
     reads: VecDeque<Wanted>,
-    /// The number of the first of these.
+    /// The number of the first read in `reads`.
     first: u64,
-    /// How many of these were looked at by [`crate::File::start`].
+    /// How many of `reads` were started.
     started: usize,
-    /// How many of these were not shown.
+    /// How many of `reads` were not shown.
     left: usize,
-    /// Those that the ring has read, and perhaps some that were shown.
+    /// Numbers of reads that the ring completed. Some of them may have been shown.
     over: Vec<u64>,
-    /// There is none to be had.
+    /// The system refused a ring, so this flight asks for none again.
     ringless: bool,
-    /// See [`Flight::cached`].
+    /// Whether reads use the kernel's page cache.
     cached: bool,
 }
 
-/// A read, and where in memory its bytes go.
+/// One read, and the part of memory that it fills.
 struct Wanted {
     offset: u64,
     at: usize,
@@ -67,18 +66,18 @@ struct Wanted {
 }
 
 enum State {
-    /// Nobody began it.
+    /// Not started.
     Waiting,
     /// In the ring.
     Flying,
-    /// The ring does not take it, or did not do it: it is read when it is to be shown.
+    /// Refused or failed by the ring. The flight reads it when it is shown.
     Alone,
     Over(Result<()>),
     Shown,
 }
 
 impl Flight {
-    /// A flight into this memory: as much as it has capacity for.
+    /// A flight that reads into this memory, up to its capacity.
     #[must_use]
     pub fn new(memory: AlignedBuf) -> Self {
         Flight {
@@ -87,20 +86,20 @@ impl Flight {
         }
     }
 
-    /// Whether its reads are of bytes that may be asked for again: as
-    /// [`crate::File::read_cached_at`]. Default false.
+    /// Sets whether reads use the kernel's page cache, like [`crate::File::read_cached_at`]. The
+    /// default is `false`.
     #[must_use]
     pub fn cached(mut self, on: bool) -> Self {
         self.cached = on;
         self
     }
 
-    /// See [`Flight::cached`].
+    /// Whether reads use the kernel's page cache.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached
     }
 
-    /// The memory, once nothing is under way. What was not shown is forgotten.
+    /// Waits for all reads in flight and returns the memory. Reads that were not shown are lost.
     #[must_use]
     pub fn into_memory(self) -> AlignedBuf {
         drop(self.ring);
@@ -113,14 +112,14 @@ impl Flight {
         self.left == 0
     }
 
-    /// Whether a read of so many bytes can be added before others are shown.
+    /// Whether a read of `bytes` can be added now.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.room_for(bytes).is_some()
     }
 
-    /// Adds a read of so many bytes of a file; its number, or none when there is no room for it
-    /// before others are shown.
+    /// Adds a read and returns its number. Returns `None` if other reads must be shown first to
+    /// free memory.
     pub fn push(&mut self, offset: u64, bytes: usize) -> Option<u64> {
         let at = self.room_for(bytes)?;
         let number = self.first + self.reads.len() as u64;
@@ -134,12 +133,12 @@ impl Flight {
         Some(number)
     }
 
-    /// Bytes of memory that a read of so many takes.
+    /// Memory in bytes that a read of `bytes` takes.
     fn room_of(bytes: usize) -> Option<usize> {
         bytes.max(1).checked_next_multiple_of(MEMORY_ALIGNMENT)
     }
 
-    /// Where there is free memory for a read of so many bytes.
+    /// Offset of free memory for a read of `bytes`.
     fn room_for(&self, bytes: usize) -> Option<usize> {
         let bytes = Self::room_of(bytes)?;
         let capacity = self.memory.capacity();
@@ -156,7 +155,7 @@ impl Flight {
         (oldest.at >= bytes).then_some(0)
     }
 
-    /// Does at once what nobody began.
+    /// Reads everything that was not started, while the caller waits.
     pub(crate) fn read_waiting(&mut self, read: ReadNow<'_>) {
         for wanted in self.reads.range_mut(self.started..) {
             wanted.read(&mut self.memory, read);
@@ -164,19 +163,20 @@ impl Flight {
         self.started = self.reads.len();
     }
 
-    /// How many reads nobody began.
+    /// Number of reads that were not started.
     pub(crate) fn waiting(&self) -> usize {
         self.reads.len() - self.started
     }
 
-    /// Whether there is nothing but one read that nobody began, which needs no ring unless its
-    /// caller does something else meanwhile.
+    /// Whether only one read is left and it was not started. Such a read needs no ring if its
+    /// caller waits for it at once.
     pub(crate) fn is_lone(&self) -> bool {
         self.left == 1 && self.waiting() == 1
     }
 
-    /// Puts what nobody began into the ring, as far as there is room: the kernel learns of it when
-    /// it is entered. `takes` says whether a read can go there: its memory, offset and bytes.
+    /// Puts reads that were not started into the ring, as far as it has room. The kernel sees them
+    /// when the ring is entered. `takes` says whether a read can go there: its memory, offset and
+    /// bytes.
     pub(crate) fn queue(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -188,7 +188,7 @@ impl Flight {
         if self.ring.is_none() && !self.ringless {
             match Uring::take() {
                 Ok(ring) => self.ring = Some(ring),
-                // Those that others have now may be free when the next reads come.
+                // A ring that another flight uses now may be free for the next reads.
                 Err(none) => self.ringless = none == NoRing::Here,
             }
         }
@@ -198,9 +198,9 @@ impl Flight {
                 Some(ring) if takes(start.as_ptr(), wanted.offset, wanted.bytes) => {
                     let number = self.first + self.started as u64;
                     let (offset, bytes) = (wanted.offset, wanted.bytes);
-                    // SAFETY: `room_for` gave this memory to no other read that is not shown,
-                    // nobody looks there before the ring says that the read is over, and the ring
-                    // is dropped before the memory is.
+                    // SAFETY: `room_for` gave this memory to no other read that is not shown. No
+                    // code accesses it before the ring says that the read is over. The ring is
+                    // dropped before the memory.
                     if !unsafe { ring.push(descriptor, start, bytes, offset, number) } {
                         break;
                     }
@@ -212,13 +212,12 @@ impl Flight {
         }
     }
 
-    /// Has the kernel begin what was put into the ring.
+    /// Starts the reads in the ring.
     pub(crate) fn submit(&mut self) {
         self.enter(0);
     }
 
-    /// Lets the kernel work until so many reads of the ring are over, and takes note of those that
-    /// are.
+    /// Waits until `count` reads of the ring are over, and records all that are over.
     fn enter(&mut self, count: usize) {
         let Some(ring) = &mut self.ring else { return };
         let sound = ring.enter(count);
@@ -234,7 +233,7 @@ impl Flight {
             self.over.push(number);
         }
         if !sound {
-            // It has nothing under way any more; what it did not take goes with it.
+            // The ring has nothing in flight, and reads that it refused are lost with it.
             self.ring = None;
             self.ringless = true;
             for wanted in &mut self.reads {
@@ -245,8 +244,7 @@ impl Flight {
         }
     }
 
-    /// Shows reads that [`crate::File::start`] began, once they are over; `read` does those that
-    /// were left to it.
+    /// Shows reads after waiting for them. `read` does the reads that the ring did not do.
     pub(crate) fn show(&mut self, which: Show, read: ReadNow<'_>, shown: Shown<'_>) {
         if self.left == 0 {
             return;
@@ -277,7 +275,7 @@ impl Flight {
                 self.show_one(number, read, shown);
             }
             if flying == 0 && self.left == before {
-                // Read already, or left to be read here.
+                // The read is done, or the ring did not take it.
                 let wants = |wanted: &Wanted| !matches!(wanted.state, State::Shown);
                 let Some(at) = self.reads.iter().position(wants) else {
                     return;
@@ -287,7 +285,7 @@ impl Flight {
         }
     }
 
-    /// Shows a read that is not in the ring, unless it was shown.
+    /// Shows a read that is not in the ring, unless it was shown before.
     fn show_one(&mut self, number: u64, read: ReadNow<'_>, shown: Shown<'_>) {
         let wanted = number
             .checked_sub(self.first)
@@ -312,22 +310,22 @@ impl Flight {
 }
 
 impl Wanted {
-    /// Where its memory starts.
+    /// Start of the read's memory.
     fn start(&self, memory: &AlignedBuf) -> NonNull<u8> {
-        // SAFETY: `Flight::room_for` found the place within the memory.
+        // SAFETY: `Flight::room_for` found this offset within the memory.
         unsafe { memory.start().add(self.at) }
     }
 
-    /// Its memory, while it is in no ring.
+    /// The read's memory. The read must not be in the ring.
     fn content<'m>(&self, memory: &'m mut AlignedBuf) -> &'m mut [u8] {
         debug_assert!(!matches!(self.state, State::Flying));
-        // SAFETY: so many bytes from there on lie within the memory, all of which is initialised;
-        // no other read has them, and as this one is in no ring the kernel writes nothing there.
-        // The flight is borrowed as long as the bytes are.
+        // SAFETY: these bytes are within the memory, which is initialised. No other read has them.
+        // This read is in no ring, so the kernel does not write there. The result borrows the
+        // flight's memory.
         unsafe { std::slice::from_raw_parts_mut(self.start(memory).as_ptr(), self.bytes) }
     }
 
-    /// Reads it here and now.
+    /// Does the read now.
     fn read(&mut self, memory: &mut AlignedBuf, read: ReadNow<'_>) {
         let done = read(self.content(memory), self.offset);
         self.state = State::Over(done);

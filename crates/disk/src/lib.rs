@@ -1,12 +1,19 @@
-//! Files as the engine sees them (layer 1): [`Disk`] and [`File`], a production implementation on
-//! direct I/O, the shared memory of the log ([`LogRing`]), and a simulated disk with crashes and
-//! faults ([`SimDisk`]).
+//! Files, and memory that goes back to the kernel (layer 1).
 //!
-//! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe`
-//! is here in few places only: the memory of [`AlignedBuf`], [`LongBox`], [`Words`] and [`Slabs`],
-//! the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]), what is asked about a
-//! file's map, which process is a child ([`Process`]), how long a thread likes to compute
-//! ([`let_wakers_in`]), and what memory is asked for ahead ([`prefetch()`]).
+//! The crate owns the contract of [`Disk`] and [`File`], and two implementations: [`RealDisk`] on
+//! direct I/O, and [`SimDisk`] with crashes and faults. It also owns the log's shared memory
+//! ([`LogRing`]).
+//!
+//! Both disks obey one contract, which `tests/conformance.rs` checks on both. `unsafe` serves these
+//! purposes only:
+//!
+//! - the memory of [`AlignedBuf`], [`LongBox`], [`Words`] and [`Slabs`];
+//! - the mapping behind [`LogRing`];
+//! - reads in flight on io_uring ([`Flight`]);
+//! - questions about a file's extent map;
+//! - the detection of forked children ([`Process`]);
+//! - the scheduler slice of a thread ([`let_wakers_in`]);
+//! - prefetching ([`prefetch()`]).
 
 mod aligned;
 mod flight;
@@ -44,47 +51,49 @@ pub use words::Words;
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Create it; an error if it exists.
+    /// Create the file. An existing file is an error.
     pub create_new: bool,
-    /// Open for writing too, and hold the `flock` on this very descriptor (D9).
+    /// Open for writing too, and hold an `flock` on this descriptor (D9).
     pub write: bool,
     /// Bypass the kernel's page cache where the file system allows it.
     pub direct: bool,
-    /// Beside `direct`: reads that ask for it ([`File::read_cached_at`], [`Flight::cached`]) go by
-    /// way of the page cache, which then has what they read for as long as the system wants its
-    /// memory for nothing else. All other reads and all writes bypass it.
+    /// Only with `direct`: some reads ([`File::read_cached_at`], [`Flight::cached`]) use the
+    /// kernel's page cache, which may keep what they read. All other reads and all writes bypass
+    /// it.
     pub cached: bool,
-    /// Only with `write` off: as long as the file is open, nobody may hold it for writing, while
-    /// any number may share it (D9). Writes nothing, and so works on a read-only file system too;
-    /// where the system knows no locks, only writers of this process are kept out.
+    /// Only without `write`: while the file is open, no handle may open it for writing. Other
+    /// shared handles may (D9). Works on a read-only file system too. Without file locks in the
+    /// system, this excludes only writers of this process.
     pub shared: bool,
 }
 
-/// A database's directory: flat names, no paths.
+/// A database's directory. Names are flat: there are no paths.
 pub trait Disk: Send + Sync {
-    /// Opens or creates a file. [`terrapin_base::ErrorKind::Locked`] when another process (or
-    /// handle) holds it in a way that these options exclude.
+    /// Opens or creates a file. [`terrapin_base::ErrorKind::Locked`] when another process or handle
+    /// holds the file and the options exclude that.
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>>;
-    /// Names of the files there are, sorted.
+    /// Names of all files, sorted.
     fn list(&self) -> Result<Vec<String>>;
-    /// Removes a file; durable after [`Disk::sync_directory`].
+    /// Removes a file. The removal is durable after [`Disk::sync_directory`].
     fn remove(&self, name: &str) -> Result<()>;
-    /// Renames a file over another; durable after [`Disk::sync_directory`].
+    /// Renames a file and replaces `to`. The new name is durable after [`Disk::sync_directory`].
     fn rename(&self, from: &str, to: &str) -> Result<()>;
     /// Makes creations, removals and renames durable.
     fn sync_directory(&self) -> Result<()>;
-    /// Creates the ring file (allocated, written once, synced with the directory) or opens it, and
-    /// maps it. A creation that fails may leave the file, to be removed before the next try. A
-    /// reader that must not lock or write (D11) opens the file as any other and reads it.
+    /// Opens or creates the ring file, and maps it.
+    ///
+    /// A creation allocates the file, writes it once, and syncs it with the directory. A failed
+    /// creation may leave the file, and the caller removes it before the next try. A reader that
+    /// must neither lock nor write (D11) opens the file with [`Disk::open`] instead.
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing>;
-    /// Bytes that may still be allocated.
+    /// Number of bytes that can still be allocated.
     fn free_bytes(&self) -> Result<u64>;
-    /// Names the directory in errors.
+    /// The directory's name for errors.
     fn describe(&self) -> String;
 }
 
-/// What tells a file from all others of its file system, and from its copies. Two of them are of
-/// one file if they are equal ([`FileIdentity::is_of`]).
+/// The identity of a file: it differs from all other files of the file system, and from copies.
+/// [`FileIdentity::is_of`] compares two identities.
 ///
 /// ```
 /// use terrapin_disk::FileIdentity;
@@ -96,14 +105,14 @@ pub trait Disk: Send + Sync {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// Number of the inode.
+    /// Number of the file's inode.
     pub inode: u64,
-    /// When the file was created, in nanoseconds since 1970; 0 where the file system does not say.
+    /// Creation time of the file in nanoseconds since 1970; 0 if the file system does not tell it.
     pub birth_ns: u64,
 }
 
 impl FileIdentity {
-    /// Whether both may be of one file: equal inodes, and equal birth times where both are known.
+    /// Whether both can be of one file: equal inodes, and equal birth times if both are known.
     #[must_use]
     pub fn is_of(&self, other: &FileIdentity) -> bool {
         let unknown = self.birth_ns == 0 || other.birth_ns == 0;
@@ -111,20 +120,24 @@ impl FileIdentity {
     }
 }
 
-/// A file of fixed identity. All methods may be called from any thread at once.
+/// An open file. Any threads may call all methods at the same time.
 pub trait File: Send + Sync {
-    /// Fills the buffer from that offset; reading past the end is an error
-    /// ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works; multiples of
-    /// [`File::alignment`] in offset, length and memory avoid a copy.
+    /// Fills the buffer from `offset`. A read past the end is
+    /// [`terrapin_base::ErrorKind::Corrupt`].
+    ///
+    /// Any alignment works. A read copies less if offset, length and memory are multiples of
+    /// [`File::alignment`].
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
-    /// As [`File::read_at`], of bytes that may be asked for again: by way of the page cache where
-    /// the file was opened for that ([`OpenOptions::cached`]).
+    /// Reads like [`File::read_at`], but through the kernel's page cache if the file was opened
+    /// with [`OpenOptions::cached`]. For bytes that are likely to be read again.
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.read_at(buffer, offset)
     }
-    /// As [`File::read_at`], or as [`File::read_cached_at`] if it is `cached`; does something
-    /// `meanwhile`, once, whether the read succeeds or not: while the device reads, where that is
-    /// waited for awake, else before it. What is done must not use files.
+    /// Reads like [`File::read_at`], or like [`File::read_cached_at`] if `cached`, and calls
+    /// `meanwhile` once.
+    ///
+    /// `meanwhile` runs while the device reads if the thread waits awake, and before the read
+    /// otherwise. It also runs if the read fails. It must not use files.
     fn read_meanwhile(
         &self,
         buffer: &mut [u8],
@@ -138,14 +151,14 @@ pub trait File: Send + Sync {
             false => self.read_at(buffer, offset),
         }
     }
-    /// Begins the reads that were added to a flight: in parallel where the system can, as many as
-    /// it takes at once; else they are done here, in order. All reads of a flight are of one file.
+    /// Starts the reads that were added to a flight. The system reads in parallel as far as it can;
+    /// other reads are done here in order. All reads of a flight must be of one file.
     fn start(&self, flight: &mut Flight) -> Result<()> {
         flight.read_waiting(&mut |buffer, offset| self.read_at(buffer, offset));
         Ok(())
     }
-    /// Begins what was not begun, waits for some reads of a flight, and shows each of these once:
-    /// its number, and its bytes or what is wrong with it. Nothing is shown when nothing is left.
+    /// Starts the waiting reads of a flight, waits for some reads, and calls `shown` once for each.
+    /// `shown` gets the read's number and its bytes or error. Does nothing if no read is left.
     fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
         self.start(flight)?;
         flight.show(
@@ -155,35 +168,38 @@ pub trait File: Send + Sync {
         );
         Ok(())
     }
-    /// Writes at that offset, extending the file if need be. Offset and length must be multiples of
-    /// [`File::alignment`] when opened `direct`.
+    /// Writes at `offset` and extends the file if necessary. With `direct`, offset and length must
+    /// be multiples of [`File::alignment`].
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()>;
     /// Makes written data and the file's size durable (`fdatasync`).
     fn sync(&self) -> Result<()>;
     /// The file's size in bytes.
     fn bytes(&self) -> Result<u64>;
-    /// What tells the file from its copies. It stays the same over renames, crashes and remounts.
+    /// The identity that tells the file from its copies. Renames, crashes and remounts keep it.
     fn identity(&self) -> Result<FileIdentity>;
-    /// Bytes that the file occupies on the disk.
+    /// Number of bytes that the file occupies on the disk.
     fn allocated_bytes(&self) -> Result<u64>;
-    /// Cuts or extends the file.
+    /// Truncates or extends the file to `bytes`.
     fn set_bytes(&self, bytes: u64) -> Result<()>;
-    /// Allocates space, so that later writes there cannot run out of it; the file grows if need be.
-    /// `NoSpace` when there is none. After an error the file is as long as it was, also where the
-    /// file system had taken what there was (ext4 does).
+    /// Allocates space, so that later writes there cannot run out of space. Extends the file if
+    /// necessary.
+    ///
+    /// `NoSpace` when the disk is full. An error leaves the file's size as it was, even where a
+    /// file system allocates a part first, as ext4 does.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that
-    /// cannot, or was found to be unable to allocate it again, is no error: then nothing changes,
-    /// content included.
+    /// Frees the space of a range, which reads as zeros afterwards.
+    ///
+    /// Changes nothing, without an error, on a file system that cannot punch holes or cannot
+    /// allocate them again. The content stays there too.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// What direct I/O wants of offsets and lengths here: 512 or more, a power of two.
+    /// Alignment in bytes of offsets and lengths for direct I/O: a power of two from 512.
     fn alignment(&self) -> u32;
-    /// Names the file in errors.
+    /// The file's name for errors.
     fn describe(&self) -> String;
 }
 
-/// Reads a whole file that may be at most `bytes_max` long; a longer one is [`ErrorKind::Corrupt`],
-/// so that a damaged or foreign file cannot make anyone allocate without bound (D8).
+/// Reads a whole file of at most `bytes_max` bytes. A longer file is [`ErrorKind::Corrupt`], so
+/// that a damaged or foreign file cannot cause an unbounded allocation (D8).
 pub fn read_whole(file: &dyn File, bytes_max: u64) -> Result<Vec<u8>> {
     let bytes = file.bytes()?;
     let too_long = || {
@@ -200,7 +216,7 @@ pub fn read_whole(file: &dyn File, bytes_max: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Refuses what is not a flat file name ([`ErrorKind::InvalidArgument`]).
+/// Refuses a name that is not a flat file name ([`ErrorKind::InvalidArgument`]).
 fn check_name(name: &str) -> Result<()> {
     let flat = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
     if flat && name.len() <= 255 {
@@ -209,7 +225,7 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid("not a plain file name").with("name", format!("{name:?}")))
 }
 
-/// Refuses options that contradict each other, for any disk.
+/// Refuses options that contradict each other.
 fn check_options(name: &str, options: OpenOptions) -> Result<()> {
     check_name(name)?;
     if options.create_new && !options.write {
@@ -221,7 +237,7 @@ fn check_options(name: &str, options: OpenOptions) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a direct write off the alignment, for any disk.
+/// Refuses a direct write that is not aligned.
 fn check_aligned(
     describe: &dyn Fn() -> String,
     alignment: u32,
@@ -241,7 +257,7 @@ fn check_aligned(
     )
 }
 
-/// Refuses a range that passes 2^63, where files end, for any disk.
+/// Returns the end of a range. Refuses a range that passes 2^63, the largest file size.
 fn check_range(describe: &dyn Fn() -> String, offset: u64, bytes: u64) -> Result<u64> {
     match offset.checked_add(bytes) {
         Some(end) if i64::try_from(end).is_ok() => Ok(end),
@@ -252,12 +268,12 @@ fn check_range(describe: &dyn Fn() -> String, offset: u64, bytes: u64) -> Result
     }
 }
 
-/// A write through a handle that was opened for reading.
+/// The error of a write through a handle that was opened for reading.
 fn read_only(file: &str) -> Error {
     Error::new(ErrorKind::ReadOnly, "the file was opened for reading only").with("file", file)
 }
 
-/// A read past the end of a file.
+/// The error of a read past the end of a file.
 fn past_end(file: &str, offset: u64, bytes: usize) -> Error {
     Error::corrupt("read past the end of the file")
         .with("file", file)

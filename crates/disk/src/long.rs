@@ -1,14 +1,14 @@
-//! Bytes that are owned as a box owns them; long ones lie in memory of our own, in whole pages that
-//! go back to the kernel.
+//! Boxes of bytes: memory of long ones goes back to the kernel page by page.
 //!
-//! A general allocator keeps an arena for each thread or so. Long values of many lengths and lives,
-//! which threads free for each other, leave gaps in each of them: with keys of 50 to 65 KB a
-//! process held three times what it used. Here what is freed is pages, and any page can be given
-//! back. The allocator keeps a few MiB of freed pages for the next request ([`KEPT_PAGES_MAX`]).
-//! They are charged to no budget. Faulting memory in would cost about as much as filling it.
+//! A general allocator keeps one arena for a few threads. Long values of many lengths and
+//! lifetimes, freed by other threads, leave gaps in every arena. With keys of 50 to 65 KB a process
+//! held three times the memory that it used. Here long values take whole pages, and any freed page
+//! can be given back.
 //!
-//! Pages come from chunks of addresses, of which only what is used is memory. So there are few
-//! mappings however many values there are: the kernel allows some 65,000.
+//! - [`KEPT_PAGES_MAX`] freed pages keep their memory for the next box, since faulting memory in
+//!   costs about as much as filling it. No budget is charged for them.
+//! - Pages come from chunks of reserved addresses. So many values need few mappings: the kernel
+//!   allows about 65,000.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,22 +20,22 @@ use terrapin_base::sync::Mutex;
 
 use crate::region::Region;
 
-/// Shorter boxes lie in the C library's heap, longer ones in pages of this allocator. Rounding up
-/// to whole pages costs a quarter at most.
+/// Shorter boxes use the C library's heap. Longer ones use whole pages, which wastes a quarter at
+/// most.
 const LONG_BYTES_MIN: usize = 16 << 10;
-/// More bytes are a mapping of their own.
+/// Longer boxes get a mapping each.
 const CHUNKED_BYTES_MAX: usize = CHUNK_BYTES / 4;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Pages of a chunk.
 const PAGES: usize = CHUNK_BYTES / MEMORY_ALIGNMENT;
-/// Freed pages that keep their memory.
+/// Most freed pages that keep their memory.
 const KEPT_PAGES_MAX: usize = PAGES;
-/// Miri checks the more of what comes from the allocator, and a checker of schedules has locks of
-/// another kind.
+/// Whether long boxes use pages. Miri checks more in memory of the allocator, and the model checker
+/// has its own locks.
 const IS_OURS: bool = !cfg!(miri) && !cfg!(terrapin_shuttle);
 
-/// Bytes, owned as by a `Box<[u8]>`: the same size, and short ones are one. From 16 KiB on their
-/// memory goes back to the kernel when they are dropped.
+/// Bytes with one owner, like a `Box<[u8]>` and of the same size. From 16 KiB on, a drop gives
+/// their memory back to the kernel.
 ///
 /// ```
 /// use terrapin_disk::LongBox;
@@ -47,13 +47,14 @@ pub struct LongBox {
     bytes: usize,
 }
 
-// SAFETY: it owns its bytes alone, as a box does.
+// SAFETY: the box is the only owner of its bytes.
 unsafe impl Send for LongBox {}
-// SAFETY: through a shared reference the bytes can only be read.
+// SAFETY: a shared reference allows reads only.
 unsafe impl Sync for LongBox {}
 
 impl LongBox {
-    /// So many bytes, which begin with these; zeros behind, or what does not fit cut off. O(bytes).
+    /// A box of `bytes`, which starts with a copy of `begin`. Zeros follow; a longer `begin` is
+    /// truncated. O(bytes).
     #[must_use]
     pub fn new(bytes: usize, begin: &[u8]) -> Self {
         let begin = &begin[..begin.len().min(bytes)];
@@ -64,7 +65,7 @@ impl LongBox {
             return Self::of_box(memory.into_boxed_slice());
         }
         let start = take(bytes);
-        // SAFETY: so many bytes from `start` on are ours, and nobody else has them.
+        // SAFETY: `bytes` bytes from `start` on have this box as their only owner.
         unsafe {
             start.copy_from_nonoverlapping(NonNull::from(begin).cast(), begin.len());
             start.add(begin.len()).write_bytes(0, bytes - begin.len());
@@ -72,15 +73,16 @@ impl LongBox {
         LongBox { start, bytes }
     }
 
-    /// Its start alone, for [`LongBox::from_start`].
+    /// Gives up the box for its start. [`LongBox::from_start`] makes the box again.
     pub(crate) fn into_start(self) -> NonNull<u8> {
         std::mem::ManuallyDrop::new(self).start
     }
 
-    /// The box that began there.
+    /// The box that starts there.
     ///
     /// # Safety
-    /// [`LongBox::into_start`] gave this, of a box of that length, and nobody else has it.
+    /// [`LongBox::into_start`] returned `start` for a box of `bytes`, and no other box was made
+    /// from it.
     pub(crate) unsafe fn from_start(start: NonNull<u8>, bytes: usize) -> Self {
         LongBox { start, bytes }
     }
@@ -88,7 +90,7 @@ impl LongBox {
     fn of_box(short: Box<[u8]>) -> Self {
         let bytes = short.len();
         debug_assert!(!is_long(bytes));
-        // SAFETY: a box is never null.
+        // SAFETY: a box's pointer is never null.
         let start = unsafe { NonNull::new_unchecked(Box::into_raw(short).cast()) };
         LongBox { start, bytes }
     }
@@ -101,12 +103,12 @@ fn is_long(bytes: usize) -> bool {
 impl Drop for LongBox {
     fn drop(&mut self) {
         if is_long(self.bytes) {
-            // SAFETY: `take` gave these `bytes` bytes, and their only owner is being dropped.
+            // SAFETY: `take` returned this memory for `bytes`, and its only owner is dropped.
             unsafe { put(self.start, self.bytes) };
             return;
         }
         let short = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.bytes);
-        // SAFETY: short ones came from a box of that length.
+        // SAFETY: a short box came from a boxed slice of that length.
         drop(unsafe { Box::from_raw(short) });
     }
 }
@@ -116,7 +118,7 @@ impl Deref for LongBox {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialised, that long, and ours.
+        // SAFETY: the box owns these initialised bytes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -124,7 +126,7 @@ impl Deref for LongBox {
 impl DerefMut for LongBox {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and the borrow is unique.
+        // SAFETY: the box owns these initialised bytes, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -182,8 +184,8 @@ impl fmt::Debug for LongBox {
     }
 }
 
-/// Memory for so many bytes, of which nothing is said. Aborts, as any allocation does, when the
-/// system refuses.
+/// Memory for `bytes`, with unspecified content. Aborts, as any allocation does, if the system
+/// refuses it.
 fn take(bytes: usize) -> NonNull<u8> {
     if bytes > CHUNKED_BYTES_MAX {
         return Region::reserved(bytes).into_start();
@@ -191,21 +193,21 @@ fn take(bytes: usize) -> NonNull<u8> {
     CHUNKS.lock().take(bytes.div_ceil(MEMORY_ALIGNMENT))
 }
 
-/// Gives back what [`take`] gave.
+/// Gives memory back that [`take`] returned.
 ///
 /// # Safety
-/// It gave this for so many bytes, and nothing refers to it any more.
+/// `take` returned `start` for `bytes`, and nothing refers to the memory.
 unsafe fn put(start: NonNull<u8>, bytes: usize) {
     if bytes > CHUNKED_BYTES_MAX {
-        // SAFETY: by contract, a region of that length.
+        // SAFETY: the contract says that this is a region of that length.
         drop(unsafe { Region::from_start(start, bytes) });
         return;
     }
     let pages = bytes.div_ceil(MEMORY_ALIGNMENT);
     let keeps = CHUNKS.lock().keep(pages);
     if !keeps {
-        // Without the lock, while the pages still count as used: this goes to the kernel.
-        // SAFETY: by contract, whole pages of ours that nothing refers to.
+        // A system call: not under the lock. The pages still count as used, so no thread takes
+        // them. SAFETY: the contract says that these are whole pages to which nothing refers.
         unsafe { Region::release_at(start, pages * MEMORY_ALIGNMENT) };
     }
     let _empty = CHUNKS.lock().put(start, pages, keeps);
@@ -216,16 +218,16 @@ static CHUNKS: Mutex<Chunks> = Mutex::new(Chunks {
     kept: 0,
 });
 
-/// Addresses, page by page.
+/// Chunks of addresses, with their pages.
 struct Chunks {
     by_start: BTreeMap<usize, Chunk>,
-    /// Pages in no use that have memory.
+    /// Number of free pages that have memory.
     kept: usize,
 }
 
 struct Chunk {
     region: Region,
-    /// A bit for each page: whether it is in use, and whether it has memory.
+    /// For each page, a bit: whether it is used, and whether it has memory.
     used: Bits,
     warm: Bits,
     free: usize,
@@ -250,14 +252,14 @@ impl Chunks {
         chunk.take(0, pages)
     }
 
-    /// Whether pages that are going to be put may keep their memory; then they count.
+    /// Whether pages that are about to be freed may keep their memory. If so, counts them.
     fn keep(&mut self, pages: usize) -> bool {
         let keeps = self.kept + pages <= KEPT_PAGES_MAX;
         self.kept += if keeps { pages } else { 0 };
         keeps
     }
 
-    /// What is left for the kernel, if anything.
+    /// Frees pages. Returns their chunk if it has no used pages and no memory left.
     fn put(&mut self, start: NonNull<u8>, pages: usize, keeps: bool) -> Option<Chunk> {
         let address = start.addr().get();
         let (&from, chunk) = self.by_start.range_mut(..=address).next_back()?;
@@ -276,12 +278,12 @@ impl Chunk {
         self.used.set(at, pages, true);
         self.warm.set(at, pages, true);
         self.free -= pages;
-        // SAFETY: the page lies within the chunk.
+        // SAFETY: the page is within the chunk.
         unsafe { self.region.start().add(at * MEMORY_ALIGNMENT) }
     }
 }
 
-/// A bit for each page of a chunk.
+/// One bit for each page of a chunk.
 #[derive(Clone, Copy)]
 struct Bits([u64; PAGES / 64]);
 
@@ -292,7 +294,7 @@ impl Default for Bits {
 }
 
 impl Bits {
-    /// The words that a run of pages touches, and which bits of each.
+    /// The words that hold the bits of a run of pages, each with a mask of these bits.
     fn words(at: usize, pages: usize) -> impl Iterator<Item = (usize, u64)> {
         let end = at + pages;
         (at / 64..end.div_ceil(64)).map(move |word| {
@@ -317,7 +319,7 @@ impl Bits {
         Self::words(at, pages).map(ones).sum()
     }
 
-    /// The first run of `pages` free pages, by its start; none if there is no such run.
+    /// Start of the first run of `pages` free pages, if there is one.
     fn free_run(&self, pages: usize) -> Option<usize> {
         let mut at = 0;
         while at + pages <= PAGES {
@@ -330,12 +332,12 @@ impl Bits {
         None
     }
 
-    /// The first page from one on that is set, or the end.
+    /// The first set bit from `at` on, or the number of pages.
     fn next_set(&self, at: usize) -> usize {
         self.next(at, 0)
     }
 
-    /// The first that is not.
+    /// The first clear bit from `at` on, or the number of pages.
     fn next_clear(&self, at: usize) -> usize {
         self.next(at, u64::MAX)
     }
@@ -360,7 +362,7 @@ mod tests {
     use crate::sim::Random;
 
     #[test]
-    fn any_order_of_taking_and_giving_back_leaves_all_bytes_to_their_owners() {
+    fn boxes_keep_their_bytes_in_any_order_of_taking_and_freeing() {
         let mut random = Random::new(11);
         let mut held: Vec<(u8, LongBox)> = Vec::new();
         for step in 0..4000_u32 {
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_found_counted_and_freed_across_words() {
+    fn runs_of_bits_are_found_counted_and_cleared_across_words() {
         let mut bits = Bits::default();
         for (at, pages) in [(0, 1), (3, 60), (64, 1), (130, 200), (1000, 24)] {
             bits.set(at, pages, true);

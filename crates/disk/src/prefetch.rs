@@ -1,9 +1,9 @@
-//! A word to the processor about memory that is read soon.
+//! Hints to the processor about memory that will be read soon.
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Asks the processor to bring all of a value near, as far as it lies in one piece.
+/// Prefetches all cache lines of a value. Memory behind pointers of the value is not included.
 #[inline]
 pub fn prefetch_all<T: ?Sized>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
@@ -14,7 +14,7 @@ pub fn prefetch_all<T: ?Sized>(value: &T) {
     prefetch(start.wrapping_add(bytes - 1));
 }
 
-/// Asks the processor to bring a cache line near. Any address is allowed; nothing is read.
+/// Prefetches one cache line. Any address is allowed, since nothing is read.
 #[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

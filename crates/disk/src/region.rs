@@ -1,12 +1,15 @@
-//! Memory for buffers: it comes from the kernel and goes back to it.
+//! Memory for buffers, taken from the kernel and given back to it.
 //!
-//! A general allocator keeps what is freed for what comes next, and serves aligned requests badly:
-//! a freed buffer may be too short for the next of the same size, which wants room for its
-//! alignment besides. Buffers of many sizes and lives, freed by other threads than took them, then
-//! leave gaps that nobody can use, and the process comes to hold several times what it uses. A
-//! mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the
-//! last that were freed are kept for who asks next: [`KEPT_OF_LARGEST`] times what the largest of
-//! them takes and [`KEPT_BESIDES_BYTES`] in the whole process, within bounds, charged to no budget.
+//! A general allocator handles large aligned buffers badly. It keeps freed memory, and a freed
+//! buffer may be too short for the next one of the same size, which needs room for its alignment.
+//! Buffers of many sizes, freed by other threads, leave gaps. The process then holds several times
+//! the memory that it uses. Mappings leave no gaps.
+//!
+//! Faulting memory in costs about as much as filling it. So the process keeps freed buffers for
+//! reuse: [`KEPT_OF_LARGEST`] times the largest one and [`KEPT_BESIDES_BYTES`], within
+//! [`KEPT_BYTES`]. No budget is charged for them.
+
+mod system;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -17,56 +20,58 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use terrapin_base::MEMORY_ALIGNMENT;
 
-/// What freed memory may come to before it goes back to the kernel, at least and at most.
+/// Lower and upper limit of the freed memory that is kept, in bytes.
 const KEPT_BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=24 << 20;
-/// Within those, so many of the largest pieces are kept: the page groups of two threads that merge,
-/// of which each fills one and what follows it. Where they are not kept, merges fault in all that
-/// they write.
+/// Number of buffers of the largest size that are kept. Two merging threads each fill one page
+/// group and prepare the next. Without these, merges would fault in everything that they write.
 const KEPT_OF_LARGEST: usize = 4;
-/// And besides so much, for buffers of readers: they come and go while a merge works, and would put
-/// out its groups.
+/// Kept bytes beyond those, for buffers of readers. They come and go during a merge, and would
+/// displace its page groups.
 const KEPT_BESIDES_BYTES: usize = 3 << 20;
-/// A larger piece goes back at once.
+/// A larger freed buffer goes back to the kernel at once.
 const KEPT_PIECE_BYTES_MAX: usize = *KEPT_BYTES.end() / KEPT_OF_LARGEST;
-/// Of how many pieces.
+/// Most buffers that are kept.
 const KEPT_PIECES_MAX: usize = 32;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The longest buffer, in bytes, that this thread has asked for since it last asked this. No count
-/// of the global allocator sees buffers, so this is how a test sees that hostile bytes do not make
-/// them long (D8).
+/// The longest buffer in bytes that this thread asked for since its last call of this function.
+///
+/// A test uses it to see that hostile bytes cause no long buffers (D8). Counters of the global
+/// allocator do not see buffers.
 pub fn largest_buffer() -> usize {
     LARGEST.take()
 }
 
-/// Memory on a multiple of [`MEMORY_ALIGNMENT`], owned.
+/// Owned memory that is aligned to [`MEMORY_ALIGNMENT`].
 pub(crate) struct Region(Pages);
 
-// A build for the checker of schedules has words of another kind.
+// The model checker's build has other `Words`, so it uses less of this.
 #[cfg_attr(terrapin_shuttle, allow(dead_code))]
 impl Region {
-    /// Nothing.
+    /// A region without memory.
     pub(crate) const fn empty() -> Self {
         Region(Pages::NONE)
     }
 
-    /// At least `bytes`, rounded up to whole units of alignment and perhaps a quarter more; all
-    /// initialised, to what is not said. Panics when that exceeds an address space, as `Vec` does;
-    /// aborts, as any allocation does, without memory.
+    /// At least `bytes`, rounded up to the alignment and up to a quarter more. The content is
+    /// initialised but unspecified.
+    ///
+    /// Panics if the size exceeds the address space, like `Vec`. Aborts without memory, as any
+    /// allocation does.
     pub(crate) fn new(bytes: usize) -> Self {
         Self::take(bytes, false)
     }
 
-    /// As [`Region::new`], and every byte is zero.
+    /// At least `bytes` of zeros, like [`Region::new`].
     pub(crate) fn zeroed(bytes: usize) -> Self {
         Self::take(bytes, true)
     }
 
-    /// Zeros, of which no memory is taken before they are written to: a mapping of its own, rounded
-    /// up to whole units of alignment.
+    /// A mapping of `bytes` zeros, rounded up to the alignment. It takes memory only when it is
+    /// written.
     pub(crate) fn reserved(bytes: usize) -> Self {
         let bytes = bytes.next_multiple_of(MEMORY_ALIGNMENT);
         if bytes == 0 {
@@ -75,33 +80,34 @@ impl Region {
         Region(Pages::map(bytes, true))
     }
 
-    /// Its start alone, for [`Region::from_start`].
+    /// Gives up the region for its start. [`Region::from_start`] makes the region again.
     pub(crate) fn into_start(self) -> NonNull<u8> {
         std::mem::ManuallyDrop::new(self).start()
     }
 
-    /// The region that was made by [`Region::reserved`] for so many bytes.
+    /// The region that [`Region::reserved`] made for `bytes`.
     ///
     /// # Safety
-    /// [`Region::into_start`] gave this, and nobody else has it.
+    /// [`Region::into_start`] returned `start` for such a region, and no other region was made from
+    /// it.
     pub(crate) unsafe fn from_start(start: NonNull<u8>, bytes: usize) -> Self {
         let bytes = bytes.next_multiple_of(MEMORY_ALIGNMENT);
         Region(Pages { start, bytes })
     }
 
-    /// As [`Region::release`], of a part by its address.
+    /// Zeroes a part of a region by its address and gives its memory back, like
+    /// [`Region::release`].
     ///
     /// # Safety
-    /// It is a part of a region, both ends are multiples of [`MEMORY_ALIGNMENT`], and nothing
+    /// The part is within a region, both ends are multiples of [`MEMORY_ALIGNMENT`], and nothing
     /// refers to it.
     pub(crate) unsafe fn release_at(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: by contract.
+        // SAFETY: the contract of this function is that of the call.
         unsafe { system::release(start, bytes, system::page_bytes()) };
     }
 
-    /// Zeroes a part and gives its memory back, as far as that is whole pages of the system's; it
-    /// is taken again when it is written to. Both ends are multiples of [`MEMORY_ALIGNMENT`];
-    /// panics when they lie outside.
+    /// Zeroes a part and gives its whole system pages back. A later write takes memory again. Both
+    /// ends must be multiples of [`MEMORY_ALIGNMENT`]. Panics if they are outside the region.
     pub(crate) fn release(&self, range: Range<usize>) {
         self.0.release(range);
     }
@@ -122,19 +128,19 @@ impl Region {
             return Region(Pages::map(bytes, false));
         };
         if zeroed {
-            // SAFETY: the piece is that long, and nobody else has it.
+            // SAFETY: the pages are that long, and this function owns them.
             unsafe { pages.start.write_bytes(0, pages.bytes) };
         }
         Region(pages)
     }
 
-    /// Where it starts; dangling when it is empty.
+    /// Start of the memory; dangling if the region is empty.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.0.start
     }
 
-    /// How long it is: a multiple of [`MEMORY_ALIGNMENT`].
+    /// Length in bytes, a multiple of [`MEMORY_ALIGNMENT`].
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes
@@ -144,20 +150,22 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let pages = std::mem::replace(&mut self.0, Pages::NONE);
-        // What goes back to the kernel for it does so outside of the lock.
+        // The surplus goes back to the kernel here, not under the lock.
         let _surplus = Kept::lock().put(pages);
     }
 }
 
-/// Addresses of which the first are memory. They go back to the kernel at once: nobody else can use
-/// what is no memory.
+/// Address space of which the first part is memory. A drop gives it back to the kernel at once,
+/// since addresses without memory are of no use as a buffer.
 pub(crate) struct Reach(Pages);
 
 #[cfg_attr(terrapin_shuttle, allow(dead_code))]
 impl Reach {
-    /// `bytes` of zeros, of which no memory is taken before they are written to, and addresses for
-    /// `bytes_max` in all, if the system spares so many; both rounded up to whole units of
-    /// alignment. Nothing when it refuses even `bytes`, as under a limit of address space.
+    /// `bytes` of zeros that take memory only when written, and address space for `bytes_max`. Both
+    /// are rounded up to the alignment.
+    ///
+    /// The address space may be smaller if the system refuses. If the system refuses even `bytes`,
+    /// as under a limit of address space, the result is empty.
     pub(crate) fn new(bytes: usize, bytes_max: usize) -> Self {
         let whole = |bytes: usize| match bytes.checked_next_multiple_of(MEMORY_ALIGNMENT) {
             Some(whole) => whole,
@@ -179,36 +187,36 @@ impl Reach {
         Reach(start.map_or(Pages::NONE, |start| Pages { start, bytes }))
     }
 
-    /// Makes memory of the first `bytes`, a multiple of [`MEMORY_ALIGNMENT`]; what is memory
-    /// already stays as it is. `false` when the system refuses. Panics beyond the end.
+    /// Makes memory of the first `bytes`, a multiple of [`MEMORY_ALIGNMENT`]. Existing memory keeps
+    /// its content. Returns `false` if the system refuses. Panics beyond the address space.
     pub(crate) fn open(&self, bytes: usize) -> bool {
         assert!(bytes <= self.bytes());
-        // SAFETY: they lie within what is ours.
+        // SAFETY: the range is within this value's addresses.
         bytes == 0 || unsafe { system::open(self.start(), bytes) }
     }
 
-    /// As [`Region::release`], of what is memory.
+    /// Zeroes a part of the memory and gives its whole system pages back, like [`Region::release`].
     pub(crate) fn release(&self, range: Range<usize>) {
         self.0.release(range);
     }
 
-    /// Where it starts: a multiple of [`MEMORY_ALIGNMENT`], also when it is empty.
+    /// Start of the addresses: a multiple of [`MEMORY_ALIGNMENT`], even if there are none.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.0.start
     }
 
-    /// How many addresses there are.
+    /// Length of the address space in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes
     }
 }
 
-/// Freed memory that waits for its next use, that freed last at the back.
+/// Freed memory that waits for reuse. The buffer that was freed last is at the back.
 struct Kept {
     pieces: VecDeque<Pages>,
     bytes: usize,
-    /// What the largest piece took that ever was among them.
+    /// Length in bytes of the largest buffer that was ever kept.
     largest: usize,
 }
 
@@ -220,12 +228,12 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept {
 
 impl Kept {
     fn lock() -> MutexGuard<'static, Kept> {
-        // No code that may panic runs under it.
+        // No code that may panic runs under this lock.
         KEPT.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shortest piece that is long enough, unless it is more than a quarter too long; of
-    /// several of that length the one freed last, most of which the processor still has at hand.
+    /// The shortest buffer of at least `bytes` and at most a quarter more. Among equal lengths, the
+    /// one freed last, since the processor's caches have most of it.
     fn take(&mut self, bytes: usize) -> Option<Pages> {
         let fitting = bytes..=bytes.saturating_add(bytes / 4);
         let (at, _) = self
@@ -240,8 +248,8 @@ impl Kept {
         Some(pages)
     }
 
-    /// Keeps a piece if it is worth it; what must go back to the kernel, be it this piece or those
-    /// that were not used for the longest time.
+    /// Keeps freed memory, if it is not too large. Returns what must go back to the kernel: this
+    /// memory, or buffers that were unused for the longest time.
     fn put(&mut self, pages: Pages) -> Vec<Pages> {
         if pages.bytes == 0 {
             return Vec::new();
@@ -266,7 +274,7 @@ impl Kept {
     }
 }
 
-/// Memory of our own from the kernel, given back when dropped.
+/// Owned memory from the kernel, given back on drop.
 struct Pages {
     /// A multiple of [`MEMORY_ALIGNMENT`]; dangling when `bytes` is 0.
     start: NonNull<u8>,
@@ -274,20 +282,20 @@ struct Pages {
     bytes: usize,
 }
 
-// SAFETY: pages own their memory alone, as a box does.
+// SAFETY: pages are the only owner of their memory, like a box.
 unsafe impl Send for Pages {}
-// SAFETY: through a shared reference there is only the address to be had.
+// SAFETY: a shared reference gives access to the address only.
 unsafe impl Sync for Pages {}
 
 impl Pages {
     const NONE: Pages = Pages {
-        // An empty slice of anything may begin there.
+        // A valid start of an empty slice of any type.
         start: NonNull::without_provenance(NonZero::new(MEMORY_ALIGNMENT).unwrap()),
         bytes: 0,
     };
 
-    /// Zeroed memory; untouched, it costs address space only. `sparse` says that most of it may
-    /// never be touched.
+    /// Zeroed memory, which costs only address space until it is touched. `sparse` says that most
+    /// of it may never be touched.
     fn map(bytes: usize, sparse: bool) -> Self {
         match system::map(bytes, sparse) {
             Some(start) => Pages { start, bytes },
@@ -300,8 +308,8 @@ impl Pages {
         if range.is_empty() {
             return;
         }
-        // SAFETY: the range lies in memory of ours; what others may read there meanwhile are
-        // atomics (`Words`), for which this is a store of zeros, or nobody looks there (`Slabs`).
+        // SAFETY: this value owns the range. Other threads may read it only as atomics (`Words`),
+        // for which this is a store of zeros. In a slab, no other thread reads the range.
         unsafe {
             let start = self.start.add(range.start);
             system::release(start, range.len(), system::page_bytes());
@@ -312,163 +320,10 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: `system::map` gave it with that length, and its owner goes.
+            // SAFETY: `system::map` returned this memory with this length, and its owner is
+            // dropped.
             unsafe { system::unmap(self.start, self.bytes) };
         }
-    }
-}
-
-/// Anonymous mappings. Miri knows none, and checks the more of what comes from the allocator.
-mod system {
-    use std::alloc::Layout;
-    use std::ops::Range;
-    use std::ptr::NonNull;
-    // In every build: what is released is memory of the system's, not of a checker of schedules.
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use rustix::mm::{
-        Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect,
-    };
-    use terrapin_base::MEMORY_ALIGNMENT;
-
-    /// What is asked for, for messages.
-    pub(super) fn layout(bytes: usize) -> Layout {
-        match Layout::from_size_align(bytes, MEMORY_ALIGNMENT) {
-            Ok(layout) => layout,
-            Err(_) => panic!("capacity overflow"),
-        }
-    }
-
-    /// `bytes` zeros, which are more than 0, on a multiple of [`MEMORY_ALIGNMENT`], which no page
-    /// is shorter than.
-    pub(super) fn map(bytes: usize, sparse: bool) -> Option<NonNull<u8>> {
-        if cfg!(miri) {
-            // SAFETY: the layout's size is not zero.
-            return NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(bytes)) });
-        }
-        let reserve = if sparse {
-            MapFlags::NORESERVE
-        } else {
-            MapFlags::empty()
-        };
-        mapping(bytes, ProtFlags::READ | ProtFlags::WRITE, reserve)
-    }
-
-    /// `bytes` of address space, more than 0, that a system which counts what it has promised does
-    /// not count before [`open`].
-    pub(super) fn addresses(bytes: usize) -> Option<NonNull<u8>> {
-        // Under Miri addresses are memory.
-        if cfg!(miri) {
-            return None;
-        }
-        mapping(bytes, ProtFlags::empty(), MapFlags::NORESERVE)
-    }
-
-    fn mapping(bytes: usize, access: ProtFlags, flags: MapFlags) -> Option<NonNull<u8>> {
-        let flags = MapFlags::PRIVATE | flags;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
-        let start: NonNull<u8> = NonNull::new(start.ok()?.cast())?;
-        if flags.contains(MapFlags::NORESERVE) {
-            // What is reserved comes into use, and goes back, by pieces far smaller than a huge
-            // page. Where the kernel gives those unasked, a piece would take one, and what was
-            // given back would be there again: memory beyond all that is charged (decision 0012). A
-            // hint: a kernel without huge pages refuses it. SAFETY: the mapping is ours, and the
-            // advice does not change what it holds.
-            let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
-        }
-        Some(start)
-    }
-
-    /// Lets the first bytes of what [`addresses`] gave be used; whether the kernel does.
-    ///
-    /// # Safety
-    /// It gave at least so many, which are more than 0 and a multiple of [`MEMORY_ALIGNMENT`].
-    pub(super) unsafe fn open(start: NonNull<u8>, bytes: usize) -> bool {
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: by contract, ours alone; what is open already stays so.
-        unsafe { mprotect(start.as_ptr().cast(), bytes, access) }.is_ok()
-    }
-
-    /// A page of the system's: [`MEMORY_ALIGNMENT`] or a multiple of it. Miri has none, and is not
-    /// asked.
-    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
-    pub(super) fn page_bytes() -> usize {
-        if cfg!(miri) {
-            return MEMORY_ALIGNMENT;
-        }
-        rustix::param::page_size()
-    }
-
-    /// Of a part that starts at an address, what is whole pages, counted from where it starts.
-    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
-    pub(super) fn whole_pages(start: usize, bytes: usize, page: usize) -> Range<usize> {
-        let end = start + bytes;
-        let (first, last) = (start.next_multiple_of(page), end - end % page);
-        if first < last {
-            first - start..last - start
-        } else {
-            0..0
-        }
-    }
-
-    /// Leaves zeros, and gives back the memory of the pages that the part has whole. The kernel
-    /// would round up what it is asked to give back: what follows the part on its last page would
-    /// be zeros, too.
-    ///
-    /// # Safety
-    /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics
-    /// refers to it. `page` is a multiple of [`page_bytes`].
-    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
-    pub(super) unsafe fn release(start: NonNull<u8>, bytes: usize, page: usize) {
-        let mut whole = whole_pages(start.addr().get(), bytes, page);
-        // Under Miri it is a zeroing alone.
-        let released = !cfg!(miri)
-            && !whole.is_empty()
-            // SAFETY: by contract; only what is whole pages of the part.
-            && unsafe {
-                let start = start.as_ptr().add(whole.start).cast();
-                madvise(start, whole.len(), Advice::LinuxDontNeed)
-            }
-            .is_ok();
-        if !released {
-            whole = 0..0;
-        }
-        // SAFETY: by contract, both within the part, and whole units of alignment as all its bounds
-        // are.
-        unsafe {
-            zero(start, whole.start);
-            zero(start.add(whole.end), bytes - whole.end);
-        }
-    }
-
-    /// Zeroes a part word by word, beside those who look at it.
-    ///
-    /// # Safety
-    /// It is initialised memory of ours, whole words, and nothing but atomics refers to it.
-    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
-    unsafe fn zero(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: by contract; any bytes are atomics.
-        let words = unsafe {
-            std::slice::from_raw_parts(start.as_ptr().cast::<AtomicU64>(), bytes / size_of::<u64>())
-        };
-        for word in words {
-            word.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Gives memory back.
-    ///
-    /// # Safety
-    /// [`map`] gave it, with that length, and nothing refers to it any more.
-    pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
-        if cfg!(miri) {
-            // SAFETY: by contract, it came from an allocation with this very layout.
-            unsafe { std::alloc::dealloc(start.as_ptr(), layout(bytes)) };
-            return;
-        }
-        // SAFETY: by contract. A refusal leaks the memory, nothing worse.
-        let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
     }
 }
 
@@ -485,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_the_least_used_goes_first() {
+    fn kept_memory_is_bounded_and_the_oldest_goes_first() {
         let mut kept = empty_list();
         for i in 1..=KEPT_PIECES_MAX {
             assert!(kept.put(Pages::map(i * MEMORY_ALIGNMENT, false)).is_empty());
@@ -507,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_threads_build_groups_of_the_largest_usual_size_in_is_kept() {
+    fn the_largest_page_groups_of_two_merging_threads_are_kept() {
         let mut kept = empty_list();
         let group = (4 << 20) + (4 << 20) / 4;
         for _ in 0..4 {
@@ -521,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn with_small_pieces_alone_little_is_kept() {
+    fn few_small_buffers_are_kept() {
         let mut kept = empty_list();
         for _ in 0..8 {
             assert!(kept.put(Pages::map(1 << 20, false)).is_empty());
@@ -530,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_piece_that_fits_is_used_again_but_none_that_is_much_too_long() {
+    fn the_shortest_fitting_buffer_is_reused_unless_it_is_too_long() {
         let unit = MEMORY_ALIGNMENT;
         let mut kept = empty_list();
         for units in [100, 40, 41, 39] {
@@ -547,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn of_pieces_of_one_length_that_freed_last_is_used_again_first() {
+    fn among_equal_buffers_the_last_freed_is_reused_first() {
         let mut kept = empty_list();
         let pieces = [(); 3].map(|()| Pages::map(MEMORY_ALIGNMENT, false));
         let starts = pieces.each_ref().map(|pages| pages.start);
@@ -561,10 +416,10 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_zeros_though_the_memory_was_used_before() {
+    fn reused_memory_is_zeroed_on_request() {
         for _ in 0..20 {
             let region = Region::zeroed(5 * MEMORY_ALIGNMENT + 1);
-            // SAFETY: initialised, that long, and ours.
+            // SAFETY: the region owns these initialised bytes.
             let bytes =
                 unsafe { std::slice::from_raw_parts_mut(region.start().as_ptr(), region.bytes()) };
             assert!(bytes.len() > 5 * MEMORY_ALIGNMENT && bytes.iter().all(|&b| b == 0));
@@ -573,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_that_a_part_has_whole_are_given_back() {
+    fn only_whole_pages_of_a_part_are_given_back() {
         const KIB: usize = 1 << 10;
         let at = 1 << 30;
         for (page, from, bytes, whole) in [
@@ -597,11 +452,11 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_released_is_zeros_and_its_neighbours_stay_whatever_a_page_is() {
+    fn a_released_part_is_zeros_and_its_neighbours_stay_for_any_page_size() {
         let unit = MEMORY_ALIGNMENT;
         let region = Region::reserved(64 * unit);
         let all = |value: u8, range: Range<usize>| {
-            // SAFETY: initialised, within the region, and nobody writes to it meanwhile.
+            // SAFETY: initialised, within the region, and no thread writes to it meanwhile.
             let bytes = unsafe {
                 let start = region.start().as_ptr().add(range.start * unit);
                 std::slice::from_raw_parts(start, range.len() * unit)
@@ -609,10 +464,10 @@ mod tests {
             bytes.iter().all(|&byte| byte == value)
         };
         for page in [unit, 4 * unit, 16 * unit] {
-            // Shorter ones than the system has cannot be given back.
+            // The system cannot give back shorter pages than its own.
             let page = page.max(system::page_bytes());
             for part in [5..6, 5..8, 4..8, 3..21, 0..64, 30..64] {
-                // SAFETY: all of the region is memory of ours, and no reference to it is left.
+                // SAFETY: the region owns this memory, and no reference to it is left.
                 unsafe {
                     region.start().write_bytes(1, region.bytes());
                     system::release(
@@ -627,11 +482,10 @@ mod tests {
         }
     }
 
-    /// Pieces that were given back came again wherever the kernel gives huge pages unasked, and
-    /// caches held more than was charged.
+    /// With huge pages, released memory came back, and caches held more than was charged.
     #[test]
     #[cfg_attr(miri, ignore = "no mappings")]
-    fn what_is_reserved_is_advised_to_have_no_huge_pages() {
+    fn reserved_memory_is_advised_against_huge_pages() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             return;
         }

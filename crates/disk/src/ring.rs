@@ -1,17 +1,19 @@
-//! The log's shared memory behind a safe interface: one writer, one reader, and two positions
-//! between them.
+//! The log's shared memory with a safe interface: one writer, one reader, and two positions.
 //!
-//! A position is a log sequence number; it lies in the ring at its remainder by the ring's size. At
-//! any moment `freed <= published <= freed + bytes`. The reader may touch `[freed, published)` and
-//! nothing else, the writer `[published, freed + bytes)` and nothing else, and only the writer
-//! moves `published` and only the reader moves `freed`, each forward. So no byte is ever written
-//! while it is read, whatever safe code does with the halves: bounds are checked at run time, and a
-//! position outside them is a bug in the log and panics.
+//! A position is a log sequence number. Its offset in the ring is its remainder by the ring's size.
+//! Invariants:
 //!
-//! `published` and `freed` are stored with Release after the copies that they cover and loaded with
-//! Acquire before the copies that they allow. The memory itself is a shared mapping of the ring
-//! file, so what was copied in outlives the process (DESIGN §4); nothing here makes it outlive the
-//! machine's power.
+//! - `freed <= published <= freed + bytes` holds at any moment.
+//! - The reader accesses `[freed, published)` only, and it alone moves `freed`, forward.
+//! - The writer accesses `[published, freed + bytes)` only, and it alone moves `published`,
+//!   forward.
+//!
+//! So no byte is written while it is read. The halves check these bounds at run time and panic
+//! outside them: a violation is a bug in the log.
+//!
+//! Each half stores its position with Release after its copies, and loads the other position with
+//! Acquire before its copies. The memory is a shared mapping of the ring file. So what was copied
+//! in survives the process (docs/DURABILITY.md), but not a power cut.
 
 use std::ops::Range;
 
@@ -21,29 +23,29 @@ use terrapin_base::{Error, Result, mutant};
 use crate::AlignedBuf;
 use crate::real::Mapping;
 
-/// Smallest ring in bytes.
+/// Smallest size of a ring in bytes.
 pub const RING_BYTES_MIN: u64 = 4096;
-/// Largest ring in bytes; a ring file that claims more is refused.
+/// Largest size of a ring in bytes. A larger ring file is refused.
 pub const RING_BYTES_MAX: u64 = 16 << 30;
 
 /// How a ring file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOptions {
-    /// The ring's size: a power of two, [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`]. Used on creation
-    /// only; an existing ring's size is its file's.
+    /// The ring's size in bytes: a power of two, [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`]. Used for
+    /// creation only; an existing ring has the size of its file.
     pub bytes: u64,
-    /// Create it; an error if it exists.
+    /// Create the file. An existing file is an error.
     pub create: bool,
 }
 
 impl RingOptions {
-    /// Whether a ring can have that size.
+    /// Whether a ring can have this size.
     #[must_use]
     pub fn is_valid_size(bytes: u64) -> bool {
         bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes)
     }
 
-    /// Refuses a size that was asked for ([`terrapin_base::ErrorKind::InvalidArgument`]).
+    /// Refuses an invalid size in options ([`terrapin_base::ErrorKind::InvalidArgument`]).
     pub(crate) fn check_asked(bytes: u64, name: &str) -> Result<()> {
         if Self::is_valid_size(bytes) {
             return Ok(());
@@ -55,7 +57,7 @@ impl RingOptions {
         )
     }
 
-    /// Refuses a size that a file has ([`terrapin_base::ErrorKind::Corrupt`], D8).
+    /// Refuses an invalid size of a ring file ([`terrapin_base::ErrorKind::Corrupt`], D8).
     pub(crate) fn check_found(bytes: u64, name: &str) -> Result<()> {
         if Self::is_valid_size(bytes) {
             return Ok(());
@@ -68,31 +70,31 @@ impl RingOptions {
     }
 }
 
-/// Ring memory that locks for every copy: what the simulated disk stands behind.
+/// Ring memory that takes a lock for every copy. The simulated disk implements it.
 pub(crate) trait RingStore: Send + Sync {
-    /// Copies out of the ring; the range lies within it.
+    /// Copies out of the ring. The range must be within the ring.
     fn read(&self, offset: u64, out: &mut [u8]);
-    /// Copies into the ring; the range lies within it.
+    /// Copies into the ring. The range must be within the ring.
     fn write(&self, offset: u64, bytes: &[u8]);
 }
 
-/// Where a ring's bytes are.
+/// The memory of a ring.
 enum Memory {
     Mapped(Mapping),
     Store(Box<dyn RingStore>),
 }
 
 impl Memory {
-    /// Copies out what lies at `position` and behind it, in two pieces at the ring's end.
+    /// Copies out from `position` on, in two pieces if the range wraps around.
     ///
     /// # Safety
-    /// `out` is no longer than the ring, and nobody writes that range until this returns.
+    /// `out` is no longer than the ring, and no thread writes that range until this returns.
     unsafe fn copy_out(&self, ring_bytes: u64, position: u64, out: &mut [u8]) {
         let (offset, first) = first_piece(ring_bytes, position, out.len());
         let (head, tail) = out.split_at_mut(first);
         match self {
             Memory::Mapped(mapping) => {
-                // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for
+                // SAFETY: both pieces are within the ring (`first_piece`). The caller excludes
                 // writers.
                 unsafe {
                     mapping.copy_out(offset as usize, head);
@@ -108,18 +110,18 @@ impl Memory {
         }
     }
 
-    /// Copies in at `position`, in two pieces at the ring's end.
+    /// Copies in from `position` on, in two pieces if the range wraps around.
     ///
     /// # Safety
-    /// `bytes` is no longer than the ring, and nobody reads or writes that range until this
+    /// `bytes` is no longer than the ring, and no thread reads or writes that range until this
     /// returns.
     unsafe fn copy_in(&self, ring_bytes: u64, position: u64, bytes: &[u8]) {
         let (offset, first) = first_piece(ring_bytes, position, bytes.len());
         let (head, tail) = bytes.split_at(first);
         match self {
             Memory::Mapped(mapping) => {
-                // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for
-                // others.
+                // SAFETY: both pieces are within the ring (`first_piece`). The caller excludes
+                // other accesses.
                 unsafe {
                     mapping.copy_in(offset as usize, head);
                     if !tail.is_empty() {
@@ -140,14 +142,14 @@ impl Memory {
     }
 }
 
-/// Offset of `position` in the ring, and how many of `count` bytes lie before the ring's end.
+/// Offset of `position` in the ring, and how many of `count` bytes precede the ring's end.
 fn first_piece(ring_bytes: u64, position: u64, count: usize) -> (u64, usize) {
     let offset = position & (ring_bytes - 1);
     let to_end = usize::try_from(ring_bytes - offset).unwrap_or(usize::MAX);
     (offset, count.min(to_end))
 }
 
-/// The range of positions that `count` bytes at `position` cover.
+/// The positions of `count` bytes from `position` on.
 fn range(position: u64, count: usize) -> Range<u64> {
     let Some(end) = position.checked_add(count as u64) else {
         panic!("log positions end at 2^64")
@@ -155,7 +157,7 @@ fn range(position: u64, count: usize) -> Range<u64> {
     position..end
 }
 
-/// The two positions on cache lines of their own.
+/// A position on its own cache lines.
 #[repr(align(128))]
 struct Position(AtomicU64);
 
@@ -165,26 +167,32 @@ struct Positions {
     freed: Position,
 }
 
-/// The log's ring before it is in use: recovery reads it, then it is split into its halves.
+/// The log's ring before use. Recovery reads it, then splits it into its halves.
 pub struct LogRing {
     memory: Memory,
     bytes: u64,
 }
 
 impl LogRing {
-    /// A ring over a mapped file. `bytes` is a valid ring size and the mapping is that long.
+    /// A ring over a mapped file. The mapping's length must be a valid ring size.
     pub(crate) fn mapped(mapping: Mapping) -> Self {
         let bytes = mapping.bytes() as u64;
-        assert!(RingOptions::is_valid_size(bytes), "checked by who maps it");
+        assert!(
+            RingOptions::is_valid_size(bytes),
+            "invalid size of a mapped ring"
+        );
         LogRing {
             memory: Memory::Mapped(mapping),
             bytes,
         }
     }
 
-    /// A ring over memory that locks for every copy.
+    /// A ring over memory that takes a lock for every copy.
     pub(crate) fn stored(store: Box<dyn RingStore>, bytes: u64) -> Self {
-        assert!(RingOptions::is_valid_size(bytes), "checked by who opens it");
+        assert!(
+            RingOptions::is_valid_size(bytes),
+            "invalid size of a stored ring"
+        );
         LogRing {
             memory: Memory::Store(store),
             bytes,
@@ -197,18 +205,19 @@ impl LogRing {
         self.bytes
     }
 
-    /// Copies out what the ring holds at positions `position..position + out.len()` (each at its
-    /// remainder by the ring's size): for recovery. The bytes are whatever an earlier life left
-    /// there (D8). Panics when `out` is longer than the ring.
+    /// Copies out the bytes at positions `position..position + out.len()`, for recovery.
+    ///
+    /// An earlier life left these bytes, so they may be anything (D8). Panics if `out` is longer
+    /// than the ring.
     pub fn read(&self, position: u64, out: &mut [u8]) {
         assert!(out.len() as u64 <= self.bytes, "longer than the ring");
-        // SAFETY: the length is checked; before `split` there is no writer, and the ring file's
-        // lock keeps others out.
+        // SAFETY: the length is checked. Before `split` there is no writer, and the lock of the
+        // ring file excludes other processes.
         unsafe { self.memory.copy_out(self.bytes, position, out) };
     }
 
-    /// One writer half, one reader half and a view of the positions; both positions begin at
-    /// `start`.
+    /// Splits the ring into its writer, its reader and a view of the positions. Both positions
+    /// start at `start`.
     #[must_use]
     pub fn split(self, start: u64) -> (RingWriter, RingReader, RingSpace) {
         let memory = Arc::new(self.memory);
@@ -233,20 +242,22 @@ impl LogRing {
     }
 }
 
-/// The half that appends. The ring's memory and its file's lock are released when both halves are
-/// dropped.
+/// The half that appends. When both halves are dropped, the ring's memory and the file's lock are
+/// released.
 pub struct RingWriter {
     memory: Arc<Memory>,
     positions: Arc<Positions>,
-    /// Only this half stores the shared position, so this copy is exact.
+    /// An exact copy of the shared position, since only this half stores it.
     published: u64,
-    /// What the reader's position was when last looked at; it only grows.
+    /// The reader's position when it was last loaded. The real one may be larger.
     freed_seen: u64,
 }
 
 impl RingWriter {
-    /// Copies bytes in, which nobody reads before they are published. They must lie in
-    /// `[published, freed + ring size)`, else this panics: who appends waits for room first.
+    /// Copies bytes in. No reader sees them before [`RingWriter::publish`].
+    ///
+    /// Panics unless they fit into `[published, freed + ring size)`. The caller waits for room
+    /// first.
     #[inline]
     pub fn write(&mut self, position: u64, bytes: &[u8]) {
         let range = range(position, bytes.len());
@@ -255,13 +266,14 @@ impl RingWriter {
             "written below what was published"
         );
         self.assert_room(range.end);
-        // SAFETY: the range lies in `[published, freed + size)`: no longer than the ring; the only
-        // reader stays below `published`, which only this half moves; and there is no other writer.
+        // SAFETY: the range is within `[published, freed + size)`, so it is no longer than the
+        // ring. The only reader stays below `published`, which only this half moves. There is no
+        // other writer.
         unsafe { self.memory.copy_in(self.positions.bytes, position, bytes) };
     }
 
-    /// Lets the reader see everything below `upto`. It must not go back nor beyond
-    /// `freed + ring size`, else this panics.
+    /// Lets the reader see everything below `upto`. Panics if `upto` is lower than before or beyond
+    /// `freed + ring size`.
     #[inline]
     pub fn publish(&mut self, upto: u64) {
         assert!(upto >= self.published, "published position went back");
@@ -272,8 +284,8 @@ impl RingWriter {
 
     #[inline]
     fn assert_room(&mut self, end: u64) {
-        // `end - freed` instead of `freed + size`: the sum could pass 2^64.
-        // `freed <= published <= end` holds.
+        // `end - freed` instead of `freed + size`, since the sum could pass 2^64. The invariant
+        // `freed <= published <= end` makes the difference valid.
         if end.wrapping_sub(self.freed_seen) > self.positions.bytes {
             self.freed_seen = self.positions.freed.0.load(Ordering::Acquire);
             assert!(
@@ -284,37 +296,38 @@ impl RingWriter {
     }
 }
 
-/// The half that drains.
+/// The half that drains the ring.
 pub struct RingReader {
     memory: Arc<Memory>,
     positions: Arc<Positions>,
-    /// Only this half stores the shared position, so this copy is exact.
+    /// An exact copy of the shared position, since only this half stores it.
     freed: u64,
-    /// What is lent of memory that can only be copied.
+    /// Buffer for bytes of a simulated ring, which cannot be borrowed.
     copy: AlignedBuf,
 }
 
 impl RingReader {
-    /// Copies published bytes out. They must lie in `[freed, published)`, else this panics.
+    /// Copies published bytes out. Panics unless they are within `[freed, published)`.
     pub fn read(&mut self, position: u64, out: &mut [u8]) {
         self.assert_readable(position, out.len());
-        // SAFETY: the range lies in `[freed, published)`: no longer than the ring, and the writer
-        // stays out of it until this half moves `freed`.
+        // SAFETY: the range is within `[freed, published)`, so it is no longer than the ring. The
+        // writer does not access it before this half moves `freed`.
         unsafe { self.memory.copy_out(self.positions.bytes, position, out) };
     }
 
-    /// Published bytes where they lie, for a write to a file: `count` of them, or fewer where the
-    /// ring's end comes before. They must lie in `[freed, published)`, else this panics. A
-    /// simulated ring lends a copy.
+    /// Borrows `count` published bytes, for a write to a file.
+    ///
+    /// Returns fewer bytes if the ring's end comes first. Panics unless they are within `[freed,
+    /// published)`. A simulated ring returns a copy.
     pub fn lend(&mut self, position: u64, count: usize) -> &[u8] {
         self.assert_readable(position, count);
         let (offset, first) = first_piece(self.positions.bytes, position, count);
         match &*self.memory {
             Memory::Mapped(mapping) => {
                 let offset = offset as usize;
-                // SAFETY: the range lies within the ring (`first_piece`) and in
-                // `[freed, published)`, which the writer stays out of until this half moves
-                // `freed`; that takes `&mut self`, which the slice borrows.
+                // SAFETY: the range is within the ring (`first_piece`) and within `[freed,
+                // published)`. The writer does not access it before this half moves `freed`, which
+                // takes `&mut self`, and the slice borrows `self`.
                 unsafe { mapping.bytes_of(offset..offset + first) }
             }
             Memory::Store(store) => {
@@ -332,8 +345,8 @@ impl RingReader {
         assert!(range.end <= published, "read beyond what was published");
     }
 
-    /// Gives everything below `upto` back to the writer. It must not go back nor beyond what was
-    /// published, else this panics.
+    /// Lets the writer overwrite everything below `upto`. Panics if `upto` is lower than before or
+    /// beyond what was published.
     pub fn free(&mut self, upto: u64) {
         assert!(upto >= self.freed, "freed position went back");
         let published = self.positions.published.0.load(Ordering::Acquire);
@@ -343,8 +356,8 @@ impl RingReader {
     }
 }
 
-/// The ring's two positions for everyone: conditions and metrics test them. Holds neither memory
-/// nor lock.
+/// A view of the ring's two positions, for conditions and metrics. It holds neither memory nor
+/// lock.
 #[derive(Clone)]
 pub struct RingSpace {
     positions: Arc<Positions>,

@@ -1,11 +1,10 @@
-//! Slabs: memory of our own for values that are cached in great numbers, and that goes back to the
-//! kernel whole.
+//! Slabs: memory for many cached values, which goes back to the kernel a slab at a time.
 //!
-//! A general allocator cannot give a page of memory back as long as anything on it lives, so a
-//! cache that evicts at random places shrinks in name only. Here values are laid one behind the
-//! other into a [`Slab`], each as a [`Piece`] that is owned as a box is. When the last piece of a
-//! slab is gone, its memory is used for the next slab or given back. Nothing is laid into a slab
-//! twice: as long as a reader keeps one piece, all of the slab stays as it is.
+//! A general allocator cannot return a page of memory while any value on it lives. So a cache that
+//! evicts at random keeps almost all of its memory. Here a [`Filler`] puts values one after the
+//! other into a [`Slab`], each as a [`Piece`] that is owned like a box. When the last piece of a
+//! slab is dropped, the slab's memory is reused or given back. Invariant: a filler never puts two
+//! pieces at the same bytes of a slab.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -16,15 +15,15 @@ use terrapin_base::{Charge, MEMORY_ALIGNMENT};
 use crate::long::LongBox;
 use crate::region::Region;
 
-/// Pieces start on multiples of this.
+/// Alignment of pieces in bytes.
 const PIECE_ALIGNMENT: usize = 16;
-/// Slabs that free memory is kept of for the next ones, charged to no budget: faulting memory in
-/// costs about as much as filling it.
+/// Most free slabs that keep their memory. No budget is charged for them. Faulting memory in costs
+/// about as much as filling it.
 const WARM_MAX: usize = 16;
-/// Slabs in a reserved range of addresses. For Miri addresses are memory.
+/// Number of slabs in one reserved range of addresses. Under Miri, reserved addresses are memory.
 const SLABS_IN_REGION: usize = if cfg!(miri) { 4 } else { 1024 };
 
-/// Where slabs come from, all of one length.
+/// The source of slabs, which all have one length.
 ///
 /// ```
 /// use terrapin_disk::{Filler, Slabs};
@@ -44,27 +43,27 @@ pub struct Slabs {
 
 #[derive(Debug, Default)]
 struct Free {
-    /// With memory.
-    warm: Vec<Place>,
-    /// Without.
-    cold: Vec<Place>,
+    /// Free slabs that have memory.
+    warm: Vec<SlabMemory>,
+    /// Free slabs without memory.
+    cold: Vec<SlabMemory>,
 }
 
-/// The memory of a slab, owned.
-struct Place {
+/// The owned memory of one slab.
+struct SlabMemory {
     region: Arc<Region>,
     at: usize,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for SlabMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Place({} of {})", self.at, self.region.bytes())
+        write!(f, "SlabMemory({} of {})", self.at, self.region.bytes())
     }
 }
 
 impl Slabs {
-    /// Slabs of so many bytes, rounded up to whole units of alignment, at least one. Takes no
-    /// memory yet.
+    /// A source of slabs of `slab_bytes` each, rounded up to the memory alignment. Takes no memory
+    /// yet.
     #[must_use]
     pub fn new(slab_bytes: usize) -> Arc<Self> {
         Arc::new(Slabs {
@@ -73,81 +72,83 @@ impl Slabs {
         })
     }
 
-    /// Bytes of a slab.
+    /// Length of a slab in bytes.
     #[must_use]
     pub fn slab_bytes(&self) -> usize {
         self.slab_bytes
     }
 
-    /// An empty slab; the charge lasts as long as its memory is in use. Aborts, as any allocation
-    /// does, when the system refuses.
+    /// An empty slab. The charge lasts as long as the slab's memory is in use. Aborts, as any
+    /// allocation does, if the system refuses memory.
     #[must_use]
     pub fn take(self: &Arc<Self>, charge: Option<Charge>) -> Slab {
-        let place = {
+        let memory = {
             let mut free = self.free.lock();
             if free.warm.is_empty() && free.cold.is_empty() {
                 let region = Arc::new(Region::reserved(self.slab_bytes * SLABS_IN_REGION));
-                let places = (0..SLABS_IN_REGION).rev().map(|i| Place {
+                let memory = (0..SLABS_IN_REGION).rev().map(|i| SlabMemory {
                     region: region.clone(),
                     at: i * self.slab_bytes,
                 });
-                free.cold.extend(places);
+                free.cold.extend(memory);
             }
             free.warm.pop().or_else(|| free.cold.pop())
         };
         Slab {
-            place,
+            memory,
             slabs: self.clone(),
             _charge: charge,
         }
     }
 
-    fn put(&self, place: Place) {
+    fn put(&self, memory: SlabMemory) {
         {
             let mut free = self.free.lock();
             if free.warm.len() < WARM_MAX {
-                free.warm.push(place);
+                free.warm.push(memory);
                 return;
             }
         }
-        // Without the lock: this goes to the kernel.
-        place.region.release(place.at..place.at + self.slab_bytes);
-        self.free.lock().cold.push(place);
+        // A system call: not under the lock.
+        memory
+            .region
+            .release(memory.at..memory.at + self.slab_bytes);
+        self.free.lock().cold.push(memory);
     }
 }
 
-/// A slab. Who holds one keeps its memory, and may ask [`Piece::is_of`]; only a [`Filler`] lays
-/// pieces into it.
+/// A slab. Holding it keeps its memory and allows [`Piece::is_of`]. Only a [`Filler`] puts pieces
+/// into it.
 #[derive(Debug)]
 pub struct Slab {
-    /// None only while it is dropped.
-    place: Option<Place>,
+    /// `None` only during the drop.
+    memory: Option<SlabMemory>,
     slabs: Arc<Slabs>,
     _charge: Option<Charge>,
 }
 
 impl Slab {
-    /// The bytes from `from` to `to`, unless they go beyond it.
+    /// The bytes from `from` to `to`; `None` if the slab ends before.
     fn bytes(&self, from: usize, to: usize) -> Option<NonNull<u8>> {
-        let place = self.place.as_ref()?;
+        let memory = self.memory.as_ref()?;
         if from > to || to > self.slabs.slab_bytes {
             return None;
         }
-        // SAFETY: a place's region has a whole slab from `at` on, and `from` is no more than a
-        // slab.
-        Some(unsafe { place.region.start().add(place.at + from) })
+        // SAFETY: the region has a whole slab from `at` on, and `from` is at most the slab's
+        // length.
+        Some(unsafe { memory.region.start().add(memory.at + from) })
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            self.slabs.put(place);
+        if let Some(memory) = self.memory.take() {
+            self.slabs.put(memory);
         }
     }
 }
 
-/// Lays pieces into one slab after the other.
+/// Puts pieces into one slab after the other.
 #[derive(Debug, Default)]
 pub struct Filler {
     slab: Option<Arc<Slab>>,
@@ -155,8 +156,8 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// The next piece, filled with whatever was there; none when the slab has no room for it, or
-    /// there is none.
+    /// The next piece of `bytes`, with unspecified content. Returns `None` if there is no slab, or
+    /// too little room in it.
     pub fn take(&mut self, bytes: usize) -> Option<Piece> {
         let (start, end) = self.room(bytes)?;
         self.used = end.next_multiple_of(PIECE_ALIGNMENT);
@@ -167,51 +168,51 @@ impl Filler {
         })
     }
 
-    /// Whether [`Filler::take`] of so many bytes will find room.
+    /// Whether [`Filler::take`] of `bytes` will succeed.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.room(bytes).is_some()
     }
 
-    /// Where so many bytes more start in memory, and end in the slab.
+    /// The next piece's start in memory, and its end as an offset in the slab.
     fn room(&self, bytes: usize) -> Option<(NonNull<u8>, usize)> {
         let end = self.used.checked_add(bytes)?;
         let start = self.slab.as_ref()?.bytes(self.used, end)?;
         Some((start, end))
     }
 
-    /// Goes on with an empty slab, which is returned for the caller's books.
+    /// Continues with an empty slab. Returns it for the caller's records.
     pub fn open(&mut self, slab: Slab) -> Arc<Slab> {
-        // Whoever has a slab by value has one that no filler fills and no piece lies in.
+        // A `Slab` that is owned by value is in no filler and has no pieces.
         let slab = Arc::new(slab);
         self.slab = Some(slab.clone());
         self.used = 0;
         slab
     }
 
-    /// Lets go of the slab.
+    /// Releases the current slab.
     pub fn close(&mut self) {
         self.slab = None;
     }
 }
 
-/// Bytes in a slab, or by themselves in an allocation of their own; owned as a box is.
+/// Bytes in a slab or in an allocation of their own. A piece owns its bytes like a box.
 pub struct Piece {
-    /// None: from a [`LongBox`].
+    /// `None` if the bytes came from a [`LongBox`].
     slab: Option<Arc<Slab>>,
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a piece owns its bytes alone, as a box does: a filler never gives bytes twice, and the
-// slab outlives its pieces.
+// SAFETY: a piece is the only owner of its bytes, like a box. A filler never gives out bytes twice,
+// and the slab outlives its pieces.
 unsafe impl Send for Piece {}
 // SAFETY: through a shared reference the bytes can only be read.
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    /// So many bytes in an allocation of their own, which begin with these; zeros behind, or what
-    /// does not fit cut off.
+    /// An allocation of its own of `bytes`, which starts with a copy of `begin`. Zeros follow; a
+    /// longer `begin` is truncated.
     #[must_use]
     pub fn alone(bytes: usize, begin: &[u8]) -> Self {
         Piece {
@@ -221,13 +222,13 @@ impl Piece {
         }
     }
 
-    /// Whether it lies in a slab.
+    /// Whether the piece is in a slab.
     #[must_use]
     pub fn is_in_slab(&self) -> bool {
         self.slab.is_some()
     }
 
-    /// Whether it lies in that slab.
+    /// Whether the piece is in this slab.
     #[must_use]
     pub fn is_of(&self, slab: &Arc<Slab>) -> bool {
         self.slab
@@ -241,8 +242,7 @@ impl Deref for Piece {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: that many initialised bytes, which are ours alone, and shared with whoever
-        // borrows them through us.
+        // SAFETY: the piece owns these bytes, which are initialised. The result borrows the piece.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -250,7 +250,7 @@ impl Deref for Piece {
 impl DerefMut for Piece {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `self` is borrowed alone.
+        // SAFETY: the piece owns these initialised bytes, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -258,7 +258,8 @@ impl DerefMut for Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         if self.slab.is_none() {
-            // SAFETY: it came from one of that length, and its owner goes.
+            // SAFETY: the bytes came from a `LongBox` of that length, and their only owner is
+            // dropped.
             drop(unsafe { LongBox::from_start(self.start, self.bytes) });
         }
     }
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_only_after_the_last_piece() {
+    fn a_slab_is_reused_only_after_its_last_piece() {
         let budget = Budget::new(1 << 20);
         let slabs = Slabs::new(4096);
         let mut filler = Filler::default();
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(budget.used(Purpose::Blocks), 0);
         let again: Vec<Slab> = (0..2 * WARM_MAX + 1).map(|_| slabs.take(None)).collect();
         assert!(again.iter().any(|slab| address(slab) == start));
-        // More slabs than a region has; all of them are different ones.
+        // More slabs than a region has; all of them have different addresses.
         let more: Vec<Slab> = (0..SLABS_IN_REGION).map(|_| slabs.take(None)).collect();
         let mut all: Vec<_> = again.iter().chain(&more).map(address).collect();
         all.sort_unstable();
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_warm_is_bounded_and_the_rest_is_given_back() {
+    fn few_free_slabs_keep_memory_and_the_others_give_it_back() {
         let slabs = Slabs::new(4096);
         let opened = || -> Vec<Filler> {
             let fillers = (0..WARM_MAX + 3).map(|_| Filler::default());

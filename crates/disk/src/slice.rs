@@ -1,26 +1,27 @@
-//! How long a thread likes to compute at a stretch. Who wakes up on a processor where somebody
-//! computes waits until that one has used up its slice, a few milliseconds or until the next tick
-//! of the clock, however low its priority is: unless it asked for a longer slice than the one who
-//! wakes. So a thread that gives way asks for a long one. What that brings itself is that it is
-//! interrupted less where nobody else wants anything.
+//! The scheduler slice of a thread.
+//!
+//! A thread that wakes up waits for the running thread's slice to end. That takes milliseconds,
+//! even if the running thread has a lower priority. It does not wait if the running thread asked
+//! for a longer slice than its own. So a job that gives way to users asks for a long slice. In
+//! return, the scheduler interrupts the job less often when no other thread wants the processor.
 
-/// Lets threads that wake up have the processor of the calling thread at once, for as long as that
-/// lives: those that did not call this.
+/// Lets other threads that wake up preempt the calling thread at once, for the thread's whole life.
+/// Threads that called this function themselves do not preempt it.
 ///
-/// What the system refuses or does not know (Linux does since 6.12) changes nothing but latencies.
+/// Linux knows this since 6.12. A refusal by the system affects latencies only.
 ///
 /// ```
 /// std::thread::spawn(terrapin_disk::let_wakers_in).join().unwrap();
 /// ```
 pub fn let_wakers_in() {
-    // A checker's thread is not the system's.
+    // The model checker's threads are not the system's.
     #[cfg(all(target_os = "linux", not(terrapin_shuttle)))]
     system::let_wakers_in();
 }
 
 #[cfg(all(target_os = "linux", not(terrapin_shuttle)))]
 mod system {
-    /// Some three times what the system gives a thread that asked for nothing.
+    /// About three times the default slice, in nanoseconds.
     const SLICE_NS: u64 = 10_000_000;
 
     pub(super) fn let_wakers_in() {
@@ -37,8 +38,8 @@ mod system {
             sched_deadline: 0,
             sched_period: 0,
         };
-        // SAFETY: the call reads `size` bytes of the structure, which lives until it returns; 0 is
-        // the calling thread.
+        // SAFETY: the call reads `size` bytes of the structure, which lives until it returns. The
+        // id 0 names the calling thread.
         let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }
@@ -46,7 +47,7 @@ mod system {
 #[cfg(all(test, target_os = "linux", not(terrapin_shuttle)))]
 mod tests {
     #[test]
-    fn a_thread_that_lets_wakers_in_stays_as_nice_as_it_was() {
+    fn letting_wakers_in_keeps_the_niceness_of_a_thread() {
         let (before, after) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let before = rustix::process::nice(3).unwrap();

@@ -1,6 +1,5 @@
-//! Disks and files that stand before another and change little of what it does: a test that counts
-//! reads, or lies about syncs, says only what is different, and everything else goes
-//! [`through`](DiskThrough).
+//! Wrappers around a disk or a file, for tests. A wrapper implements what it changes, such as a
+//! count of reads, and passes all other calls [`through`](DiskThrough).
 
 use std::sync::Arc;
 
@@ -8,13 +7,13 @@ use terrapin_base::Result;
 
 use crate::{Disk, File, FileIdentity, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
 
-/// A [`Disk`] that passes to another what it does not do itself; at least how files are opened.
+/// A [`Disk`] that passes calls to another disk. It implements at least the opening of files.
 pub trait DiskThrough: Send + Sync {
-    /// The disk behind it.
+    /// The wrapped disk.
     fn behind(&self) -> &dyn Disk;
-    /// See [`Disk::open`].
+    /// Opens or creates a file, like [`Disk::open`].
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>>;
-    /// See [`Disk::free_bytes`].
+    /// Bytes that can still be allocated, like [`Disk::free_bytes`].
     fn free_bytes(&self) -> Result<u64> {
         self.behind().free_bytes()
     }
@@ -54,14 +53,14 @@ impl<D: DiskThrough> Disk for D {
     }
 }
 
-/// A disk each of whose files is put behind another as it is opened; all else goes past it.
+/// A disk that wraps each file as it is opened, and passes all other calls through.
 pub struct FilesThrough<W> {
     disk: Arc<dyn Disk>,
     wrap: W,
 }
 
 impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> FilesThrough<W> {
-    /// `wrap` makes of a file the one that stands before it.
+    /// A disk that opens files of `disk` and applies `wrap` to each.
     pub fn new(disk: Arc<dyn Disk>, wrap: W) -> Self {
         FilesThrough { disk, wrap }
     }
@@ -77,32 +76,32 @@ impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> DiskThrough for FilesT
     }
 }
 
-/// A [`File`] that passes to another what it does not do itself.
+/// A [`File`] that passes calls to another file.
 pub trait FileThrough: Send + Sync {
-    /// Whether the reads of a flight go past it, together; else they are done by its own
-    /// [`FileThrough::read_at`], one after the other.
+    /// Whether the wrapped file does the reads of a flight, in parallel. If not, this wrapper's own
+    /// [`FileThrough::read_at`] does them one by one.
     const FLIES: bool;
-    /// The file behind it.
+    /// The wrapped file.
     fn behind(&self) -> &dyn File;
-    /// See [`File::read_at`].
+    /// Fills the buffer, like [`File::read_at`].
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.behind().read_at(buffer, offset)
     }
-    /// See [`File::read_cached_at`]. As its other reads, if it does nothing else.
+    /// Fills the buffer, like [`File::read_cached_at`]. The default is [`FileThrough::read_at`].
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         FileThrough::read_at(self, buffer, offset)
     }
-    /// See [`File::sync`].
+    /// Makes data and size durable, like [`File::sync`].
     fn sync(&self) -> Result<()> {
         self.behind().sync()
     }
-    /// See [`File::alignment`].
+    /// Alignment of direct I/O in bytes, like [`File::alignment`].
     fn alignment(&self) -> u32 {
         self.behind().alignment()
     }
 }
 
-/// Reads for a flight that does not go past it.
+/// Does one read of a flight that the wrapped file does not do.
 fn read_of<F: FileThrough>(file: &F, cached: bool, buffer: &mut [u8], offset: u64) -> Result<()> {
     match cached {
         true => FileThrough::read_cached_at(file, buffer, offset),

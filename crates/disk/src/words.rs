@@ -1,7 +1,8 @@
-//! A large array of atomic words for caches that are read without locks: address space is reserved
-//! at once, memory comes as words are stored to, and goes back to the kernel in pieces while
-//! readers may still look at them (they see zeros). The array may grow beside its readers, within
-//! its address space.
+//! A large array of atomic words, for caches that are read without locks.
+//!
+//! The array reserves address space at once. Stores take memory as they need it, and pieces of it
+//! go back to the kernel while readers may still load from them: they read zeros. The array can
+//! grow within its address space while threads read it.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use terrapin_base::sync::{AtomicUsize, Ordering};
 #[cfg(not(terrapin_shuttle))]
 use crate::region::Reach;
 
-/// The array. What was never stored to, or released since, is zero.
+/// The array. A word is zero until it is stored to, and after its release.
 ///
 /// ```
 /// use terrapin_base::sync::Ordering::Relaxed;
@@ -26,21 +27,22 @@ use crate::region::Reach;
 #[cfg(not(terrapin_shuttle))]
 pub struct Words {
     reach: Reach,
-    /// Words that there are.
+    /// Number of words that are memory.
     count: AtomicUsize,
 }
 
-/// As in other builds, but with the words of a checker of schedules, which are no plain memory, and
-/// do not grow.
+/// The array in builds for the model checker. Its words are the checker's, and it does not grow.
 #[cfg(terrapin_shuttle)]
 pub struct Words(Box<[AtomicU64]>);
 
 impl Words {
-    /// Words in a page of memory: what [`Words::release`] counts in.
+    /// Words of a page of memory, the unit of [`Words::release`].
     pub const IN_PAGE: usize = 512;
 
-    /// An array of `bytes` with address space for `bytes_max`, or as far as the system spares it;
-    /// both rounded up to pages. An empty one that cannot grow when it refuses even `bytes`.
+    /// An array of `bytes` with address space for `bytes_max`, both rounded up to pages.
+    ///
+    /// The address space may be smaller if the system refuses. If the system refuses even `bytes`,
+    /// the array is empty and cannot grow.
     #[must_use]
     #[cfg(not(terrapin_shuttle))]
     pub fn reserve(bytes: usize, bytes_max: usize) -> Self {
@@ -52,29 +54,29 @@ impl Words {
         }
     }
 
-    /// As in other builds.
+    /// An array of `bytes`, for the model checker.
     #[must_use]
     #[cfg(terrapin_shuttle)]
     pub fn reserve(bytes: usize, _bytes_max: usize) -> Self {
         Words((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The most bytes that [`Words::grow`] can make of it.
+    /// The largest size in bytes that [`Words::grow`] can reach.
     #[must_use]
     #[cfg(not(terrapin_shuttle))]
     pub fn bytes_max(&self) -> usize {
         self.reach.bytes()
     }
 
-    /// As in other builds.
+    /// The size in bytes.
     #[must_use]
     #[cfg(terrapin_shuttle)]
     pub fn bytes_max(&self) -> usize {
         self.0.len() * 8
     }
 
-    /// Makes the array at least `bytes` long, rounded up to pages; `false` when it cannot be, or
-    /// the system does not promise so much memory.
+    /// Makes the array at least `bytes` long, rounded up to pages. Returns `false` beyond its
+    /// address space, or if the system refuses the memory.
     #[cfg(not(terrapin_shuttle))]
     pub fn grow(&self, bytes: usize) -> bool {
         let Some(bytes) = bytes
@@ -87,39 +89,39 @@ impl Words {
             if !self.reach.open(bytes) {
                 return false;
             }
-            // Another may have made it longer meanwhile.
+            // Another thread may have made it longer meanwhile.
             self.count.fetch_max(bytes / 8, Ordering::AcqRel);
         }
         true
     }
 
-    /// As in other builds.
+    /// Whether the array has `bytes`: this build cannot grow it.
     #[cfg(terrapin_shuttle)]
     pub fn grow(&self, bytes: usize) -> bool {
         bytes <= self.bytes_max()
     }
 
-    /// All of them.
+    /// All words.
     #[must_use]
     #[inline]
     #[cfg(not(terrapin_shuttle))]
     pub fn all(&self) -> &[AtomicU64] {
         let count = self.count.load(Ordering::Acquire);
-        // SAFETY: so many words are memory, before they are counted, and ours for as long as `self`
-        // lives; zeroed, aligned to more than a word, and only ever looked at as atomics, which any
-        // bytes are.
+        // SAFETY: these words became memory before they were counted, and they stay mapped as long
+        // as `self` lives. They are zeroed, aligned to more than a word, and accessed only as
+        // atomics, for which any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.reach.start().as_ptr().cast(), count) }
     }
 
-    /// As in other builds.
+    /// All words.
     #[must_use]
     #[cfg(terrapin_shuttle)]
     pub fn all(&self) -> &[AtomicU64] {
         &self.0
     }
 
-    /// Zeroes a range and gives its memory back; both ends must be multiples of [`Words::IN_PAGE`].
-    /// Panics when they are not, or lie outside.
+    /// Zeroes a range of words and gives its memory back. Panics unless both ends are multiples of
+    /// [`Words::IN_PAGE`] within the array.
     pub fn release(&self, range: Range<usize>) {
         assert!(
             range.start.is_multiple_of(Self::IN_PAGE) && range.end.is_multiple_of(Self::IN_PAGE)
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn released_words_are_zero_and_their_neighbours_are_kept() {
+    fn released_words_are_zero_and_their_neighbours_stay() {
         let words = Words::reserve(64 << 10, 0);
         assert_eq!(words.all().len(), 8192);
         for (value, word) in words.all().iter().enumerate() {
@@ -159,20 +161,20 @@ mod tests {
     }
 
     #[test]
-    fn reserving_much_costs_no_memory() {
+    fn reserved_addresses_cost_no_memory() {
         let words = Words::reserve(1 << 40, 0);
         words.all()[(1 << 37) - 1].store(1, Relaxed);
         assert_eq!(words.all()[(1 << 37) - 1].load(Relaxed), 1);
     }
 
     #[test]
-    fn an_array_grows_where_it_stands_and_not_beyond_its_addresses() {
+    fn an_array_grows_in_place_up_to_its_address_space() {
         let words = Words::reserve(10_000, 1 << 20);
         assert_eq!(words.all().len(), 3 * Words::IN_PAGE);
         let start = words.all().as_ptr();
         words.all()[0].store(7, Relaxed);
         if words.bytes_max() < 1 << 20 {
-            return; // a system that spares no addresses
+            return; // the system refused the address space
         }
         for bytes in [100, 20_000, 1 << 20] {
             assert!(words.grow(bytes));
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_that_the_system_refuses_is_an_empty_one() {
+    fn an_array_is_empty_if_the_system_refuses_it() {
         // More than any processor has addresses for.
         let words = Words::reserve(1 << 60, 1 << 61);
         assert!(words.all().is_empty() && words.bytes_max() == 0);
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_of_none_is_an_empty_one() {
+    fn an_array_of_zero_bytes_is_empty() {
         for bytes_max in [0, 1 << 20] {
             let words = Words::reserve(0, bytes_max);
             assert!(words.all().is_empty() && words.all().as_ptr().is_aligned());

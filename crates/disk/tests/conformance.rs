@@ -1,5 +1,4 @@
-//! One contract, two disks: every script here runs on the simulated disk and on a directory of the
-//! operating system.
+//! The contract of a disk: every script runs on the simulated disk and on a real directory.
 
 mod common;
 
@@ -21,7 +20,7 @@ fn direct(options: OpenOptions) -> OpenOptions {
     }
 }
 
-/// A directory that is removed at the end.
+/// A directory that is removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -29,7 +28,7 @@ impl Directory {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("terrapin-disk-{}-{number}", std::process::id());
-        // Beside the build, not in /tmp: that is often memory, without direct I/O.
+        // Beside the build, not in /tmp, which is often in memory and has no direct I/O.
         let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         Directory(base.join(name).join("nested"))
     }
@@ -41,13 +40,12 @@ impl Drop for Directory {
     }
 }
 
-/// Runs a script on both disks; the script gets two handles of what are two engines over the same
-/// files.
+/// Runs a script on both disks. The script gets two handles, as of two engines over the same files.
 fn on_both(script: impl Fn(Arc<dyn Disk>, Arc<dyn Disk>)) {
     let sim = SimDisk::new(7);
     script(sim.handle(), sim.handle());
     let directory = Directory::new();
-    // The simulated clock makes waits for locks take no time.
+    // With the simulated clock, waits for locks take no time.
     let (env, _) = Env::simulated(1);
     let open = || -> Arc<dyn Disk> {
         Arc::new(RealDisk::open(env.clone(), &directory.0, true).expect("a new directory"))
@@ -69,13 +67,13 @@ fn kind<T>(result: terrapin_base::Result<T>) -> ErrorKind {
 }
 
 #[test]
-fn what_is_written_is_read_at_any_offset_and_length() {
+fn written_bytes_are_read_at_any_offset_and_length() {
     on_both(|disk, _| {
         for (name, options) in [("buffered", CREATE), ("direct", direct(CREATE))] {
             let file = disk.open(name, options).unwrap();
             let unit = file.alignment() as usize;
             let content = pattern(1, 64 * unit);
-            // From aligned memory and from memory that is off by one.
+            // From aligned memory, and from memory that is off by one.
             let mut shifted = AlignedBuf::from(&[0u8][..]);
             shifted.extend_from_slice(&content[32 * unit..]);
             file.write_at(&AlignedBuf::from(&content[..32 * unit]), 0)
@@ -111,9 +109,9 @@ fn what_is_written_is_read_at_any_offset_and_length() {
     });
 }
 
-/// By way of the page cache there is the file that direct writes made, at any time, and no other.
+/// The page cache always shows what direct writes made.
 #[test]
-fn reads_by_way_of_the_page_cache_see_what_is_written_past_it() {
+fn cached_reads_see_direct_writes() {
     on_both(|disk, _| {
         let options = OpenOptions {
             cached: true,
@@ -162,7 +160,7 @@ fn reads_by_way_of_the_page_cache_see_what_is_written_past_it() {
             let error = file.read_cached_at(&mut buffer, offset as u64).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         }
-        // Beyond the end, and back: zeros.
+        // Beyond the end and back: the bytes read as zeros.
         file.set_bytes(64 * page as u64).unwrap();
         content.resize(64 * page, 0);
         check(&content);
@@ -170,7 +168,7 @@ fn reads_by_way_of_the_page_cache_see_what_is_written_past_it() {
 }
 
 #[test]
-fn what_is_done_while_a_read_is_waited_for_is_done_once_however_it_ends() {
+fn work_during_a_read_is_done_once_for_every_outcome() {
     on_both(|disk, _| {
         let content = pattern(6, 64 << 10);
         let ways = [
@@ -187,7 +185,7 @@ fn what_is_done_while_a_read_is_waited_for_is_done_once_however_it_ends() {
         for (name, options) in ways {
             let file = disk.open(name, options).unwrap();
             file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
-            // More than are waited for in one way before the other is tried.
+            // More reads than one mode of waiting gets before the other is tried.
             for read in 0..200 {
                 let (offset, bytes) = [(0, 4096), (3, 700), (8192, 32 << 10), (5, 0)][read % 4];
                 for cached in [false, true] {
@@ -208,7 +206,7 @@ fn what_is_done_while_a_read_is_waited_for_is_done_once_however_it_ends() {
 }
 
 #[test]
-fn reading_past_the_end_is_corruption_wherever_the_end_lies() {
+fn a_read_past_the_end_is_corruption_for_any_size() {
     on_both(|disk, _| {
         let file = disk.open("f", CREATE).unwrap();
         file.write_at(&pattern(2, 5000), 0).unwrap();
@@ -238,13 +236,12 @@ fn reading_past_the_end_is_corruption_wherever_the_end_lies() {
 }
 
 #[test]
-fn a_flight_reads_all_and_tells_what_is_wrong_with_each() {
+fn a_flight_does_all_reads_and_reports_each_error() {
     on_both(|disk, _| {
         let content = pattern(3, 1 << 20);
         let file = disk.open("f", direct(CREATE)).unwrap();
         file.write_at(&content, 0).unwrap();
-        // Aligned, unaligned and empty ones, more than are in flight at once, and more than one
-        // bounce buffer holds.
+        // Aligned, unaligned and empty reads, more than fly at once, and more than a bounce buffer.
         for (count, bytes, step, shift) in [
             (200, 4096, 4096, 0),
             (200, 4096, 4096, 100),
@@ -269,7 +266,7 @@ fn a_flight_reads_all_and_tells_what_is_wrong_with_each() {
                 }
             }
         }
-        // Bad ones in the midst.
+        // Failing reads among good ones.
         let offsets = [
             0,
             4096,
@@ -307,14 +304,14 @@ fn a_flight_reads_all_and_tells_what_is_wrong_with_each() {
 }
 
 #[test]
-fn the_memory_of_reads_that_were_shown_is_used_again() {
+fn memory_of_shown_reads_is_reused() {
     on_both(|disk, _| {
         let file = disk.open("f", direct(CREATE)).unwrap();
         let content = pattern(4, 300 * 4096);
         file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
         let mut flight = flight(5 * 4096);
         let (mut next, mut seen) = (0, 0u64);
-        // Of one to three pages each: they go around the memory.
+        // Of one to three pages each: they wrap around the memory.
         while seen < 150 {
             while let pages = next % 3 + 1
                 && next < 150
@@ -336,7 +333,7 @@ fn the_memory_of_reads_that_were_shown_is_used_again() {
             }
         }
         assert_eq!(seen, 150);
-        // Nothing fits beside what fills the memory; what is longer than the memory never does.
+        // A full memory has no room, and a read longer than the memory never has.
         let mut full = common::flight(8192);
         assert!(full.push(0, 8192 + 1).is_none());
         full.push(0, 8192).unwrap();
@@ -345,7 +342,7 @@ fn the_memory_of_reads_that_were_shown_is_used_again() {
 }
 
 #[test]
-fn a_flight_that_is_dropped_or_ends_in_a_panic_leaves_no_read_under_way() {
+fn a_dropped_flight_leaves_no_read_in_flight() {
     on_both(|disk, _| {
         let file = disk.open("f", direct(CREATE)).unwrap();
         let content: Vec<u8> = (0..256 * 4096usize).map(|i| (i / 4096) as u8).collect();
@@ -368,7 +365,7 @@ fn a_flight_that_is_dropped_or_ends_in_a_panic_leaves_no_read_under_way() {
             }));
             assert_eq!(panicked.is_err(), looked_at > 0);
             let mut memory = under_way.into_memory();
-            // Nothing writes there any more, and the next flight is whole.
+            // No read writes there any more, and the next flight works.
             memory.resize(content.len(), 0);
             memory.fill(255);
             let mut whole = flight(content.len());
@@ -414,7 +411,7 @@ fn a_flight_outlives_its_file_and_goes_to_another_thread() {
 }
 
 #[test]
-fn direct_writes_off_the_alignment_are_refused_and_change_nothing() {
+fn unaligned_direct_writes_are_refused_without_effect() {
     on_both(|disk, _| {
         let file = disk.open("f", direct(CREATE)).unwrap();
         let unit = u64::from(file.alignment());
@@ -500,7 +497,7 @@ fn names_that_lead_out_of_the_directory_are_refused() {
 }
 
 #[test]
-fn one_writer_holds_a_file_until_it_closes_and_readers_do_not_count() {
+fn a_file_has_one_writer_and_any_readers() {
     on_both(|disk, other| {
         let file = disk.open("f", CREATE).unwrap();
         assert_eq!(kind(disk.open("f", WRITE)), ErrorKind::Locked);
@@ -519,7 +516,7 @@ fn one_writer_holds_a_file_until_it_closes_and_readers_do_not_count() {
 }
 
 #[test]
-fn who_shares_a_file_keeps_writers_out_and_is_kept_out_by_them() {
+fn sharers_and_writers_of_a_file_exclude_each_other() {
     const SHARED: OpenOptions = OpenOptions {
         shared: true,
         ..READ
@@ -544,7 +541,7 @@ fn who_shares_a_file_keeps_writers_out_and_is_kept_out_by_them() {
 }
 
 #[test]
-fn a_ring_is_locked_as_long_as_either_half_lives() {
+fn a_ring_is_locked_while_either_half_lives() {
     on_both(|disk, other| {
         let create = RingOptions {
             bytes: 8192,
@@ -571,7 +568,7 @@ fn a_ring_is_locked_as_long_as_either_half_lives() {
 }
 
 #[test]
-fn what_is_stored_in_a_ring_is_in_its_file_without_a_sync() {
+fn ring_stores_reach_the_file_without_a_sync() {
     on_both(|disk, _| {
         let create = RingOptions {
             bytes: 4096,
@@ -606,7 +603,7 @@ fn what_is_stored_in_a_ring_is_in_its_file_without_a_sync() {
 }
 
 #[test]
-fn ring_files_and_sizes_that_make_no_sense_are_refused() {
+fn ring_files_of_invalid_sizes_are_refused() {
     on_both(|disk, _| {
         for bytes in [0, 1, 4095, 4097, 12288, 1 << 40, u64::MAX] {
             let ring = RingOptions {
@@ -631,7 +628,7 @@ fn ring_files_and_sizes_that_make_no_sense_are_refused() {
             let outcome = disk.open_ring(&format!("ring{bytes}"), open);
             assert_eq!(kind(outcome), ErrorKind::Corrupt);
         }
-        // A sparse file of a good size is allocated before it is mapped.
+        // A sparse file of a valid size is allocated before it is mapped.
         let file = disk.open("sparse", CREATE).unwrap();
         file.set_bytes(1 << 16).unwrap();
         assert_eq!(file.allocated_bytes().unwrap(), 0);
@@ -644,7 +641,7 @@ fn ring_files_and_sizes_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn sizes_change_and_what_comes_back_is_zeros() {
+fn a_truncated_and_extended_file_reads_as_zeros() {
     on_both(|disk, _| {
         let file = disk.open("f", CREATE).unwrap();
         file.write_at(&pattern(4, 10_000), 0).unwrap();
@@ -662,7 +659,7 @@ fn sizes_change_and_what_comes_back_is_zeros() {
 }
 
 #[test]
-fn space_is_allocated_and_given_back_with_its_content_gone() {
+fn allocated_space_is_given_back_with_its_content() {
     on_both(|disk, _| {
         let file = disk.open("f", CREATE).unwrap();
         file.allocate(0, 1 << 20).unwrap();
@@ -689,7 +686,7 @@ fn space_is_allocated_and_given_back_with_its_content_gone() {
 }
 
 #[test]
-fn files_are_used_from_many_threads_at_once() {
+fn many_threads_use_one_file_at_once() {
     on_both(|disk, _| {
         let file = disk.open("f", direct(CREATE)).unwrap();
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What a forked child leaves of its parent's files: all of it, and it reads with rings of its own.
+//! A forked child changes nothing of its parent's files, and reads with rings of its own.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -34,15 +34,15 @@ fn is_free(path: &Path) -> bool {
     file.try_lock().is_ok()
 }
 
-/// The exit code of a child that found this to be so, or not.
+/// The exit code of a child for a condition.
 fn code(holds: bool) -> u8 {
     u8::from(!holds)
 }
 
-/// Log files are closed, given another name and opened anew: a child that did nothing held copies
-/// of their locked descriptors.
+/// Log files are closed, renamed and opened again. A child that did nothing once kept them locked
+/// by its copies of the descriptors.
 #[test]
-fn a_file_that_was_closed_is_free_though_a_child_has_its_descriptor() {
+fn a_closed_file_is_unlocked_although_a_child_has_its_descriptor() {
     let path = directory("idle");
     let disk = RealDisk::open(Env::simulated(1).0, &path, false).unwrap();
     let file = disk.open("f", CREATE).unwrap();
@@ -65,14 +65,14 @@ fn a_file_that_was_closed_is_free_though_a_child_has_its_descriptor() {
 }
 
 #[test]
-fn a_child_that_drops_files_and_rings_unlocks_and_unmaps_nothing_of_its_parents() {
+fn a_child_that_drops_files_and_rings_does_not_affect_its_parent() {
     let path = directory("drops");
     let disk = RealDisk::open(Env::simulated(1).0, &path, false).unwrap();
     let options = RingOptions {
         bytes: 1 << 16,
         create: true,
     };
-    // The parent's stay where they are: only the child takes what is in there.
+    // The parent keeps its own values: only the child takes the content.
     let files: Mutex<Option<(Arc<dyn File>, LogRing)>> = Mutex::new(None);
     *files.lock().unwrap() = Some((
         disk.open("f", CREATE).unwrap(),
@@ -93,7 +93,7 @@ fn a_child_that_drops_files_and_rings_unlocks_and_unmaps_nothing_of_its_parents(
 }
 
 #[test]
-fn a_child_changes_nothing_through_what_its_parent_opened() {
+fn a_child_changes_nothing_through_its_parents_handles() {
     let path = directory("changes");
     let disk = RealDisk::open(Env::simulated(1).0, &path, false).unwrap();
     let file = disk.open("f", CREATE).unwrap();
@@ -126,7 +126,7 @@ fn a_child_changes_nothing_through_what_its_parent_opened() {
     std::fs::remove_dir_all(path).unwrap();
 }
 
-/// Reads in parallel, by a ring where the system has them.
+/// Reads in parallel, with a ring where the system has them.
 fn reads(disk: &RealDisk, flight: &mut Flight) -> bool {
     let file = disk
         .open(
@@ -155,9 +155,9 @@ fn flight() -> Flight {
     Flight::new(AlignedBuf::with_capacity(8 * 4096))
 }
 
-/// A child died of SIGSEGV: the rings that its parent kept are no memory of the child's.
+/// A child once died of SIGSEGV, since it does not have the memory of its parent's rings.
 #[test]
-fn a_child_reads_with_rings_of_its_own_and_lets_its_parents_be() {
+fn a_child_reads_with_its_own_rings() {
     let path = directory("rings");
     let disk = RealDisk::open(Env::threads(), &path, false).unwrap();
     let file = disk.open("f", CREATE).unwrap();
@@ -183,7 +183,7 @@ fn a_child_reads_with_rings_of_its_own_and_lets_its_parents_be() {
     let child = Forked::run(|| {
         let here = RealDisk::open(Env::threads(), &path, false).unwrap();
         let own = reads(&here, &mut flight());
-        // One of its parent's that flies.
+        // A flight of the parent's with a read in it.
         drop(std::mem::take(&mut *started.lock().unwrap()));
         code(own && reads(&here, &mut flight()))
     });

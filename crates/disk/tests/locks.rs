@@ -1,4 +1,4 @@
-//! Who else holds a file: another process is waited for, this one is told at once.
+//! Locks of files: an open waits for another process, and fails at once within its own.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// Takes the file's `flock` past the registry, as another process would.
+/// Takes the file's `flock` without the registry, as another process would.
 fn hold(path: &Path) -> std::fs::File {
     let file = std::fs::File::options()
         .read(true)
@@ -36,7 +36,7 @@ fn hold(path: &Path) -> std::fs::File {
 }
 
 #[test]
-fn another_process_is_waited_for_five_seconds_and_then_named() {
+fn an_open_waits_five_seconds_for_another_process_and_then_fails() {
     let path = directory("waits");
     let (env, _) = Env::simulated(1);
     let disk = RealDisk::open(env.clone(), &path, false).unwrap();
@@ -59,7 +59,7 @@ fn another_process_is_waited_for_five_seconds_and_then_named() {
 }
 
 #[test]
-fn a_reader_that_shares_waits_for_a_writing_process_and_a_writer_for_a_reading_one() {
+fn sharing_readers_and_writers_of_two_processes_wait_for_each_other() {
     let path = directory("shares");
     let (env, _) = Env::simulated(1);
     let disk = RealDisk::open(env.clone(), &path, false).unwrap();
@@ -84,13 +84,13 @@ fn a_reader_that_shares_waits_for_a_writing_process_and_a_writer_for_a_reading_o
     drop(reader);
     refused(WRITE);
     drop(other);
-    // Nothing that was refused holds anything.
+    // A refused open leaves no lock.
     drop(disk.open("f", WRITE).unwrap());
     std::fs::remove_dir_all(path).unwrap();
 }
 
 #[test]
-fn a_process_that_lets_go_in_time_is_followed() {
+fn an_open_succeeds_when_the_other_process_closes_in_time() {
     let path = directory("follows");
     let disk = RealDisk::open(Env::threads(), &path, false).unwrap();
     drop(disk.open("f", CREATE).unwrap());
@@ -107,7 +107,7 @@ fn a_process_that_lets_go_in_time_is_followed() {
 }
 
 #[test]
-fn a_file_replaced_while_it_was_waited_for_is_not_the_one_opened() {
+fn a_file_that_was_replaced_during_the_wait_is_not_opened() {
     let path = directory("replaced");
     let disk = RealDisk::open(Env::threads(), &path, false).unwrap();
     drop(disk.open("f", CREATE).unwrap());
@@ -130,7 +130,7 @@ fn a_file_replaced_while_it_was_waited_for_is_not_the_one_opened() {
 }
 
 #[test]
-fn a_second_writer_in_this_process_is_told_at_once_however_it_names_the_directory() {
+fn a_second_writer_in_this_process_fails_at_once_for_any_path() {
     let path = directory("registry");
     let link = path.with_extension("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
@@ -156,15 +156,15 @@ fn a_second_writer_in_this_process_is_told_at_once_however_it_names_the_director
 }
 
 #[test]
-fn what_is_missing_or_no_regular_file_is_said() {
+fn a_missing_or_irregular_file_is_reported() {
     let path = directory("odd");
     let missing = RealDisk::open(Env::threads(), path.join("x"), false);
     assert_eq!(missing.map(drop).unwrap_err().kind(), ErrorKind::NotFound);
     std::fs::create_dir(path.join("directory")).unwrap();
     std::fs::write(path.join("file"), b"").unwrap();
     assert!(RealDisk::open(Env::threads(), path.join("file"), true).is_err());
-    // Made by a call: a child process would hold copies of the other tests' descriptors, and their
-    // locks, until it execs.
+    // Made by a system call. A child process would hold copies of other tests' descriptors and
+    // locks until its `exec`.
     let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
     rustix::fs::mknodat(rustix::fs::CWD, path.join("pipe"), pipe, mode, 0).unwrap();
     let disk = RealDisk::open(Env::threads(), &path, true).unwrap();
@@ -180,16 +180,16 @@ fn what_is_missing_or_no_regular_file_is_said() {
     std::fs::remove_dir_all(path).unwrap();
 }
 
-// A process that was killed in between left a directory whose own name a power cut could still
-// take, and what was synced in it with it.
+// A process that was killed before the sync leaves a directory whose name a power cut could still
+// remove, together with synced files in it.
 #[test]
-fn a_directory_that_is_there_already_is_made_durable_in_its_parent() {
+fn an_existing_directory_is_made_durable_in_its_parent() {
     use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 
     let path = directory("parent");
     let database = path.join("database");
     std::fs::create_dir(&database).unwrap();
-    // Whether the parent itself was opened, which is done to sync it.
+    // Whether the parent itself was opened, which its sync needs.
     let opens = |directory: &Path, create: bool| {
         let watch = init(CreateFlags::NONBLOCK).unwrap();
         add_watch(&watch, &path, WatchFlags::OPEN).unwrap();

@@ -1,4 +1,4 @@
-//! A process that dies without a word leaves its ring stores, its writes and no lock.
+//! A killed process leaves its ring stores and its writes, and no lock.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use terrapin_disk::{Disk, OpenOptions, RealDisk, RingOptions};
 const CHILD: &str = "TERRAPIN_DISK_DYING_CHILD";
 
 #[test]
-fn what_a_killed_process_stored_in_the_ring_is_there_and_its_locks_are_gone() {
+fn a_killed_process_leaves_its_ring_stores_and_no_lock() {
     if let Some(path) = std::env::var_os(CHILD) {
         let disk = RealDisk::open(Env::threads(), path, true).unwrap();
         let options = RingOptions {

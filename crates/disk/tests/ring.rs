@@ -1,5 +1,4 @@
-//! The ring's halves keep apart whatever is asked of them, and carry a stream from one thread to
-//! another unchanged.
+//! The ring's halves check their bounds, and carry a stream between two threads unchanged.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -100,7 +99,7 @@ fn a_recovery_read_longer_than_the_ring_is_refused() {
 }
 
 #[test]
-fn positions_may_lie_anywhere_below_two_to_the_64() {
+fn a_ring_works_at_any_position_below_two_to_the_64() {
     let start = u64::MAX - 5000;
     with_rings(4096, |ring| {
         let (mut writer, mut reader, _) = ring.split(start);
@@ -116,7 +115,7 @@ fn positions_may_lie_anywhere_below_two_to_the_64() {
     });
 }
 
-/// Writes records of many lengths, some published late, whenever there is room.
+/// Writes records of many lengths whenever there is room, and publishes some of them late.
 fn produce(writer: &mut RingWriter, space: &RingSpace, start: u64, end: u64) {
     let (mut at, mut length) = (start, 1u64);
     while at < end {
@@ -136,7 +135,7 @@ fn produce(writer: &mut RingWriter, space: &RingSpace, start: u64, end: u64) {
 }
 
 #[test]
-fn a_stream_passes_from_thread_to_thread_unchanged() {
+fn a_stream_passes_between_threads_unchanged() {
     let (start, end) = (12_345, 12_345 + 600_000);
     with_rings(4096, |ring| {
         let (mut writer, mut reader, space) = ring.split(start);
@@ -162,7 +161,7 @@ fn a_stream_passes_from_thread_to_thread_unchanged() {
 }
 
 #[test]
-fn what_is_lent_is_what_was_published_up_to_the_rings_end() {
+fn a_lent_slice_has_published_bytes_up_to_the_rings_end() {
     with_rings(8192, |ring| {
         let (mut writer, mut reader, _) = ring.split(4096);
         writer.write(4096, &bytes_at(4096, 6000));

@@ -1,5 +1,5 @@
-//! How many rings of io_uring a process keeps open. In a process of its own, one test at a time:
-//! other tests' rings would be counted, too.
+//! The number of io_uring rings that a process keeps open. The tests run one at a time in a process
+//! of their own, since rings of other tests would count too.
 
 #![cfg(target_os = "linux")]
 
@@ -12,20 +12,20 @@ use common::{CREATE, flight};
 use terrapin_base::Env;
 use terrapin_disk::{Disk, File, Flight, OpenOptions, RealDisk, Show};
 
-/// Threads, and flights of each at once.
+/// Number of threads, and of flights of each at once.
 const THREADS: usize = 20;
 const FLIGHTS: usize = 8;
-/// Rings that may wait for flights.
+/// Most idle rings.
 const KEPT_MAX: usize = 32;
-/// Rings that there may be.
+/// Most rings.
 const RINGS_MAX: usize = 64;
-/// Flights that nobody goes on with.
+/// Number of paused flights.
 const PAUSED: usize = 200;
 
-/// Held by the test that runs.
+/// The running test holds this lock.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A file of four blocks in a directory of its own.
+/// A file of four blocks in its own directory.
 fn blocks(name: &str) -> (PathBuf, Arc<dyn File>) {
     let name = format!("{name}-{}", std::process::id());
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -39,7 +39,7 @@ fn blocks(name: &str) -> (PathBuf, Arc<dyn File>) {
     (path, file)
 }
 
-/// The rings that this process has.
+/// Number of rings that this process has open.
 fn open_rings() -> usize {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap();
     entries
@@ -48,7 +48,7 @@ fn open_rings() -> usize {
         .count()
 }
 
-/// Has a flight read twice.
+/// Does two reads in one flight.
 fn start(file: &dyn File, flight: &mut Flight) {
     for offset in [0, 3 * 4096] {
         flight.push(offset, 4096).unwrap();
@@ -56,7 +56,7 @@ fn start(file: &dyn File, flight: &mut Flight) {
     file.start(flight).unwrap();
 }
 
-/// So many flights of two reads each, all under way.
+/// Flights of two reads each, all in flight.
 fn started(file: &dyn File, flights: usize) -> Vec<Flight> {
     let started = |_| {
         let mut flight = flight(2 * 4096);
@@ -66,7 +66,7 @@ fn started(file: &dyn File, flights: usize) -> Vec<Flight> {
     (0..flights).map(started).collect()
 }
 
-/// Looks at all that they read; how many were read rightly.
+/// Shows all reads of flights, and returns how many were right.
 fn look(file: &dyn File, flights: &mut [Flight]) -> usize {
     let read_of = |flight: &mut Flight| common::shown(file, flight, Show::Some);
     let reads = flights.iter_mut().flat_map(read_of);
@@ -75,13 +75,13 @@ fn look(file: &dyn File, flights: &mut [Flight]) -> usize {
         .count()
 }
 
-/// As [`look`], and lets them go.
+/// Does the same as [`look`], and drops the flights.
 fn finish(file: &dyn File, mut flights: Vec<Flight>) -> usize {
     look(file, &mut flights)
 }
 
 #[test]
-fn rings_that_wait_for_flights_are_bounded_in_the_process() {
+fn idle_rings_of_a_process_are_bounded() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (path, file) = blocks("rings");
     let flights = started(&*file, FLIGHTS);
@@ -103,7 +103,7 @@ fn rings_that_wait_for_flights_are_bounded_in_the_process() {
             threads.push(scope.spawn(move || {
                 let mut read = finish(file, started(file, FLIGHTS));
                 over.send(()).unwrap();
-                // One after the other until here, then all at once.
+                // One after the other so far, now all at once.
                 together.wait();
                 let flights = started(file, FLIGHTS);
                 together.wait();
@@ -131,21 +131,21 @@ fn rings_that_wait_for_flights_are_bounded_in_the_process() {
 }
 
 #[test]
-fn rings_of_flights_that_nobody_goes_on_with_are_bounded_too_and_others_get_them_later() {
+fn rings_of_paused_flights_are_bounded_and_later_free_for_others() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (path, file) = blocks("paused");
     let mut flights = started(&*file, PAUSED);
     let open = open_rings();
     assert!(open <= RINGS_MAX, "{open} rings for {PAUSED} flights");
     assert_eq!(look(&*file, &mut flights), 2 * PAUSED);
-    // Those that came first go, and all rings were theirs.
+    // The first flights are dropped, and they had all rings.
     let mut others = flights.split_off(PAUSED / 2);
     drop(flights);
     let kept = open_rings();
     assert!(kept <= KEPT_MAX, "{kept} rings wait");
     others.iter_mut().for_each(|flight| start(&*file, flight));
     assert_eq!(look(&*file, &mut others), PAUSED);
-    // A system that gives few gives none to who was refused by it.
+    // A system that grants few rings grants none to a flight that it refused.
     if open == RINGS_MAX {
         assert_eq!(open_rings(), RINGS_MAX, "they were asked for once only");
     } else {

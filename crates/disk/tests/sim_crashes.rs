@@ -1,5 +1,5 @@
-//! The simulated disk's harsher crashes: what each mode may leave and must not, and writes that
-//! land after the death of their process.
+//! The harsher crashes of the simulated disk: what each mode may leave, and writes that land after
+//! the death of their process.
 
 mod common;
 
@@ -10,7 +10,7 @@ use terrapin_base::ErrorKind;
 use terrapin_disk::sim::{CrashMode, Landing, SECTOR_BYTES};
 use terrapin_disk::{OpenOptions, RingOptions, SimDisk};
 
-/// Eight sectors, each written twice after the last sync, by sixteen writes; and what is left, by
+/// Writes eight sectors twice after the last sync, by sixteen writes. Returns what is left of each
 /// sector.
 fn left(seed: u64, mode: CrashMode) -> Vec<u8> {
     let medium = SimDisk::new(seed);
@@ -45,8 +45,7 @@ fn only_the_newest_changes_are_kept() {
 
 #[test]
 fn only_the_oldest_changes_are_lost() {
-    // Whatever was written before, the second round covers it; so look at a file that is written
-    // once.
+    // The second pass would cover what the first one lost, so this test writes a file once.
     assert_eq!(outcomes(CrashMode::OldestLost), [vec![3; 8]].into());
     let lost: BTreeSet<Vec<u8>> = (0..100)
         .map(|seed| {
@@ -81,7 +80,7 @@ fn sizes_and_names_are_kept_without_the_data() {
 }
 
 #[test]
-fn sectors_on_their_way_hold_garbage_and_others_never_do() {
+fn only_sectors_that_were_being_written_hold_garbage() {
     let (mut old, mut new, mut torn, mut garbage) = (0, 0, 0, 0);
     for seed in 0..100 {
         let medium = SimDisk::new(seed);
@@ -107,7 +106,7 @@ fn sectors_on_their_way_hold_garbage_and_others_never_do() {
 }
 
 #[test]
-fn the_ring_is_lost_kept_and_garbled_by_sector() {
+fn a_ring_is_lost_kept_or_garbled_by_sector() {
     let options = RingOptions {
         bytes: 8192,
         create: true,
@@ -137,7 +136,7 @@ fn the_ring_is_lost_kept_and_garbled_by_sector() {
     assert!(parted > 40 && garbled > 40, "{parted} {garbled}");
 }
 
-/// A process that dies amid a write of eight sectors, which lands later.
+/// A process that dies during a write of eight sectors, which lands later.
 fn dies_writing(seed: u64) -> SimDisk {
     let medium = SimDisk::new(seed);
     let file = durable_file(&medium, "f", &[1; 4096]);
@@ -155,7 +154,7 @@ fn sectors_landed(medium: &SimDisk) -> usize {
 }
 
 #[test]
-fn a_write_in_flight_lands_after_the_death_and_before_its_lock_is_had_again() {
+fn a_write_in_flight_lands_before_its_file_can_be_locked_again() {
     let mut landed_between = 0;
     let mut landed_at_the_lock = 0;
     for seed in 0..100 {
@@ -213,7 +212,7 @@ fn a_write_in_flight_may_be_lost_with_the_power() {
 }
 
 #[test]
-fn harsh_crashes_are_decided_by_the_seed() {
+fn the_seed_decides_harsh_crashes() {
     for mode in CrashMode::ALL {
         let run = |seed| {
             let medium = dies_writing(seed);

@@ -1,5 +1,5 @@
-//! The simulated medium's faults: each does what it says, where and as often as it says, and tells
-//! the test that it did.
+//! Media faults of the simulated disk: each has its effect where and as often as it says, and
+//! reports its hits.
 
 mod common;
 
@@ -13,7 +13,7 @@ use terrapin_disk::{File, SimDisk};
 const OLD: [u8; 4096] = [1; 4096];
 const NEW: [u8; 1024] = [2; 1024];
 
-/// A durable file of eight sectors, and a fault on it.
+/// A durable file of eight sectors with a fault.
 fn faulty(seed: u64, fault: MediaFault) -> (SimDisk, Arc<dyn File>) {
     let medium = SimDisk::new(seed);
     let file = durable_file(&medium, "f", &OLD);
@@ -61,7 +61,7 @@ fn a_lost_write_past_the_end_leaves_zeros() {
 }
 
 #[test]
-fn a_fault_that_makes_no_difference_is_no_hit() {
+fn a_fault_without_effect_is_no_hit() {
     let (medium, file) = faulty(1, MediaFault::nth(1, Media::LostWrite));
     file.write_at(&[1; 512], 0).unwrap();
     assert_eq!(medium.media_hits(), []);
@@ -112,7 +112,7 @@ fn a_misdirected_write_lands_elsewhere() {
 }
 
 #[test]
-fn a_flipped_write_is_stored_wrong_in_one_byte_within_the_range() {
+fn a_flipped_write_is_wrong_in_one_byte_of_its_range() {
     let fault = MediaFault::nth(1, Media::FlippedWrite(0x10)).within(1536..1540);
     let (medium, file) = faulty(1, fault);
     file.write_at(&NEW, 0).unwrap();
@@ -126,7 +126,7 @@ fn a_flipped_write_is_stored_wrong_in_one_byte_within_the_range() {
 }
 
 #[test]
-fn a_stale_read_gives_the_past_once() {
+fn a_stale_read_returns_the_old_content_once() {
     let (medium, file) = faulty(1, MediaFault::nth(1, Media::StaleRead));
     file.write_at(&NEW, 1024).unwrap();
     file.sync().unwrap();
@@ -141,7 +141,7 @@ fn a_stale_read_gives_the_past_once() {
 }
 
 #[test]
-fn a_reverted_write_is_there_until_the_sync_and_gone_after_it() {
+fn a_reverted_write_lasts_until_the_sync() {
     let (medium, file) = faulty(1, MediaFault::nth(1, Media::RevertedWrite));
     file.write_at(&NEW, 1024).unwrap();
     file.write_at(&[3; 512], 1024).unwrap();
@@ -159,7 +159,7 @@ fn a_reverted_write_is_there_until_the_sync_and_gone_after_it() {
 }
 
 #[test]
-fn a_flipped_read_is_wrong_once_and_the_medium_right() {
+fn a_flipped_read_is_wrong_once_and_the_medium_is_right() {
     let (medium, file) = faulty(1, MediaFault::nth(2, Media::FlippedRead(0xff)));
     assert_eq!(read(&*file), OLD);
     let content = read(&*file);
@@ -172,7 +172,7 @@ fn a_flipped_read_is_wrong_once_and_the_medium_right() {
 }
 
 #[test]
-fn a_bad_sector_fails_every_read_of_it_and_no_other_across_a_crash_and_in_forks() {
+fn a_bad_sector_fails_all_its_reads_and_no_others_after_crashes_and_forks() {
     let fault = MediaFault::nth(1, Media::ReadError)
         .within(512..1024)
         .lasting();
@@ -195,7 +195,7 @@ fn a_bad_sector_fails_every_read_of_it_and_no_other_across_a_crash_and_in_forks(
 }
 
 #[test]
-fn a_place_that_takes_no_writes_keeps_what_it_has_and_others_are_written() {
+fn a_range_that_refuses_writes_keeps_its_content() {
     let fault = MediaFault::nth(1, Media::WriteError)
         .within(512..1024)
         .lasting();
@@ -218,7 +218,7 @@ fn a_read_error_may_come_once() {
 }
 
 #[test]
-fn a_short_read_is_the_error_of_a_file_that_ends_there() {
+fn a_short_read_looks_like_the_end_of_the_file() {
     let (medium, file) = faulty(1, MediaFault::nth(1, Media::ShortRead));
     let mut out = [7; 4096];
     let error = file.read_at(&mut out, 0).unwrap_err();
@@ -233,7 +233,7 @@ fn a_short_read_is_the_error_of_a_file_that_ends_there() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_faults_and_the_trace_tells_what_they_did() {
+fn equal_seeds_give_equal_faults_and_traces() {
     let all = [
         Media::LostWrite,
         Media::TornWrite,

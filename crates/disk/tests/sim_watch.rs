@@ -1,5 +1,4 @@
-//! Watching the simulated disk: every call is told before and after it, and the disk can be forked
-//! at each.
+//! Watchers of the simulated disk see every call before and after it, and can fork the disk there.
 
 mod common;
 
@@ -12,7 +11,7 @@ use terrapin_disk::{RingOptions, SimDisk};
 type Told = Arc<Mutex<Vec<String>>>;
 
 #[test]
-fn every_call_is_told_before_and_after_with_what_it_does() {
+fn a_watcher_sees_every_call_before_and_after_it() {
     let medium = SimDisk::new(1);
     let told = Told::default();
     let notes = told.clone();
@@ -84,7 +83,7 @@ fn every_call_is_told_before_and_after_with_what_it_does() {
     assert_eq!(*told.lock().unwrap(), expected);
 }
 
-/// Writes, a store into the ring, and changes of the directory, with a fork at every call.
+/// Writes, stores into a ring and changes the directory, with a fork at every call.
 fn forked(
     take: impl Fn(&terrapin_disk::sim::Probe<'_>, u64) -> SimDisk + Send + 'static,
 ) -> Vec<SimDisk> {
@@ -121,7 +120,7 @@ fn contents(forks: &[SimDisk]) -> Vec<[Option<Vec<u8>>; 2]> {
 }
 
 #[test]
-fn a_fork_before_a_call_holds_nothing_of_it() {
+fn a_fork_before_a_call_has_nothing_of_it() {
     let forks = forked(|probe, _| probe.fork());
     assert!(forks.iter().all(|fork| !fork.is_alive()));
     let all = contents(&forks);
@@ -135,7 +134,7 @@ fn a_fork_before_a_call_holds_nothing_of_it() {
             .iter()
             .all(|c| c[1].as_ref().unwrap()[..64] == [3; 64])
     );
-    // A fork stands alone.
+    // A fork is independent.
     let disk = forks[110].handle();
     disk.open("f", WRITE).unwrap().write_at(b"x", 0).unwrap();
     disk.sync_directory().unwrap();
@@ -144,7 +143,7 @@ fn a_fork_before_a_call_holds_nothing_of_it() {
 }
 
 #[test]
-fn a_fork_within_a_call_holds_any_part_of_it() {
+fn a_fork_within_a_call_has_any_part_of_it() {
     let forks = forked(|probe, seed| probe.fork_within(seed, Landing::AtDeath));
     assert!(forks.iter().all(|fork| !fork.is_alive()));
     let all = contents(&forks);
@@ -164,7 +163,7 @@ fn a_fork_within_a_call_holds_any_part_of_it() {
 }
 
 #[test]
-fn what_is_in_flight_in_a_fork_lands_there_later() {
+fn a_write_in_flight_in_a_fork_lands_there_later() {
     let forks = forked(|probe, seed| probe.fork_within(seed, Landing::Later));
     let landed = forks[100..120].iter().filter(|fork| {
         let before = fork.content("f");

@@ -1,5 +1,5 @@
-//! The simulated disk keeps its promises: what a crash leaves, what a fault does, and that a seed
-//! decides all of it.
+//! The promises of the simulated disk: what a crash leaves, what a fault does, and that the seed
+//! decides both.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ mod common;
 use common::{CREATE, READ, WRITE, durable_file, flight, shown};
 
 #[test]
-fn the_death_of_the_process_keeps_what_was_written_and_ends_its_handles() {
+fn written_bytes_survive_the_process_and_its_handles_do_not() {
     let medium = SimDisk::new(1);
     let disk = medium.handle();
     let file = disk.open("f", CREATE).unwrap();
@@ -44,7 +44,7 @@ fn the_death_of_the_process_keeps_what_was_written_and_ends_its_handles() {
     assert!(medium.is_alive());
     let again = disk.open("f", WRITE).unwrap();
     assert_eq!(read_whole(&*again, 100).unwrap(), b"never synced");
-    drop((file, writer)); // the dead process's handles release nothing of the living one's
+    drop((file, writer)); // handles of the dead process release nothing of the living one
     assert!(disk.open("f", WRITE).is_err());
     let ring = disk
         .open_ring(
@@ -61,7 +61,7 @@ fn the_death_of_the_process_keeps_what_was_written_and_ends_its_handles() {
 }
 
 #[test]
-fn a_power_cut_keeps_what_was_synced_in_every_mode() {
+fn a_power_cut_keeps_synced_data_in_every_mode() {
     for mode in CrashMode::ALL {
         for seed in 0..50 {
             let medium = SimDisk::new(seed);
@@ -80,8 +80,8 @@ fn a_power_cut_keeps_what_was_synced_in_every_mode() {
 }
 
 #[test]
-fn what_no_sync_covered_is_lost_kept_cut_or_mixed_by_the_mode() {
-    // Ten sectors in two overlapping writes, and a third file that is never synced by name.
+fn the_mode_decides_what_survives_of_unsynced_data() {
+    // Ten sectors in two overlapping writes, and a third file whose name is never synced.
     let run = |seed, mode| {
         let medium = SimDisk::new(seed);
         let file = durable_file(&medium, "f", &[1; 5120]);
@@ -147,7 +147,7 @@ fn what_no_sync_covered_is_lost_kept_cut_or_mixed_by_the_mode() {
 }
 
 #[test]
-fn a_size_may_be_kept_without_its_data_and_data_without_its_size() {
+fn a_size_may_survive_without_its_data_and_data_without_its_size() {
     let mut seen = BTreeSet::new();
     for seed in 0..200 {
         let medium = SimDisk::new(seed);
@@ -172,7 +172,7 @@ fn a_size_may_be_kept_without_its_data_and_data_without_its_size() {
 }
 
 #[test]
-fn names_are_durable_after_the_directory_is_synced() {
+fn names_are_durable_after_a_sync_of_the_directory() {
     let medium = SimDisk::new(3);
     durable_file(&medium, "a", b"a");
     durable_file(&medium, "b", b"b");
@@ -203,7 +203,7 @@ fn names_are_durable_after_the_directory_is_synced() {
 }
 
 #[test]
-fn a_fork_is_a_disk_of_its_own() {
+fn a_fork_is_an_independent_disk() {
     let medium = SimDisk::new(4);
     let file = durable_file(&medium, "f", &[1; 4096]);
     file.write_at(&[2; 10], 0).unwrap();
@@ -221,7 +221,7 @@ fn a_fork_is_a_disk_of_its_own() {
 }
 
 #[test]
-fn ring_stores_outlive_the_process_but_no_sync_covers_them() {
+fn ring_stores_survive_the_process_but_no_sync_covers_them() {
     let mut old_state_seen = false;
     for seed in 0..60 {
         let medium = SimDisk::new(seed);
@@ -273,7 +273,7 @@ fn ring_stores_outlive_the_process_but_no_sync_covers_them() {
 }
 
 #[test]
-fn the_nth_call_fails_once_or_for_good() {
+fn the_nth_call_fails_once_or_always() {
     let medium = SimDisk::new(5);
     let file = durable_file(&medium, "f", &[1; 4096]);
     let mut buffer = [0; 8];
@@ -323,7 +323,7 @@ fn the_nth_call_fails_once_or_for_good() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_some_of_its_first_sectors() {
+fn a_failed_write_leaves_some_of_its_first_sectors() {
     let mut lengths = BTreeSet::new();
     for seed in 0..60 {
         let medium = SimDisk::new(seed);
@@ -336,7 +336,7 @@ fn a_write_that_fails_leaves_some_of_its_first_sectors() {
 }
 
 #[test]
-fn what_a_failed_sync_lost_no_later_sync_brings_back() {
+fn no_later_sync_brings_back_what_a_failed_one_lost() {
     let mut outcomes = BTreeSet::new();
     for seed in 0..60 {
         let medium = SimDisk::new(seed);
@@ -354,7 +354,7 @@ fn what_a_failed_sync_lost_no_later_sync_brings_back() {
 }
 
 #[test]
-fn a_process_can_die_in_any_call_and_leaves_it_done_undone_or_cut() {
+fn a_process_can_die_in_any_call_and_leave_any_part_of_it() {
     // Five calls: open, write, sync, rename, sync_directory.
     let run = |disk: &dyn Disk| -> Result<()> {
         let file = disk.open("new", CREATE)?;
@@ -392,7 +392,7 @@ fn a_process_can_die_in_any_call_and_leaves_it_done_undone_or_cut() {
 }
 
 #[test]
-fn a_process_can_die_amid_a_store_into_the_ring() {
+fn a_process_can_die_during_a_ring_store() {
     let mut lengths = BTreeSet::new();
     for seed in 0..100 {
         let medium = SimDisk::new(seed);
@@ -418,7 +418,7 @@ fn a_process_can_die_amid_a_store_into_the_ring() {
 }
 
 #[test]
-fn a_full_disk_is_full_for_new_pages_only() {
+fn a_full_disk_refuses_only_new_pages() {
     let medium = SimDisk::new(6);
     let file = durable_file(&medium, "f", &[1; 2 * PAGE_BYTES as usize]);
     medium.set_capacity(4 * PAGE_BYTES);
@@ -448,7 +448,7 @@ fn a_full_disk_is_full_for_new_pages_only() {
     assert_eq!(file.allocated_bytes().unwrap(), 3 * PAGE_BYTES);
     other.write_at(b"g", 0).unwrap();
     assert_eq!(disk.free_bytes().unwrap(), 0);
-    // An unlinked file gives its space back when it is closed.
+    // An unlinked file frees its space when it is closed.
     disk.remove("f").unwrap();
     assert_eq!(disk.free_bytes().unwrap(), 0);
     drop(file);
@@ -491,7 +491,7 @@ fn reads_writes_and_syncs_are_counted_by_file() {
 }
 
 #[test]
-fn rot_shows_to_readers_and_after_a_crash() {
+fn rot_shows_in_reads_and_after_a_crash() {
     let medium = SimDisk::new(9);
     let file = durable_file(&medium, "f", &[1; 10]);
     assert!(medium.corrupt("f", 3, 0x80));
@@ -506,7 +506,7 @@ fn rot_shows_to_readers_and_after_a_crash() {
 }
 
 #[test]
-fn direct_writes_keep_to_the_alignment_that_is_set() {
+fn direct_writes_need_the_alignment_that_is_set() {
     let medium = SimDisk::new(10);
     medium.set_alignment(4096);
     let options = OpenOptions {
@@ -522,7 +522,7 @@ fn direct_writes_keep_to_the_alignment_that_is_set() {
     file.write_at(&[0; 4096], 4096).unwrap();
 }
 
-/// A run of random calls, crashes and all; returns the traces' hashes on the way.
+/// Makes random calls and crashes, and returns the trace's hash after each step.
 fn wander(seed: u64) -> Vec<u64> {
     let medium = SimDisk::new(seed);
     let mut state = seed;
@@ -541,7 +541,7 @@ fn wander(seed: u64) -> Vec<u64> {
         for _ in 0..100 {
             let name = format!("f{}", random(5));
             let (offset, bytes) = (random(20_000), random(9000));
-            // Errors are part of the run: what each call comes to shows in the trace of the next.
+            // Errors are part of the run, since the outcome of each call shows in the next trace.
             let _ = match (random(9), files.last()) {
                 (0, _) => disk.open(&name, CREATE).map(|f| files.push(f)),
                 (1, _) => disk.open(&name, WRITE).map(|f| files.push(f)),
@@ -570,14 +570,14 @@ fn wander(seed: u64) -> Vec<u64> {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn equal_seeds_give_equal_runs() {
     let runs: BTreeSet<Vec<u64>> = (0..20).map(wander).collect();
     assert_eq!(runs.len(), 20, "seeds differ");
     assert_eq!(runs, (0..20).map(wander).collect());
 }
 
 #[test]
-fn a_trace_tells_the_calls_one_by_one() {
+fn a_trace_lists_the_calls() {
     let medium = SimDisk::new(11);
     durable_file(&medium, "f", b"x");
     medium.record_trace(true);

@@ -1,13 +1,12 @@
-//! Hashes are collected in any order and laid out at once; memory is 8 bytes a hash, twice that
-//! while finishing.
+//! Building of filters: hashes are collected in any order and laid out at once. Memory: 8 bytes per
+//! hash, and 16 during [`FilterBuilder::finish`].
 
 use crate::{
-    CELL_BYTES, CHECKSUM_BYTES, Outline, PARTITION_BYTES_MAX, cell, partition_of,
-    place_in_partition,
+    CELL_BYTES, CHECKSUM_BYTES, Outline, PARTITION_BYTES_MAX, cell, cell_and_fraction, partition_of,
 };
 
-/// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and
-/// then keeps its memory.
+/// Collects hashes and lays out filters. A builder can be reused after [`FilterBuilder::finish`],
+/// and keeps its memory.
 ///
 /// ```
 /// use terrapin_filter::{BITS_PER_KEY, FilterBuilder, may_contain, partition_for};
@@ -33,9 +32,9 @@ impl FilterBuilder {
         Self::default()
     }
 
-    /// Adds a hash, of which all 64 bits should be good ([`terrapin_base::checksum::hash64`]).
-    /// Order does not matter; a hash added twice takes the room of one but counts twice for the
-    /// size.
+    /// Adds a hash. All its 64 bits should be random ([`terrapin_base::checksum::hash64`]).
+    ///
+    /// Any order works. A duplicate counts for the filter's size, and takes no other space.
     pub fn add(&mut self, hash: u64) {
         self.hashes.push(hash);
     }
@@ -51,20 +50,22 @@ impl FilterBuilder {
         self.hashes.len()
     }
 
-    /// Whether there are none.
+    /// Whether no hash was added since the last [`FilterBuilder::finish`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// Bytes of heap that the builder holds.
+    /// Heap memory of the builder in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         (self.hashes.capacity() + self.sorted.capacity()) * 8 + self.ends.capacity() * 4
     }
 
-    /// Partitions of a filter for `keys` keys at `bits_per_key`, and the bytes of each, a multiple
-    /// of `unit`: at least one, and enough that the average key gets no fewer bits.
+    /// Number of partitions of a filter for `keys` keys, and bytes of each partition.
+    ///
+    /// There is at least one, each is a multiple of `unit`, and a key gets at least `bits_per_key`
+    /// bits on average.
     #[must_use]
     pub fn shape(keys: usize, bits_per_key: u32, unit: usize) -> (u32, usize) {
         let bytes = (keys as u64 * u64::from(bits_per_key)).div_ceil(8);
@@ -77,11 +78,13 @@ impl FilterBuilder {
         )
     }
 
-    /// Lays the hashes out as whole partitions of a multiple of `unit` bytes, each with its last
-    /// four bytes left zero for [`crate::seal_partition`], and forgets them. No hashes make one
-    /// partition that contains nothing. Linear in the number of hashes.
+    /// Lays the hashes out as whole partitions of a multiple of `unit` bytes, and removes them from
+    /// the builder. Takes time in proportion to the number of hashes.
     ///
-    /// Panics at 2^32 hashes and more, and unless `unit` is a power of two from [`CELL_BYTES`] to
+    /// The last four bytes of each partition stay zero for [`crate::seal_partition`]. Without
+    /// hashes the filter is one partition that contains nothing.
+    ///
+    /// Panics at 2^32 hashes or more. Panics unless `unit` is a power of two from [`CELL_BYTES`] to
     /// [`PARTITION_BYTES_MAX`].
     pub fn finish(&mut self, bits_per_key: u32, unit: usize) -> Vec<u8> {
         let mut out = Vec::new();
@@ -89,12 +92,12 @@ impl FilterBuilder {
         out
     }
 
-    /// As [`FilterBuilder::finish`], appending to `out`.
+    /// Appends to `out` what [`FilterBuilder::finish`] returns.
     pub fn finish_into(&mut self, bits_per_key: u32, unit: usize, out: &mut Vec<u8>) {
         self.lay_out(bits_per_key, unit, out, |_, _| ());
     }
 
-    /// As [`FilterBuilder::finish_into`]; and the outline of each partition.
+    /// Appends the filter to `out`, and returns the outline of each partition.
     pub fn finish_outlined(
         &mut self,
         bits_per_key: u32,
@@ -111,7 +114,7 @@ impl FilterBuilder {
         Outline::cut(&words, cells)
     }
 
-    /// Lays the hashes out; `see` is shown the fractions of each cell, which is counted over all
+    /// Lays the hashes out. `see` gets the fractions of each cell; cell numbers count over all
     /// partitions.
     fn lay_out(
         &mut self,
@@ -153,11 +156,11 @@ impl FilterBuilder {
         self.hashes.clear();
     }
 
-    /// A counting sort by cell. Afterwards `sorted[ends[c - 1]..ends[c]]` are the fractions of cell
-    /// `c`, counted over all partitions.
+    /// Sorts by cell, with a counting sort. Afterwards `sorted[ends[c - 1]..ends[c]]` are the
+    /// fractions of cell `c`; cell numbers count over all partitions.
     fn sort_into_cells(&mut self, partitions: u32, cells: usize) {
-        let place = |hash: u64| {
-            let (cell, fraction) = place_in_partition(hash, cells);
+        let locate = |hash: u64| {
+            let (cell, fraction) = cell_and_fraction(hash, cells);
             (
                 partition_of(hash, partitions) as usize * cells + cell,
                 fraction,
@@ -166,17 +169,17 @@ impl FilterBuilder {
         self.ends.clear();
         self.ends.resize(partitions as usize * cells, 0);
         for &hash in &self.hashes {
-            self.ends[place(hash).0] += 1;
+            self.ends[locate(hash).0] += 1;
         }
         let mut sum = 0;
         for end in &mut self.ends {
             let count = *end;
-            *end = sum; // a cell's start for now: filling it moves it to its end
+            *end = sum; // the cell's start for now: filling the cell moves it to the end
             sum += count;
         }
         self.sorted.resize(self.hashes.len(), 0);
         for &hash in &self.hashes {
-            let (cell, fraction) = place(hash);
+            let (cell, fraction) = locate(hash);
             let next = &mut self.ends[cell];
             self.sorted[*next as usize] = fraction;
             *next += 1;
@@ -186,7 +189,7 @@ impl FilterBuilder {
 
 /// Moves the distinct values of a sorted slice to its front and counts them.
 fn deduplicate(sorted: &mut [u64]) -> usize {
-    // Nearly always there is nothing to move.
+    // Duplicates are rare, so there is usually nothing to move.
     let Some(first) = sorted.windows(2).position(|pair| pair[0] == pair[1]) else {
         return sorted.len();
     };

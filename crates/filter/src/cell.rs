@@ -1,5 +1,5 @@
-//! A cell is a whole quotient filter in 128 bytes (the last of a partition: 124), and its load says
-//! how it is laid out.
+//! A cell: a complete quotient filter in 128 bytes (124 for the last cell of a partition). Its
+//! number of fingerprints determines its layout.
 //!
 //! ```text
 //! bits  0..10   n, the number of fingerprints
@@ -8,33 +8,33 @@
 //! then          n remainders of r bits each, ordered by quotient and remainder
 //! ```
 //!
-//! Bits count from the least significant bit of the first byte. A fingerprint is a fraction of 64
-//! bits: the quotient is its product with `m`, integer part; the remainder is the first `r` bits of
-//! that product's fraction. Both grow with the fraction, so sorted hashes make a sorted cell,
-//! whatever `m` and `r` are.
+//! Bits count from the least significant bit of the first byte. A fingerprint represents a fraction
+//! of 64 bits. The quotient is the integer part of the fraction times `m`. The remainder is the
+//! first `r` bits of that product's fractional part. Both grow with the fraction, so sorted hashes
+//! make a sorted cell for any `m` and `r`.
 
 use crate::CHECKSUM_BYTES;
 
-/// Bytes of a cell: two cache lines, which the hardware fetches as a pair.
+/// Bytes of a cell: two cache lines, which processors fetch as a pair.
 pub(crate) const CELL_BYTES: usize = 128;
 
-/// Words of the outline of a cell: as many bits as the cell has.
+/// Words of a cell's outline, which has as many bits as the cell.
 pub(crate) const OUTLINE_WORDS: usize = CELL_BYTES / 8;
 const OUTLINE_BITS: usize = OUTLINE_WORDS * 64;
-/// First bits of a fraction that its outline is about. Where there are twelve bits a key,
-/// fingerprints tell one more.
-const OUTLINE_PLACE_BITS: u32 = 15;
-/// Those of them that the first bit of an outline does not tell.
-const REST_BITS: u32 = OUTLINE_PLACE_BITS - OUTLINE_BITS.ilog2();
+/// Number of first bits of a fraction that the outline depends on. With twelve bits a key,
+/// fingerprints contain one bit more.
+const OUTLINE_PREFIX_BITS: u32 = 15;
+/// Those of the first bits that do not choose the outline's first bit.
+const REST_BITS: u32 = OUTLINE_PREFIX_BITS - OUTLINE_BITS.ilog2();
 
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
-/// Longest remainder. Within a partition of 32 cells the fraction's first 27 bits do not depend on
+/// Longest remainder. In a partition of 32 cells, the first 27 bits of a fraction do not depend on
 /// the partition: 10 for a quotient, 16 for a remainder.
 const REMAINDER_BITS_MAX: usize = 16;
 const SATURATED: u16 = u16::MAX;
 
-/// Bytes of the cell of that index in a partition of so many.
+/// Bytes of a cell by its index, in a partition of `cells` cells.
 #[inline]
 pub(crate) fn cell_bytes(index: usize, cells: usize) -> usize {
     if index + 1 == cells {
@@ -44,13 +44,13 @@ pub(crate) fn cell_bytes(index: usize, cells: usize) -> usize {
     }
 }
 
-/// Bits of a cell of so many bytes that are not its header.
+/// Bits of a cell of `bytes` bytes without its header.
 #[inline]
 fn capacity(bytes: usize) -> usize {
     bytes * 8 - HEADER_BITS
 }
 
-/// How `n` fingerprints lie in a cell of `capacity` bits: (m, r), or none when they are too many.
+/// The layout (m, r) of `n` fingerprints in `capacity` bits; `None` if there are too many.
 fn layout(n: usize, capacity: usize) -> Option<(usize, usize)> {
     let r = (capacity / n).checked_sub(2)?.min(REMAINDER_BITS_MAX);
     Some((capacity - n * (r + 1), r))
@@ -59,7 +59,7 @@ fn layout(n: usize, capacity: usize) -> Option<(usize, usize)> {
 #[inline]
 fn split(fraction: u64, m: usize, r: usize) -> (usize, u64) {
     let product = u128::from(fraction) * m as u128;
-    // In two steps, since `r` may be 0.
+    // Two shifts, since `r` may be 0.
     let remainder = product as u64 >> 1 >> (63 - r);
     ((product >> 64) as usize, remainder)
 }
@@ -76,7 +76,7 @@ pub(crate) fn build(cell: &mut [u8], fractions: &[u64]) {
         return;
     };
     let header = n as u16 | (r as u16) << COUNT_BITS;
-    // Gathered in words on the stack: a cell is written once, and setting bits there is cheaper.
+    // Words on the stack are cheaper to set bits in, and the cell is then written once.
     let mut words = [0u64; CELL_BYTES / 8];
     words[0] = u64::from(header);
     let remainders = HEADER_BITS + n + m;
@@ -99,8 +99,8 @@ pub(crate) fn build(cell: &mut [u8], fractions: &[u64]) {
     }
 }
 
-/// Whether the cell of that index may hold the fraction; none when no builder makes such a cell, or
-/// there is none.
+/// Whether the cell may contain the fraction. `None` if there is no such cell, or no builder makes
+/// a cell like this.
 #[inline]
 pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Option<bool> {
     let cells = partition.as_chunks().0;
@@ -110,8 +110,8 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
         return without_fingerprints(header);
     };
     let (quotient, remainder) = split(fraction, m, r);
-    // Where the quotient's run begins, and how many fingerprints lie before it. Both grow together,
-    // and `quotient < m`: while `rank` is at most `n`, `unary` is in the unary part.
+    // The start of the quotient's run, and the number of fingerprints before it. Both grow
+    // together, and `quotient < m`: while `rank` is at most `n`, `unary` is in the unary part.
     let mut unary = HEADER_BITS;
     if quotient > 0 {
         unary = select_zero(cell, quotient as u64 - 1)? + 1;
@@ -135,51 +135,51 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
     Some(false)
 }
 
-/// The two bits of a cell's outline that are set for a fraction, by the first bits of that: of the
-/// place.
+/// The two outline bits of a fraction, by the first bits of that fraction.
 #[inline]
-fn outline_bits(place: u32) -> [usize; 2] {
-    [(place >> REST_BITS) as usize, scattered_bit(place)]
+fn outline_bits(prefix: u32) -> [usize; 2] {
+    [(prefix >> REST_BITS) as usize, scattered_bit(prefix)]
 }
 
 #[inline]
-fn scattered_bit(place: u32) -> usize {
-    (place.wrapping_mul(0x9e37_79b1) >> (u32::BITS - OUTLINE_BITS.ilog2())) as usize
+fn scattered_bit(prefix: u32) -> usize {
+    (prefix.wrapping_mul(0x9e37_79b1) >> (u32::BITS - OUTLINE_BITS.ilog2())) as usize
 }
 
-/// The other bit among those of all cells' outlines, by the first and what follows in the fraction
-/// behind what that tells.
+/// The second outline bit of a fraction, as a number among the bits of all cells' outlines. `first`
+/// is the first bit's number, and `rest` are the fraction's bits after those that chose it.
 #[inline]
 pub(crate) fn second_outline_bit(first: usize, rest: u64) -> usize {
     let in_cell = first % OUTLINE_BITS;
-    let place = (in_cell as u32) << REST_BITS | (rest >> (u64::BITS - REST_BITS)) as u32;
-    first - in_cell + scattered_bit(place)
+    let prefix = (in_cell as u32) << REST_BITS | (rest >> (u64::BITS - REST_BITS)) as u32;
+    first - in_cell + scattered_bit(prefix)
 }
 
-/// Makes the outline of a cell that is filled with these fractions. `out` is all zeros.
+/// Makes the outline of a cell with these fractions. `out` must be zeros.
 pub(crate) fn outline_fractions(fractions: &[u64], out: &mut [u64; OUTLINE_WORDS]) {
     for fraction in fractions {
-        mark(out, (fraction >> (u64::BITS - OUTLINE_PLACE_BITS)) as u32);
+        mark(out, (fraction >> (u64::BITS - OUTLINE_PREFIX_BITS)) as u32);
     }
 }
 
 #[inline]
-fn mark(outline: &mut [u64; OUTLINE_WORDS], place: u32) {
-    for bit in outline_bits(place) {
+fn mark(outline: &mut [u64; OUTLINE_WORDS], prefix: u32) {
+    for bit in outline_bits(prefix) {
         outline[bit / 64] |= 1 << (bit % 64);
     }
 }
 
-/// Makes the outline of the cell of that index: of each fraction that the cell may hold both bits
-/// are set. All are in that of a cell that no builder makes, so that who asks comes to
-/// [`may_contain`] and is told. `out` is all zeros.
+/// Makes the outline of the cell at `index`. `out` must be zeros.
+///
+/// Sets both bits of every fraction that the cell may contain. Sets all bits for a cell that no
+/// builder makes, so that each question reaches [`may_contain`] and its error.
 pub(crate) fn outline(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) {
     if mark_fingerprints(partition, index, out).is_none() {
         out.fill(u64::MAX);
     }
 }
 
-/// None when the cell is saturated, or none that a builder makes.
+/// Sets the bits of all fingerprints. `None` if the cell is saturated, or if no builder makes it.
 fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) -> Option<()> {
     let cells = partition.as_chunks().0;
     let cell: &[u8; CELL_BYTES] = cells.get(index)?;
@@ -187,9 +187,9 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     let Some((n, r, m)) = shape(header, index, cells.len()) else {
         return (without_fingerprints(header) == Some(false)).then_some(());
     };
-    // Quotient and remainder are one number below `m << r`, and this is what a step of it is in
-    // places, times 2^32, rounded down.
-    let step = (1 << OUTLINE_PLACE_BITS << 32) / (m << r) as u64;
+    // Quotient and remainder form one number below `m << r`. This is the distance in fractions'
+    // first bits between two such numbers, times 2^32, rounded down.
+    let step = (1 << OUTLINE_PREFIX_BITS << 32) / (m << r) as u64;
     let end = HEADER_BITS + n + m;
     let mut rank = 0;
     for (number, word) in cell.as_chunks().0.iter().enumerate() {
@@ -215,8 +215,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
             let value = (quotient as u64) << r | remainder;
             let first = (value * step) >> 32;
             let last = ((value + 1) * (step + 1)) >> 32;
-            for place in first..=last.min((1 << OUTLINE_PLACE_BITS) - 1) {
-                mark(out, place as u32);
+            for prefix in first..=last.min((1 << OUTLINE_PREFIX_BITS) - 1) {
+                mark(out, prefix as u32);
             }
             rank += 1;
         }
@@ -224,8 +224,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     (rank == n).then_some(())
 }
 
-/// Whether the cell of that index is one of which [`may_contain`] has an answer for every fraction:
-/// there are as many ones and zeros as its header says, the last of them a zero.
+/// Whether [`may_contain`] has an answer for every fraction in this cell: the ones and zeros match
+/// the header, and the last of them is a zero.
 pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
     let cells = partition.as_chunks().0;
     let cell: &[u8; CELL_BYTES] = &cells[index];
@@ -239,9 +239,11 @@ pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
     ones == n && !is_one(end - 1)
 }
 
-/// (n, r, m) of the cell of that index, of so many, when its header says that it has fingerprints
-/// and they have room. A builder never leaves fewer quotients than fingerprints: with those the
-/// places that one fingerprint may stand for, which [`outline`] visits, are few.
+/// The layout (n, r, m) of a cell by its header; `None` without fingerprints, or if they do not
+/// fit.
+///
+/// A builder never makes fewer quotients than fingerprints. Such a cell is refused, since
+/// [`outline`] would visit too many first bits for one fingerprint.
 #[inline]
 fn shape(header: u16, index: usize, cells: usize) -> Option<(usize, usize, usize)> {
     let n = usize::from(header & ((1 << COUNT_BITS) - 1));
@@ -250,7 +252,7 @@ fn shape(header: u16, index: usize, cells: usize) -> Option<(usize, usize, usize
     (n > 0 && r <= REMAINDER_BITS_MAX && m >= n).then_some((n, r, m))
 }
 
-/// What a header says that leaves no quotients: the cell is saturated, empty or impossible.
+/// The answer of a header without quotients: `true` if saturated, `false` if empty, else `None`.
 #[cold]
 fn without_fingerprints(header: u16) -> Option<bool> {
     match header {
@@ -260,7 +262,7 @@ fn without_fingerprints(header: u16) -> Option<bool> {
     }
 }
 
-/// Position of the `rank`-th zero (from 0) behind the header.
+/// Position of the `rank`-th zero after the header, counted from 0.
 #[inline]
 fn select_zero(cell: &[u8; CELL_BYTES], mut rank: u64) -> Option<usize> {
     let mut start = 0;
@@ -279,14 +281,15 @@ fn select_zero(cell: &[u8; CELL_BYTES], mut rank: u64) -> Option<usize> {
     None
 }
 
-/// One in each byte.
+/// A word with one in each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// The top bit of each byte.
+/// A word with the top bit of each byte.
 const TOPS: u64 = ONES << 7;
 
-/// In each byte, how many zeros there are in it and the bytes below: in the topmost, how many in
-/// all. (Not `count_zeros`: few of the processors that this is compiled for may be taken to have an
-/// instruction for it, and the sums are of use themselves.)
+/// For each byte, the number of zeros in it and in all lower bytes. The top byte has the total.
+///
+/// Not `count_zeros`: few target processors are known to have an instruction for it, and the caller
+/// uses the sums of all bytes.
 #[inline]
 fn zeros_up_to(word: u64) -> u64 {
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
@@ -295,25 +298,25 @@ fn zeros_up_to(word: u64) -> u64 {
     0x4038_3028_2018_1008 - ones
 }
 
-/// Position of the `rank`-th zero of a word that has more than that: the byte by its sums, the bit
-/// by setting.
+/// Position of the `rank`-th zero of a word with more zeros than `rank`. The sums find the byte,
+/// and setting bits finds the bit.
 #[inline]
 fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
-    // A byte's top bit stays set where rank - sum does not borrow; the lowest byte where it does is
-    // the one.
+    // A byte's top bit stays set where `rank - sum` does not borrow. The lowest byte that borrows
+    // contains the zero.
     let not_above = ((rank * ONES) | TOPS) - sums;
     let byte = (!not_above & TOPS).trailing_zeros() & 0x38;
     let before = sums << 8 >> byte;
     let mut rest = word >> byte;
-    // Fewer than eight, since it is this byte's.
+    // Fewer than eight iterations, since the zero is in this byte.
     for _ in 0..(rank.wrapping_sub(before) & 7) {
         rest |= rest + 1;
     }
     byte + rest.trailing_ones()
 }
 
-/// At least 16 bits from one that is in a cell or right behind it: the partition's checksum is
-/// still behind that.
+/// At least 16 bits from bit `at` on, which is in a cell or just after it. The partition's checksum
+/// follows, so the read stays inside.
 #[inline]
 fn bits(partition: &[u8], at: usize) -> Option<u64> {
     let four = partition.get(at / 8..at / 8 + 4)?.try_into().ok()?;
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn every_load_from_empty_to_saturated_finds_its_own() {
+    fn a_cell_finds_its_fractions_at_every_load() {
         for (index, cells) in [(0, 32), (31, 32), (0, 1), (4, 5)] {
             for n in 0..=600u64 {
                 let mut fractions: Vec<u64> = (0..n)
@@ -366,7 +369,7 @@ mod tests {
                     }
                 }
                 fractions.sort_unstable();
-                // What stands around a cell is not looked at.
+                // Bytes around the cell must not matter.
                 let mut partition = vec![0xa5; cells * CELL_BYTES];
                 let cell = &mut partition[index * CELL_BYTES..][..cell_bytes(index, cells)];
                 cell.fill(0);

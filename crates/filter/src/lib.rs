@@ -1,31 +1,38 @@
-//! A filter is built once, in bulk, and then only asked: "may this hash be among those that you
-//! were given?" It never denies one that it was given, and wrongly affirms about one in 700 of the
-//! others at its default of 12 bits a key.
+//! Static quotient filters. A filter is built once in bulk, and then answers whether a hash may be
+//! among those that it was built from. It never denies one of them. At the default of 12 bits a key
+//! it wrongly affirms about one in 700 other hashes.
 //!
-//! # Shape
+//! # Structure
 //!
-//! A quotient filter (Bender et al., *Don't Thrash: How to Cache Your Hash on Flash*, VLDB 2012,
-//! §3), in partitions of at most 4 KiB that can be read and cached one by one. They are equally
-//! long, and no longer than their keys ask for: a group of few records has a filter of one short
-//! partition. A hash names its partition ([`partition_of`]) and, with other bits, one of the up to
-//! 32 *cells* of 128 bytes in it; the cell alone answers. So a probe touches one pair of cache
-//! lines and nothing else.
+//! A filter is a quotient filter (Bender et al., *Don't Thrash: How to Cache Your Hash on Flash*,
+//! VLDB 2012, §3). It has partitions of at most 4 KiB, which are read and cached one by one. All
+//! partitions of a filter have the same length, and are only as long as their keys need. So a group
+//! of few records has one short partition.
 //!
-//! # How it differs from the rank-and-select quotient filter (CQF; SplinterDB §5), and why
+//! Some bits of a hash choose its partition ([`partition_of`]). Other bits choose one of up to 32
+//! *cells* of 128 bytes in it. The cell alone answers, so a probe reads one pair of cache lines.
 //!
-//! The filter is static, so the slack that insertion needs (a load factor of 0.95, two more bits a
-//! slot, shifted runs that leave their block) is not paid for. A cell holds its `n` fingerprints in
-//! Elias–Fano form: the quotients as counts in unary (`n` ones, `m` zeros), the remainders of `r`
-//! bits packed behind them. `r` and the number of quotients `m` are not fixed but follow from `n`,
-//! so that a cell is always full to its last bit: `r = capacity / n - 2`,
-//! `m = capacity - n (r + 1)`. The false-positive rate of a cell is `n / m / 2^r`. Nothing ever
-//! overflows: a cell that drew more keys than its share has a worse rate, one that drew fewer a
-//! better one. Expected over the binomial loads: 1/527 at 11.5 bits a key, 1/718 at 12 (cells of 64
-//! bytes: 1/389 and 1/516; of 256 bytes: 1/625 and 1/866, for up to four lines touched instead of
-//! two). A rank-and-select filter reaches 1/539 with a remainder of 9 bits at 12 to 12.6 bits a
-//! key.
+//! # Differences from the rank-and-select quotient filter (CQF; SplinterDB §5)
 //!
-//! The bytes are described in `docs/FORMAT.md`, section "Filter".
+//! The filter is static, so it needs no slack for insertions. The CQF pays for a load factor of
+//! 0.95, two more bits per slot, and shifted runs that leave their block.
+//!
+//! A cell stores its `n` fingerprints in Elias–Fano form: quotients as counts in unary (`n` ones
+//! and `m` zeros), then packed remainders of `r` bits. Both parameters follow from `n`, so that a
+//! cell is always full to its last bit: `r = capacity / n - 2`, `m = capacity - n (r + 1)`. The
+//! false-positive rate of a cell is `n / m / 2^r`. No cell overflows: a cell with more keys than
+//! the average has a worse rate, and a cell with fewer has a better one.
+//!
+//! | | 11.5 bits a key | 12 bits a key | cache lines read |
+//! | --- | --- | --- | --- |
+//! | cells of 64 bytes | 1/389 | 1/516 | 1 |
+//! | cells of 128 bytes (this crate) | 1/527 | 1/718 | 2 |
+//! | cells of 256 bytes | 1/625 | 1/866 | up to 4 |
+//!
+//! These are expected false positives over binomial loads. A rank-and-select filter has 1/539 with
+//! a remainder of 9 bits, at 12 to 12.6 bits a key.
+//!
+//! `docs/FORMAT.md` describes the bytes in its section "Filter".
 #![forbid(unsafe_code)]
 
 mod build;
@@ -38,19 +45,20 @@ pub use outline::Outline;
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::{Error, Result};
 
-/// Most bytes of a partition: the piece of a filter that is read, checked and cached by itself.
+/// Largest partition in bytes. A partition is the part of a filter that is read, checked and cached
+/// as one.
 pub const PARTITION_BYTES_MAX: usize = 4096;
-/// What a partition's bytes are a multiple of.
+/// The length of a partition is a multiple of this number of bytes.
 pub const CELL_BYTES: usize = cell::CELL_BYTES;
 
-/// Bits a key that filters get unless told otherwise. Expected false positives: 1/386 at 11, 1/718
-/// at 12, 1/1300 at 13.
+/// Default size of filters in bits a key. Expected false positives: 1/386 at 11, 1/718 at 12,
+/// 1/1300 at 13.
 pub const BITS_PER_KEY: u32 = 12;
 
-/// Bytes at a partition's end that hold its CRC32C.
+/// Bytes of the CRC32C at a partition's end.
 const CHECKSUM_BYTES: usize = 4;
 
-/// How many partitions a filter of so many bytes has: as few as can hold them.
+/// Number of partitions of a filter of `filter_bytes`: as few as can hold it.
 ///
 /// ```
 /// assert_eq!([0, 512, 4096, 7168, 8192].map(terrapin_filter::partitions_in), [0, 1, 1, 2, 2]);
@@ -61,7 +69,7 @@ pub fn partitions_in(filter_bytes: u32) -> u32 {
     filter_bytes.div_ceil(PARTITION_BYTES_MAX as u32)
 }
 
-/// Bytes of each partition of a filter of so many; none when no filter is that long.
+/// Bytes of each partition of a filter of `filter_bytes`; `None` if no filter has that length.
 #[inline]
 #[must_use]
 pub fn partition_bytes(filter_bytes: u32) -> Option<u32> {
@@ -70,7 +78,7 @@ pub fn partition_bytes(filter_bytes: u32) -> Option<u32> {
     (fits && (bytes as usize).is_multiple_of(CELL_BYTES)).then_some(bytes)
 }
 
-/// The partition, of so many, that answers for this hash. It is chosen by the hash's upper 32 bits.
+/// The number of the partition that answers for this hash. The hash's upper 32 bits choose it.
 ///
 /// ```
 /// assert_eq!(terrapin_filter::partition_of(u64::MAX, 7), 6);
@@ -82,7 +90,8 @@ pub fn partition_of(hash: u64, partitions: u32) -> u32 {
     (((hash >> 32) * u64::from(partitions)) >> 32) as u32
 }
 
-/// The partition of a whole filter that answers for this hash; none when no filter is that long.
+/// The partition that answers for this hash, from a whole filter. `None` if no filter has that
+/// length.
 #[inline]
 #[must_use]
 pub fn partition_for(filter: &[u8], hash: u64) -> Option<&[u8]> {
@@ -93,56 +102,56 @@ pub fn partition_for(filter: &[u8], hash: u64) -> Option<&[u8]> {
         .nth(number)
 }
 
-/// Whether this hash may be among those that the filter was built from; `partition` is the one that
-/// [`partition_of`] names.
+/// Whether this hash may be among those that the filter was built from. `partition` must be the one
+/// that [`partition_of`] names.
 ///
-/// Constant time; touches one cell of 128 bytes. The checksum is not looked at ([`check_partition`]
-/// does that once, when the partition is read); whatever the bytes are, this does not panic.
+/// Takes constant time and reads one cell of 128 bytes. Does not verify the checksum, which
+/// [`check_partition`] does once after a read. Never panics, whatever the bytes are.
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`] when no partition has so many bytes or its cell is
+/// [`terrapin_base::ErrorKind::Corrupt`] if no partition has this length, or its cell is
 /// impossible.
 #[inline]
 pub fn may_contain(partition: &[u8], hash: u64) -> Result<bool> {
     let Some(cells) = cells_of(partition) else {
         return Err(wrong_size(partition.len()));
     };
-    let (index, fraction) = place_in_partition(hash, cells);
+    let (index, fraction) = cell_and_fraction(hash, cells);
     cell::may_contain(partition, index, fraction).ok_or_else(|| impossible_cell(index))
 }
 
-/// Writes the CRC32C of a partition into its last four bytes. `seed` should name where the
-/// partition belongs, so that a misplaced one is noticed. Panics when no partition has so many
-/// bytes.
+/// Writes the CRC32C of a partition into its last four bytes. `seed` should identify the
+/// partition's location, so that a check finds a misplaced one. Panics if no partition has this
+/// length.
 pub fn seal_partition(partition: &mut [u8], seed: u32) {
     assert!(cells_of(partition).is_some(), "not a filter partition");
     let (body, checksum) = partition.split_at_mut(partition.len() - CHECKSUM_BYTES);
     checksum.copy_from_slice(&crc32c_append(seed, body).to_le_bytes());
 }
 
-/// Checks what [`seal_partition`] wrote.
+/// Verifies the checksum that [`seal_partition`] wrote.
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`] when the size or the checksum is wrong.
+/// [`terrapin_base::ErrorKind::Corrupt`] if the length or the checksum is wrong.
 pub fn check_partition(partition: &[u8], seed: u32) -> Result<()> {
     if cells_of(partition).is_none() {
         return Err(wrong_size(partition.len()));
     }
     let (body, checksum) = partition.split_at(partition.len() - CHECKSUM_BYTES);
     if checksum != crc32c_append(seed, body).to_le_bytes() {
-        return Err(Error::corrupt("filter checksum"));
+        return Err(Error::corrupt("wrong checksum of a filter partition"));
     }
     Ok(())
 }
 
-/// Checks that every cell is one that a builder can make: then no hash makes [`may_contain`] fail.
-/// The checksum is not looked at.
+/// Verifies that a builder can make every cell, so that [`may_contain`] fails for no hash. Does not
+/// verify the checksum.
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`] when the size is wrong or a cell is impossible.
+/// [`terrapin_base::ErrorKind::Corrupt`] if the length is wrong or a cell is impossible.
 pub fn check_cells(partition: &[u8]) -> Result<()> {
     let Some(cells) = cells_of(partition) else {
         return Err(wrong_size(partition.len()));
@@ -155,7 +164,7 @@ pub fn check_cells(partition: &[u8]) -> Result<()> {
 
 #[cold]
 fn wrong_size(bytes: usize) -> Error {
-    Error::corrupt("filter partition of wrong size").with("bytes", bytes)
+    Error::corrupt("wrong length of a filter partition").with("bytes", bytes)
 }
 
 #[cold]
@@ -163,8 +172,8 @@ fn impossible_cell(index: usize) -> Error {
     Error::corrupt("impossible filter cell").with("cell", index)
 }
 
-/// Cells of a partition; the last is four bytes shorter, for the checksum. None when no partition
-/// is that long.
+/// Number of cells of a partition; `None` if no partition has this length. The last cell is four
+/// bytes shorter, for the checksum.
 #[inline]
 fn cells_of(partition: &[u8]) -> Option<usize> {
     let bytes = partition.len();
@@ -172,11 +181,10 @@ fn cells_of(partition: &[u8]) -> Option<usize> {
     possible.then_some(bytes / CELL_BYTES)
 }
 
-/// The cell, of so many, that answers for a hash within its partition, and the binary fraction that
-/// stands for it there: of the fraction whose leading bits are those that [`partition_of`] does not
-/// use.
+/// The cell that answers for a hash within its partition, and the binary fraction that represents
+/// the hash there. Uses the bits that [`partition_of`] does not use first.
 #[inline]
-fn place_in_partition(hash: u64, cells: usize) -> (usize, u64) {
+fn cell_and_fraction(hash: u64, cells: usize) -> (usize, u64) {
     let product = u128::from(hash.rotate_left(32)) * cells as u128;
     ((product >> 64) as usize, product as u64)
 }

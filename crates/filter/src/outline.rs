@@ -1,18 +1,20 @@
-//! An outline says no to most hashes that a filter says no to, for a tenth of what it costs to ask
-//! the filter. It is a Bloom filter of two bits a fingerprint, for each cell its own, as large as
-//! the cell. Both bits follow from what the cell's fingerprints tell of their hashes, so outlines
-//! can be made from partitions, in memory only. Of the hashes that are not there, one in
-//! twenty-five has to be looked for in the partition itself. One that is made with its partition
-//! knows the hashes themselves, costs a third, and leaves one in forty.
+//! Outlines of partitions, which deny most absent hashes for a tenth of a filter's cost.
+//!
+//! An outline is a Bloom filter with two bits per fingerprint. Each cell has its own outline of its
+//! own size. Both bits follow from the fingerprint's bits, so a partition is enough to make its
+//! outline in memory. Of the absent hashes, one in 25 still needs a look into the partition.
+//!
+//! An outline that is made together with its partition uses the hashes themselves. That costs a
+//! third, and leaves one in 40.
 
 use terrapin_base::Result;
 use terrapin_base::sync::Arc;
 
 use crate::cell::{self, OUTLINE_WORDS};
-use crate::{cells_of, place_in_partition, wrong_size};
+use crate::{cell_and_fraction, cells_of, wrong_size};
 
-/// The outline of one partition. It never denies a hash that was added there. Clones share their
-/// memory.
+/// The outline of one partition. It never denies a hash that the partition contains. Clones share
+/// their memory.
 ///
 /// ```
 /// use terrapin_filter::{BITS_PER_KEY, FilterBuilder, Outline};
@@ -26,18 +28,18 @@ use crate::{cells_of, place_in_partition, wrong_size};
 pub struct Outline(Arc<[u64]>);
 
 impl Outline {
-    /// Outlines of so many cells each, all in one piece.
+    /// Splits words into outlines of `cells` cells each.
     pub(crate) fn cut(words: &[u64], cells: usize) -> Vec<Outline> {
         let each = words.chunks(cells * OUTLINE_WORDS);
         each.map(|words| Outline(words.into())).collect()
     }
 
-    /// The outline of a partition: it denies nothing that the partition does not deny. Linear in
-    /// its bytes. Whatever those are, this does not panic.
+    /// Makes the outline of a partition. It denies no hash that the partition affirms. Takes time
+    /// in proportion to the partition's bytes. Never panics, whatever these bytes are.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when no partition has so many bytes.
+    /// [`terrapin_base::ErrorKind::Corrupt`] if no partition has this length.
     pub fn of(partition: &[u8]) -> Result<Outline> {
         let Some(cells) = cells_of(partition) else {
             return Err(wrong_size(partition.len()));
@@ -49,15 +51,15 @@ impl Outline {
         Ok(Outline(words.into()))
     }
 
-    /// Whether this hash, one of those that lead to the partition, may be there. Looks at one word
-    /// of memory, or at two of one pair of cache lines.
+    /// Whether the partition may contain this hash, which must lead to the partition. Reads one
+    /// word of memory, or two on one pair of cache lines.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, hash: u64) -> bool {
         let words = &self.0[..];
-        // As many cells of one bit each: the one that answers is the first bit, and what is left of
-        // the fraction tells the second.
-        let (first, rest) = place_in_partition(hash, words.len() * u64::BITS as usize);
+        // Treats each bit as a cell: the answering cell is the first bit, and the rest of the
+        // fraction chooses the second bit.
+        let (first, rest) = cell_and_fraction(hash, words.len() * u64::BITS as usize);
         let is_set = |bit: usize| {
             let word = words.get(bit / 64);
             word.is_none_or(|word| word >> (bit % 64) & 1 == 1)
@@ -65,13 +67,13 @@ impl Outline {
         is_set(first) && is_set(cell::second_outline_bit(first, rest))
     }
 
-    /// Bytes of memory that it takes: as many as its partition, and a little.
+    /// Memory in bytes: the length of the partition and a little more.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         Self::memory_bytes_of(size_of_val(&self.0[..]))
     }
 
-    /// Bytes of memory of the outline of a partition of so many bytes.
+    /// Memory in bytes of the outline of a partition of `partition_bytes`.
     #[must_use]
     pub fn memory_bytes_of(partition_bytes: usize) -> usize {
         partition_bytes + 2 * size_of::<usize>()

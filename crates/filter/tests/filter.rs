@@ -1,4 +1,4 @@
-//! What a filter promises: no false negatives, few false positives, no panic whatever the bytes.
+//! The promises of a filter: no false negatives, few false positives, no panic with any bytes.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn probe(filter: &[u8], hash: u64) -> bool {
     may_contain(partition_for(filter, hash).unwrap(), hash).unwrap()
 }
 
-/// False positives per million, for keys that look like users' keys.
+/// False positives per million, for keys that look like real ones.
 fn false_positives_ppm(keys: u64, bits_per_key: u32) -> (u64, f64) {
     let hashes: Vec<u64> = (0..keys).map(|i| hash64(&i.to_be_bytes())).collect();
     let filter = build(&hashes, bits_per_key);
@@ -38,7 +38,7 @@ fn false_positives_ppm(keys: u64, bits_per_key: u32) -> (u64, f64) {
 }
 
 #[test]
-fn false_positives_are_as_rare_as_the_bits_promise() {
+fn the_rate_of_false_positives_fits_the_bits_a_key() {
     for (keys, bits, at_most_ppm) in [
         (200_000, 12, 1_600),
         (200_000, 11, 2_900),
@@ -53,7 +53,7 @@ fn false_positives_are_as_rare_as_the_bits_promise() {
             1_000_000 / ppm.max(1)
         );
         assert!(ppm <= at_most_ppm, "{keys} keys at {bits} bits: {ppm} ppm");
-        // What is there beyond the bits that were asked for: half a unit a partition, on average.
+        // Bits beyond those that were requested: half a unit per partition on average.
         let rounding = 8.0 * UNIT as f64 / (keys as f64).min(2048.0);
         assert!(used < f64::from(bits) * 1.01 + rounding, "{used} bits");
     }
@@ -89,7 +89,7 @@ fn equal_hashes_take_the_room_of_one() {
 }
 
 #[test]
-fn hashes_crowded_into_one_cell_saturate_it_and_no_other() {
+fn many_hashes_in_one_cell_saturate_only_that_cell() {
     let crowd: Vec<u64> = (0..10_000).map(|i| i << 5).collect();
     let filter = build(&crowd, BITS_PER_KEY);
     assert!(crowd.iter().all(|&h| probe(&filter, h)));
@@ -100,7 +100,7 @@ fn hashes_crowded_into_one_cell_saturate_it_and_no_other() {
 }
 
 #[test]
-fn seals_notice_damage_and_misplacement() {
+fn checksums_find_damage_and_misplacement() {
     let mut filter = build(&[1, 2, 3], BITS_PER_KEY);
     seal_partition(&mut filter, 7);
     check_partition(&filter, 7).unwrap();
@@ -126,7 +126,7 @@ fn the_same_hashes_in_any_order_make_the_same_bytes() {
 }
 
 #[test]
-fn a_filter_is_as_long_as_its_keys_ask_for_and_says_how_it_is_cut() {
+fn a_filter_is_as_long_as_its_keys_need() {
     let hashes: Vec<u64> = (0..20_000u64).map(|i| hash64(&i.to_le_bytes())).collect();
     let mut builder = FilterBuilder::new();
     for unit in [CELL_BYTES, UNIT, PARTITION_BYTES_MAX] {

@@ -1,5 +1,5 @@
-//! What an outline promises: it denies nothing that is there, and most of what is not. Made of a
-//! partition it denies nothing that that does not deny; no panic whatever the bytes.
+//! The promises of an outline: it denies most absent hashes and no present one. An outline of a
+//! partition denies only what the partition denies, and no bytes make it panic.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn build(hashes: &[u64], bits_per_key: u32) -> Vec<u8> {
     builder.finish(bits_per_key, UNIT)
 }
 
-/// The outlines that are made with a filter.
+/// The outlines that a builder makes with a filter.
 fn made_with(hashes: &[u64], bits_per_key: u32, filter: &[u8]) -> Vec<Outline> {
     let mut builder = FilterBuilder::new();
     builder.add_all(hashes);
@@ -43,7 +43,7 @@ fn outlined(filter: &[u8]) -> Vec<(&[u8], Outline)> {
 }
 
 #[test]
-fn nineteen_of_twenty_that_are_not_there_are_denied_without_the_filter() {
+fn nineteen_of_twenty_absent_hashes_are_denied() {
     for keys in [100, 2_000, 30_000] {
         let hashes: Vec<u64> = (0..keys).map(hash).collect();
         let filter = build(&hashes, BITS_PER_KEY);
@@ -66,7 +66,7 @@ fn nineteen_of_twenty_that_are_not_there_are_denied_without_the_filter() {
 }
 
 #[test]
-fn an_overfull_partition_is_denied_nothing_and_an_empty_one_everything() {
+fn an_overfull_partition_denies_nothing_and_an_empty_one_everything() {
     let hashes: Vec<u64> = (0..20_000).map(hash).collect();
     let full = Outline::of(&build(&hashes, 1)[..CELL_BYTES]).unwrap();
     assert!((0..1000).all(|i| full.may_contain(hash(i))));
@@ -75,16 +75,16 @@ fn an_overfull_partition_is_denied_nothing_and_an_empty_one_everything() {
 }
 
 #[test]
-fn what_has_no_partitions_length_has_no_outline() {
+fn bytes_of_a_wrong_length_have_no_outline() {
     for bytes in [0, 1, CELL_BYTES - 1, PARTITION_BYTES_MAX + CELL_BYTES] {
         assert!(Outline::of(&vec![0; bytes]).is_err(), "{bytes}");
     }
 }
 
-/// One quotient for all fingerprints: each might be any hash of its cell, and an outline would
-/// visit all places for each of them.
+/// With one quotient for all fingerprints, each could be any hash of its cell. An outline would
+/// visit all first bits for each of them.
 #[test]
-fn cells_with_fewer_quotients_than_fingerprints_are_refused_and_denied_nothing() {
+fn cells_with_fewer_quotients_than_fingerprints_are_refused() {
     let mut bytes = vec![0xff; PARTITION_BYTES_MAX];
     for (index, cell) in bytes.chunks_mut(CELL_BYTES).enumerate() {
         let is_last = index + 1 == PARTITION_BYTES_MAX / CELL_BYTES;

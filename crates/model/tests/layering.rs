@@ -151,7 +151,7 @@ fn locks_and_atomics_come_from_one_place() {
         "base/src/sync/",
         "base/src/mutant.rs",
         "disk/src/real/",
-        "disk/src/region.rs",
+        "disk/src/region",
     ];
     let elsewhere = [
         "sync::atomic::Atomic",

@@ -1,52 +1,52 @@
-//! The cache as its users see it: shards by hash, the epoch, and the target that memory is held to.
+//! The cache's interface: shards by hash, the epoch, and the target for memory.
 
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Ordering, atomic};
 use terrapin_base::{Budget, Purpose, Slice};
 
-use crate::entry::{self, Collection, Key};
-use crate::segments::Segments;
-use crate::shard::{Said, Shard, Writing};
+use crate::record::{self, Collection, Key};
+use crate::shard::{SealedRecord, Shard, Writing};
+use crate::strips::Strips;
 use crate::table::WORDS_MAX;
 
-/// There are addresses for so many times the memory there may be, since a budget may grow.
+/// Address space of the cache as a multiple of its initial memory limit, since a budget may grow.
 const GROWTH: u64 = 64;
 
-/// A segment is about this part of the memory there may be.
-const SEGMENTS: u64 = 1024;
-const SEGMENT_BYTES_MIN: u64 = 4 << 10;
-const SEGMENT_BYTES_MAX: u64 = 256 << 10;
-/// So many segments to a shard at least.
-const SHARD_SEGMENTS: u64 = 32;
+/// Desired number of strips.
+const STRIPS: u64 = 1024;
+const STRIP_BYTES_MIN: u64 = 4 << 10;
+const STRIP_BYTES_MAX: u64 = 256 << 10;
+/// Least number of strips for a shard.
+const SHARD_STRIPS: u64 = 32;
 const SHARDS_MAX: u64 = 256;
 
-/// Of what blocks leave unused, this part stays so: blocks that come find it, and records go for
-/// those that follow.
+/// Divisor of the part of unused memory that stays free. New blocks use it at once, and records are
+/// evicted to restore it.
 const SPARE_PART: u64 = 64;
 
-/// With no larger share, in thousandths, records bring little: most of what is read will not be
-/// read again before it goes.
+/// Up to this share, in thousandths, records bring little: most are evicted before their next read.
 const SPARING_SHARE: u64 = 200;
-/// Then one of so many fills comes in. What is read often comes often, so it gets in as well.
+/// Up to that share, one fill in this number is accepted. Hot records are filled often enough to
+/// get in.
 const SPARING_PART: u64 = 4;
 
-/// A moment between changes of what the cache may hold.
+/// A period between two changes of the records that readers may find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u64);
 
-/// Figures since the cache was made.
+/// Figures of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records there are.
+    /// Number of cached records.
     pub records: u64,
-    /// Bytes that the cache holds, tables included.
+    /// Bytes of strips and tables.
     pub bytes: u64,
 }
 
-/// A cache of records. See the crate.
+/// A cache of records.
 ///
 /// ```
 /// use terrapin_base::Budget;
-/// use terrapin_recordcache::{Collection, RecordCache, Said};
+/// use terrapin_recordcache::{Collection, RecordCache, SealedRecord};
 /// let budget = Budget::new(64 << 20);
 /// let cache = RecordCache::new(&budget, 64 << 20);
 /// cache.set_share(500);
@@ -56,34 +56,36 @@ pub struct Counts {
 /// assert_eq!(cache.get(epoch, collection, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
 /// // A sealed memtable says otherwise:
 /// cache.begin_sweep();
-/// cache.sweep(collection, b"turtle", hash, Said::default(), false);
+/// cache.sweep(collection, b"turtle", hash, SealedRecord::default(), false);
 /// assert_eq!(cache.get(cache.epoch(), collection, b"turtle", hash), None);
 /// ```
 pub struct RecordCache {
-    // Shards go before the memory that they refer to.
+    // Declared before `strips`, which they refer to, so they are dropped first.
     shards: Box<[Shard]>,
-    segments: Segments,
+    strips: Strips,
     epoch: AtomicU64,
-    /// Of what writes leave of the budget, in thousandths.
+    /// The share of what writes leave of the budget, in thousandths.
     share: AtomicU64,
     next_to_shrink: AtomicUsize,
-    /// What the tables of an empty cache take.
+    /// Bytes of the tables of an empty cache.
     tables_bytes_min: u64,
     budget: Arc<Budget>,
 }
 
 impl RecordCache {
-    /// An empty cache with a share of 0, laid out for `bytes_max`; costs little until it is filled.
-    /// Should the budget grow, it can come to hold many times that: [`RecordCache::bytes_max`],
-    /// which is 0 where the system refuses addresses for `bytes_max`: then it holds nothing.
+    /// An empty cache with a share of 0, with a layout for `bytes_max`. It takes little memory
+    /// until it is filled.
+    ///
+    /// If the budget grows, the cache can grow up to [`RecordCache::bytes_max`]. That is 0 if the
+    /// system refuses addresses for `bytes_max`; then the cache stays empty.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max.min(8 * WORDS_MAX);
-        let segment_bytes = (bytes_max / SEGMENTS)
+        let strip_bytes = (bytes_max / STRIPS)
             .next_power_of_two()
-            .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-        let segments = bytes_max / segment_bytes;
-        let shards = (segments / SHARD_SEGMENTS)
+            .clamp(STRIP_BYTES_MIN, STRIP_BYTES_MAX);
+        let strips = bytes_max / strip_bytes;
+        let shards = (strips / SHARD_STRIPS)
             .checked_ilog2()
             .map_or(1, |log| 1 << log)
             .min(SHARDS_MAX);
@@ -93,11 +95,11 @@ impl RecordCache {
         RecordCache {
             tables_bytes_min: shards.iter().map(Shard::table_bytes).sum(),
             shards,
-            segments: Segments::new(
+            strips: Strips::new(
                 budget,
                 whole(bytes_max),
                 whole(grown_max),
-                segment_bytes as usize,
+                strip_bytes as usize,
             ),
             epoch: AtomicU64::new(0),
             share: AtomicU64::new(0),
@@ -106,7 +108,7 @@ impl RecordCache {
         }
     }
 
-    /// The epoch that a reader goes by; to be taken before it looks which memtables there are.
+    /// The current epoch. A reader takes it before it loads the state with the memtables.
     #[must_use]
     #[inline]
     pub fn epoch(&self) -> Epoch {
@@ -118,8 +120,7 @@ impl RecordCache {
         &self.shards[(key.hash >> 32) as usize & (self.shards.len() - 1)]
     }
 
-    /// The value of a key, if it is here and no memtable of that epoch holds the key. O(1); one
-    /// allocation.
+    /// The cached value of a key, if the epoch has not changed. O(1), with one allocation.
     #[must_use]
     #[inline]
     pub fn get(
@@ -130,32 +131,32 @@ impl RecordCache {
         hash: u64,
     ) -> Option<Slice> {
         let key = Key::new(collection, key, hash)?;
-        let value = self.shard(&key).get(&self.segments, &key, entry::value)?;
+        let value = self.shard(&key).get(&self.strips, &key, record::value)?;
         self.is_still(epoch).then_some(value)
     }
 
-    /// Whether that epoch is still the present one: then everything that was found in it goes
-    /// together.
+    /// Whether this epoch is still the current one. If so, everything found in it is consistent.
     #[must_use]
     pub fn is_still(&self, epoch: Epoch) -> bool {
         atomic::fence(Ordering::Acquire);
         self.epoch.load(Ordering::Relaxed) == epoch.0
     }
 
-    /// Whether the value of a key is here; as [`RecordCache::get`].
+    /// Whether the value of a key is cached, under the conditions of [`RecordCache::get`].
     #[must_use]
     pub fn contains(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64) -> bool {
         let Some(key) = Key::new(collection, key, hash) else {
             return false;
         };
-        let found = self.shard(&key).get(&self.segments, &key, |_, _| ());
+        let found = self.shard(&key).get(&self.strips, &key, |_, _| ());
         found.is_some() && self.is_still(epoch)
     }
 
-    /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else
-    /// writes to that shard now, or there is no room. While the share is small only some come in,
-    /// since a fill costs several cache misses. O(1) amortised; no allocation but for a growing
-    /// table.
+    /// Caches a record that a reader of this epoch found in the tree.
+    ///
+    /// Does nothing if the epoch has changed, another thread writes to the shard, or there is no
+    /// room. While the share is small only some fills are accepted, since a fill costs several
+    /// cache misses. O(1) amortised; only a growing table allocates.
     pub fn fill(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64, value: &[u8]) {
         let share = self.share.load(Ordering::Relaxed);
         if share == 0 {
@@ -168,7 +169,7 @@ impl RecordCache {
         if share <= SPARING_SHARE && !self.may_grow() && !shard.is_turn(SPARING_PART) {
             return;
         }
-        if let Some(writing) = shard.try_write(&self.segments, &self.budget)
+        if let Some(writing) = shard.try_write(&self.strips, &self.budget)
             && self.is_still(epoch)
         {
             self.add(writing, &key, value, false);
@@ -180,62 +181,66 @@ impl RecordCache {
     }
 
     fn may_grow_within(&self, target: u64) -> bool {
-        self.bytes() + self.segments.segment_bytes() as u64 <= target
+        self.bytes() + self.strips.strip_bytes() as u64 <= target
     }
 
     fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {
-        shard.write(&self.segments, &self.budget)
+        shard.write(&self.strips, &self.budget)
     }
 
-    /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache
-    /// is empty and stays so for what was read before: then nothing needs to be swept, unless to be
-    /// taken.
+    /// Begins a new epoch, so that fills of older epochs are refused.
+    ///
+    /// Returns `false` if the cache is empty. Then no key needs a sweep, unless the memtable's
+    /// records are to be cached.
     pub fn begin_sweep(&self) -> bool {
         self.epoch.fetch_add(1, Ordering::SeqCst);
-        // A fill that saw the last epoch is over once its shard's lock was held by us.
+        // A fill that saw the old epoch has ended once this thread held the lock of its shard.
         let held = self.shards.iter().map(|s| self.write(s).records());
         held.sum::<usize>() > 0
     }
 
-    /// A sealed memtable says this of a key: if the record is here it is replaced, or taken out; if
-    /// it is not, it comes in where the memtable's records are to be taken (`take`): if it was read
-    /// there, as one that was used, otherwise as far as nothing has to go for it. Whether the
-    /// record was here. O(1), and no lock for a key that is not here and not taken.
+    /// Applies a record of a sealed memtable. Returns whether the key was cached.
+    ///
+    /// - A cached record is replaced, or removed if the memtable's record is a delete.
+    /// - A record that is not cached is added only with `take`. If it was read in the memtable, it
+    ///   counts as used. Otherwise it is added only while no other record must be evicted for it.
+    ///
+    /// O(1), without a lock for a key that is neither cached nor taken.
     pub fn sweep(
         &self,
         collection: Collection,
         key: &[u8],
         hash: u64,
-        said: Said<'_>,
+        sealed: SealedRecord<'_>,
         take: bool,
     ) -> bool {
         let Some(key) = Key::new(collection, key, hash) else {
             return false;
         };
         let shard = self.shard(&key);
-        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, said) {
+        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, sealed) {
             return true;
         }
-        if let Some(value) = said.value.filter(|_| take)
+        if let Some(value) = sealed.value.filter(|_| take)
             && self.share.load(Ordering::Relaxed) > 0
-            && (said.was_read || self.may_grow())
+            && (sealed.was_read || self.may_grow())
         {
-            self.add(self.write(shard), &key, value, said.was_read);
+            self.add(self.write(shard), &key, value, sealed.was_read);
         }
         false
     }
 
-    /// Adds a record that may be here already, and was read before or not.
+    /// Adds a record, unless it is cached already.
     fn add(&self, mut writing: Writing<'_>, key: &Key<'_>, value: &[u8], was_read: bool) {
-        // Records that go leave it as it is.
+        // Evictions by this call do not change the target.
         let target = self.target();
         if self.is_over(target) {
-            writing.give_segment();
+            writing.give_strip();
         }
         writing.fill(key, value, was_read, self.may_grow_within(target));
     }
 
-    /// Gives everything back; what readers of before find comes in too late.
+    /// Removes all records and releases the memory. Fills of older epochs are refused.
     pub fn clear(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
@@ -243,33 +248,32 @@ impl RecordCache {
         }
     }
 
-    /// Sets what the cache may hold though blocks want it: so many thousandths of what memtables,
-    /// merges, log and metadata leave of the budget; 0 for nothing at all. What it holds beyond its
-    /// target goes by [`RecordCache::shrink_step`].
+    /// Sets the share that the cache may hold even if blocks need memory: thousandths of what
+    /// memtables, merges, log and metadata leave of the budget. With 0 it holds nothing.
+    /// [`RecordCache::shrink_step`] releases what exceeds the new target.
     pub fn set_share(&self, permille: u64) {
         self.share.store(permille.min(1000), Ordering::Relaxed);
     }
 
-    /// The share, in thousandths.
+    /// The share in thousandths.
     #[must_use]
     pub fn share(&self) -> u64 {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// The most bytes of records that the cache can hold, whatever the budget.
+    /// The most bytes of records that the cache can hold with any budget.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
-        self.segments.bytes_max()
+        self.strips.bytes_max()
     }
 
-    /// The most bytes that a record may take in the cache, header and padding included; a larger
-    /// one does not come in.
+    /// The largest record in bytes that can be cached, with header and padding.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {
-        self.segments.record_words_max() as u64 * 8
+        self.strips.record_words_max() as u64 * 8
     }
 
-    /// What the cache may hold now: its share, or what blocks leave unused if that is more.
+    /// The memory target in bytes: the share, or the memory that blocks do not use if that is more.
     #[must_use]
     pub fn target(&self) -> u64 {
         let share = self.share();
@@ -282,7 +286,7 @@ impl RecordCache {
         target.min(self.bytes_max())
     }
 
-    /// Whether [`RecordCache::shrink_step`] would find something to do.
+    /// Whether [`RecordCache::shrink_step`] has work to do.
     #[must_use]
     #[inline]
     pub fn over_target(&self) -> bool {
@@ -293,41 +297,41 @@ impl RecordCache {
         self.bytes() > target.max(self.tables_bytes_min)
     }
 
-    /// Gives one segment back if the cache holds more than its target; whether it did.
+    /// Releases one strip if the cache exceeds its target. Returns whether it did.
     pub fn shrink_step(&self) -> bool {
-        self.over_target() && self.give_segment()
+        self.over_target() && self.give_strip()
     }
 
-    /// Gives one segment back if the cache holds more than its share, whatever blocks leave unused
-    /// now: for who is about to bring in blocks. Whether it did.
+    /// Releases one strip if the cache exceeds its share, even if other memory is unused. For
+    /// callers that are about to cache blocks. Returns whether it did.
     pub fn give_way(&self) -> bool {
         let share = share_of(self.budget.room_for_data(), self.share());
-        self.bytes() > share.max(self.tables_bytes_min) && self.give_segment()
+        self.bytes() > share.max(self.tables_bytes_min) && self.give_strip()
     }
 
-    fn give_segment(&self) -> bool {
+    fn give_strip(&self) -> bool {
         (0..self.shards.len()).any(|_| {
             let next = self.next_to_shrink.fetch_add(1, Ordering::Relaxed);
             self.write(&self.shards[next % self.shards.len()])
-                .give_segment()
+                .give_strip()
         })
     }
 
-    /// How often a record of the oldest quarter of the cache was used for the first time: so many
-    /// lookups more would have failed, were the cache a quarter smaller.
+    /// Number of first uses of records in the oldest quarter of the cache. With a quarter less
+    /// memory, these lookups would have missed.
     #[must_use]
     pub fn rescues(&self) -> u64 {
         let rescues = |shard: &Shard| shard.rescues.load(Ordering::Relaxed);
         self.shards.iter().map(rescues).sum()
     }
 
-    /// Bytes that the cache holds.
+    /// Bytes of strips and tables.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.budget.used(Purpose::Records)
     }
 
-    /// Figures. Takes each shard's lock for a moment.
+    /// Figures of the cache. Takes the lock of each shard for a moment.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts {
@@ -341,7 +345,7 @@ impl RecordCache {
     }
 }
 
-/// So many thousandths of the room there is.
+/// A share of `room`, in thousandths.
 fn share_of(room: u64, permille: u64) -> u64 {
     room / 1000 * permille
 }

@@ -1,36 +1,40 @@
-//! A cache of records (TreeLine §3.1, §4.2): hot records are kept as records, since the hottest
-//! third of a store's records draws far more reads than the hottest third of its blocks does.
+//! A cache of records (TreeLine §3.1, §4.2). The hottest third of a store's records gets far more
+//! reads than its hottest third of blocks. So hot records are cached as records.
 //!
-//! What it holds is what the tree holds (never what a memtable does, which readers ask first), and
-//! lookups take no lock: records lie in segments of atomic words (`segments.rs`), found by a table
-//! of atomic words (`table.rs`), and a reader that was overtaken by a writer notices it and misses.
-//! A miss costs a read of the tree, never a wrong answer.
+//! The cache holds records of the trees, never of memtables, which readers search first. Lookups
+//! take no lock. Records are in *strips* of atomic words (`strips.rs`), and a table of atomic words
+//! finds them (`table.rs`). A reader that a writer overtakes notices it and misses. A miss costs a
+//! read of the tree, and is never a wrong answer.
 //!
-//! **Coherence.** The cache has an *epoch*. A reader takes it before it looks which memtables there
-//! are ([`RecordCache::epoch`]), and both its lookup and its fill count only if the epoch is still
-//! that one. Before a sealed memtable's records can be anything but in the memtable or in the tree
-//! below it, [`RecordCache::begin_sweep`] raises the epoch, and [`RecordCache::sweep`] is told each
-//! of the memtable's keys: so a fill that read the tree below an older memtable comes too late, and
-//! later readers find such a key in the memtable first. No memtable says what a clear does: from
-//! then on the keyspace's records go by another number ([`Collection`]), and those of before are
-//! found only by readers of states of before, until their turn to leave comes.
+//! **Coherence.** The cache has an *epoch*.
 //!
-//! **Replacement.** TreeLine has a CLOCK with priorities over fixed slots. Here records are of any
-//! size, so they are appended to segments, and the oldest segment is taken again as a whole: what
-//! was used since is kept, with a use less (a CLOCK whose hand moves a segment at a time, three
-//! uses being the most that count). Nothing is ever allocated for a record.
+//! - A reader takes the epoch before it loads the state with the memtables
+//!   ([`RecordCache::epoch`]). Its lookup and its fill count only if the epoch has not changed.
+//! - [`RecordCache::begin_sweep`] raises the epoch before the records of a sealed memtable become
+//!   visible anywhere but in the memtable or in the tree below it. [`RecordCache::sweep`] then gets
+//!   each key of the memtable.
+//! - So a fill that read the tree below an older memtable is refused, and later readers find the
+//!   key in the memtable first.
+//! - A clear of a keyspace has no memtable. It gives the keyspace's records a new number
+//!   ([`Collection`]). Only readers of older states find the old records, until these are evicted.
 //!
-//! **Memory** is charged by whole segments, plus the tables. What the cache may hold is a share
-//! ([`RecordCache::set_share`]) of what memtables, merges, log and metadata leave of the budget, so
-//! it moves as they do; the owner calls [`RecordCache::shrink_step`] while it holds too much.
+//! **Replacement.** TreeLine uses a CLOCK with priorities over slots of a fixed size. Here records
+//! have any size: they are appended to strips, and the oldest strip is evicted as a whole. Records
+//! that were used since are kept, with one use less. That is a CLOCK with a hand that moves by one
+//! strip, and at most three uses count. Nothing is allocated for a record.
+//!
+//! **Memory.** The budget is charged for whole strips and for the tables. The cache may hold a
+//! share ([`RecordCache::set_share`]) of what memtables, merges, log and metadata leave of the
+//! budget. So the limit moves with them. The owner calls [`RecordCache::shrink_step`] while the
+//! cache exceeds it.
 #![forbid(unsafe_code)]
 
 mod cache;
-mod entry;
-mod segments;
+mod record;
 mod shard;
+mod strips;
 mod table;
 
 pub use cache::{Counts, Epoch, RecordCache};
-pub use entry::Collection;
-pub use shard::Said;
+pub use record::Collection;
+pub use shard::SealedRecord;

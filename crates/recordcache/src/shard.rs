@@ -1,10 +1,13 @@
-//! One shard: a table, and two queues of segments that its records lie in, oldest first. Records
-//! come into the *young* queue, a fifth of all; what was used by the time its segment's turn comes
-//! moves to the *grown* one, where what memtables held and readers asked for comes at once; the
-//! rest leaves: most of what is read once is not read again soon, and would keep others out for a
-//! whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with zipfian requests and
-//! room for a fifth of the records 6 % fewer misses than one queue.) Writers hold the shard's lock;
-//! readers take none.
+//! One shard: a table and two queues of strips, oldest strip first.
+//!
+//! New records enter the *young* queue, which has a fifth of the strips. When a strip's turn comes,
+//! its used records move to the *grown* queue, and the others are evicted. Most records that are
+//! read once are not read again soon, and would keep others out for a whole pass. A record that was
+//! read in a memtable enters the grown queue at once.
+//!
+//! This is S3-FIFO (Yang et al., SOSP 2023) without its ghost queue. With zipfian requests and room
+//! for a fifth of the records it has 6 % fewer misses than one queue. Writers hold the shard's
+//! lock; readers take no lock.
 
 use std::collections::VecDeque;
 
@@ -12,22 +15,21 @@ use arc_swap::ArcSwap;
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
 
-use crate::entry::{self, Key, Sizes};
-use crate::segments::{Birth, Segments};
-use crate::table::{Place, Table};
+use crate::record::{self, Key, Sizes};
+use crate::strips::{Birth, Strips};
+use crate::table::{Entry, Table};
 
-/// Of a recycled segment, what share of its words is kept at most, in quarters: the rest is room
-/// for what comes.
+/// Most words of a recycled strip that are kept, in quarters. The rest is room for new records.
 const KEPT_QUARTERS: usize = 3;
-/// One in so many segments is young.
+/// One strip in this number is young.
 const YOUNG_PART: usize = 5;
 
-/// What a sealed memtable says of a key.
+/// A record of a sealed memtable.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'v> {
-    /// Its value; none when it was deleted.
+pub struct SealedRecord<'v> {
+    /// The value; `None` for a delete.
     pub value: Option<&'v [u8]>,
-    /// Whether somebody read it there.
+    /// Whether a reader read the record in the memtable.
     pub was_read: bool,
 }
 
@@ -35,25 +37,25 @@ pub struct Said<'v> {
 pub(crate) struct Shard {
     table: ArcSwap<Table>,
     writer: Mutex<Writer>,
-    /// Odd while somebody writes, and another even number afterwards.
+    /// Odd while a thread writes. Every write ends with a new even number.
     writes: AtomicU64,
-    /// In each queue, segments born before this are the oldest quarter.
+    /// For each queue: strips with a lower birth number form its oldest quarter.
     aged: [AtomicU64; 2],
-    /// Fills that were asked for while few of them come in.
+    /// Number of fills while only some fills are accepted.
     sparing: AtomicU64,
-    /// Records of the oldest quarter that were used for the first time: they would be gone already,
-    /// were the cache a quarter smaller.
+    /// First uses of records in the oldest quarter. With a quarter less memory these records would
+    /// be gone.
     pub(crate) rescues: AtomicU64,
 }
 
-/// The queues.
+/// The two queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Age {
     Young = 0,
     Grown = 1,
 }
 
-/// What only writers need.
+/// State that only writers use.
 #[derive(Default)]
 pub(crate) struct Writer {
     queues: [Queue; 2],
@@ -62,11 +64,11 @@ pub(crate) struct Writer {
 
 #[derive(Default)]
 struct Queue {
-    /// Oldest first; the last takes records.
-    segments: VecDeque<u32>,
-    /// Words used of the last.
+    /// Oldest first. The last strip takes new records.
+    strips: VecDeque<u32>,
+    /// Used words of the last strip.
     used: usize,
-    /// Segments that came so far: the next one's birth.
+    /// Number of strips that entered so far: the birth number of the next one.
     born: u64,
 }
 
@@ -75,21 +77,21 @@ impl Writer {
         &mut self.queues[age as usize]
     }
 
-    fn segments(&self, age: Age) -> usize {
-        self.queues[age as usize].segments.len()
+    fn strips(&self, age: Age) -> usize {
+        self.queues[age as usize].strips.len()
     }
 
-    /// Segments that should be young: one at least.
+    /// Number of strips that should be young, at least one.
     fn young_part(&self) -> usize {
-        let all = self.segments(Age::Young) + self.segments(Age::Grown);
+        let all = self.strips(Age::Young) + self.strips(Age::Grown);
         all.div_ceil(YOUNG_PART)
     }
 }
 
-/// A shard whose lock is held.
+/// A shard with its lock held.
 pub(crate) struct Writing<'s> {
     table: &'s ArcSwap<Table>,
-    segments: &'s Segments,
+    strips: &'s Strips,
     budget: &'s Budget,
     writer: MutexGuard<'s, Writer>,
     writes: &'s AtomicU64,
@@ -116,33 +118,33 @@ impl Shard {
         }
     }
 
-    /// Finds a record and hands it to `take`; counts a use.
+    /// Finds a record, passes it to `take`, and counts a use.
     #[inline]
     pub(crate) fn get<R>(
         &self,
-        segments: &Segments,
+        strips: &Strips,
         key: &Key<'_>,
         take: impl Fn(&[AtomicU64], Sizes) -> R,
     ) -> Option<R> {
         let table = self.table.load();
-        for (at, place) in table.candidates(key.hash) {
-            let word = place.word();
-            let Some(stamp) = segments.stamp(word) else {
+        for (at, entry) in table.candidates(key.hash) {
+            let word = entry.word();
+            let Some(stamp) = strips.stamp(word) else {
                 continue;
             };
-            if !table.still(at, place) {
+            if !table.still(at, entry) {
                 continue;
             }
-            let from = segments.from(word);
-            let Some(sizes) = entry::sizes_if(from, key) else {
+            let from = strips.from(word);
+            let Some(sizes) = record::sizes_if(from, key) else {
                 continue;
             };
             let taken = take(from, sizes);
-            if !segments.unchanged(word, stamp) {
+            if !strips.unchanged(word, stamp) {
                 return None;
             }
-            table.used(at, place);
-            if place.uses() == 0 && self.is_aged(segments, word) {
+            table.used(at, entry);
+            if entry.uses() == 0 && self.is_aged(strips, word) {
                 self.rescues.fetch_add(1, Ordering::Relaxed);
             }
             return Some(taken);
@@ -150,13 +152,13 @@ impl Shard {
         None
     }
 
-    fn is_aged(&self, segments: &Segments, word: usize) -> bool {
-        let birth = segments.birth(word);
+    fn is_aged(&self, strips: &Strips, word: usize) -> bool {
+        let birth = strips.birth(word);
         birth.number < self.aged[usize::from(birth.grown)].load(Ordering::Relaxed)
     }
 
-    /// Whether a record of that hash may be here; no lock. Unlike a lookup it never misses what is
-    /// here: when somebody writes meanwhile, the answer is yes.
+    /// Whether a record of that hash may be cached, without a lock. It never misses a cached
+    /// record: it returns `true` if a thread writes meanwhile.
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
         let writes = self.writes.load(Ordering::Acquire);
         if !writes.is_multiple_of(2) || self.table.load().candidates(hash).next().is_some() {
@@ -166,23 +168,23 @@ impl Shard {
         self.writes.load(Ordering::Relaxed) != writes
     }
 
-    pub(crate) fn write<'s>(&'s self, segments: &'s Segments, budget: &'s Budget) -> Writing<'s> {
-        self.writing(segments, budget, self.writer.lock())
+    pub(crate) fn write<'s>(&'s self, strips: &'s Strips, budget: &'s Budget) -> Writing<'s> {
+        self.writing(strips, budget, self.writer.lock())
     }
 
-    /// As [`Shard::write`], unless somebody else writes.
+    /// Locks the shard, unless another thread holds the lock.
     pub(crate) fn try_write<'s>(
         &'s self,
-        segments: &'s Segments,
+        strips: &'s Strips,
         budget: &'s Budget,
     ) -> Option<Writing<'s>> {
         let writer = self.writer.try_lock()?;
-        Some(self.writing(segments, budget, writer))
+        Some(self.writing(strips, budget, writer))
     }
 
     fn writing<'s>(
         &'s self,
-        segments: &'s Segments,
+        strips: &'s Strips,
         budget: &'s Budget,
         writer: MutexGuard<'s, Writer>,
     ) -> Writing<'s> {
@@ -192,13 +194,13 @@ impl Shard {
             writes: &self.writes,
             aged: &self.aged,
             table: &self.table,
-            segments,
+            strips,
             budget,
             writer,
         }
     }
 
-    /// One of so many calls says yes, about: two at once may count as one.
+    /// Returns `true` for about one call in `of`. Two simultaneous calls may count as one.
     pub(crate) fn is_turn(&self, of: u64) -> bool {
         let turn = self.sparing.load(Ordering::Relaxed);
         self.sparing.store(turn.wrapping_add(1), Ordering::Relaxed);
@@ -211,27 +213,27 @@ impl Shard {
 }
 
 impl Writing<'_> {
-    /// Records here.
+    /// Number of records in the shard.
     pub(crate) fn records(&self) -> usize {
         self.writer.records
     }
 
-    fn find(&self, table: &Table, key: &Key<'_>) -> Option<(usize, Place, Sizes)> {
-        table.candidates(key.hash).find_map(|(at, place)| {
-            let sizes = entry::sizes_if(self.segments.from(place.word()), key)?;
-            Some((at, place, sizes))
+    fn find(&self, table: &Table, key: &Key<'_>) -> Option<(usize, Entry, Sizes)> {
+        table.candidates(key.hash).find_map(|(at, entry)| {
+            let sizes = record::sizes_if(self.strips.from(entry.word()), key)?;
+            Some((at, entry, sizes))
         })
     }
 
-    /// Adds a record that is not here yet; one that `was_read` before is not tried out first.
-    /// `may_grow` says whether another segment may be taken. O(1) amortised.
+    /// Adds a record, unless it is cached already. A record that `was_read` before skips the young
+    /// queue. `may_grow` says whether another strip may be taken. O(1) amortised.
     pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], was_read: bool, may_grow: bool) {
-        // It is the table until the end: making room for a record replaces none.
+        // The table stays the same until the end: making room for a record does not replace it.
         let table = self.table.load();
         if self.find(&table, key).is_some() || self.writer.records >= Table::ROOM_MAX {
             return;
         }
-        // While the cache grows all that comes is young.
+        // While the cache grows, all new records are young.
         let age = match was_read && !may_grow {
             true => Age::Grown,
             false => Age::Young,
@@ -240,49 +242,51 @@ impl Writing<'_> {
             return;
         };
         let uses = u64::from(was_read && age == Age::Young);
-        let place = Place::new(key.hash, word, uses);
+        let entry = Entry::new(key.hash, word, uses);
         if self.writer.records >= table.room() {
-            self.resize(table.room() / 4 * 5 + 1).insert(place);
+            self.resize(table.room() / 4 * 5 + 1).insert(entry);
         } else {
-            table.insert(place);
+            table.insert(entry);
         }
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it the value that a memtable has, in its place if that is as
-    /// long, or takes it out; whether it was. One that was read in the memtable counts as used.
-    pub(crate) fn refresh(&mut self, key: &Key<'_>, said: Said<'_>) -> bool {
+    /// Gives a cached record the memtable's value, or removes it. Returns whether it was cached.
+    /// The value is replaced in place if its length in words is the same. A record that was read in
+    /// the memtable counts as used.
+    pub(crate) fn refresh(&mut self, key: &Key<'_>, sealed: SealedRecord<'_>) -> bool {
         let table = self.table.load();
-        let Some((at, place, held)) = self.find(&table, key) else {
+        let Some((at, entry, held)) = self.find(&table, key) else {
             return false;
         };
-        if let Some(value) = said.value
-            && entry::words(key, value.len()) == Some(held.words())
+        if let Some(value) = sealed.value
+            && record::words(key, value.len()) == Some(held.words())
         {
-            self.rewrite(place, key, value);
-            if said.was_read && place.uses() == 0 {
-                table.used(at, place);
+            self.rewrite(entry, key, value);
+            if sealed.was_read && entry.uses() == 0 {
+                table.used(at, entry);
             }
             return true;
         }
-        // Out first: what is recycled to make room must not lead to the old value again.
+        // Removed first, so that recycling for room cannot keep the old value.
         self.remove(&table, at);
-        if let Some(value) = said.value
+        if let Some(value) = sealed.value
             && let Some(word) = self.append(Age::Young, key, value, false)
         {
-            let uses = place.uses().max(u64::from(said.was_read));
-            table.insert(Place::new(key.hash, word, uses));
+            let uses = entry.uses().max(u64::from(sealed.was_read));
+            table.insert(Entry::new(key.hash, word, uses));
             self.writer.records += 1;
         }
         true
     }
 
-    /// Writes a value over one that takes as many words. Readers of the segment miss meanwhile.
-    fn rewrite(&self, place: Place, key: &Key<'_>, value: &[u8]) {
-        let segment = self.segments.segment_of(place.word());
-        self.segments.begin(segment);
-        entry::write(self.segments.from(place.word()), key, value);
-        self.segments.end(segment);
+    /// Overwrites a value with one of the same length in words. Readers of the strip miss
+    /// meanwhile.
+    fn rewrite(&self, entry: Entry, key: &Key<'_>, value: &[u8]) {
+        let strip = self.strips.strip_of(entry.word());
+        self.strips.begin(strip);
+        record::write(self.strips.from(entry.word()), key, value);
+        self.strips.end(strip);
     }
 
     fn remove(&mut self, table: &Table, at: usize) {
@@ -290,98 +294,96 @@ impl Writing<'_> {
         self.writer.records -= 1;
     }
 
-    /// Writes a record behind the others of a queue; its first word.
+    /// Appends a record to a queue, and returns its first word.
     fn append(&mut self, age: Age, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
-        let words = entry::words(key, value.len())?;
-        if words > self.segments.record_words_max() {
+        let words = record::words(key, value.len())?;
+        if words > self.strips.record_words_max() {
             return None;
         }
         let word = self.room(age, words, may_grow)?;
-        entry::write(self.segments.from(word), key, value);
+        record::write(self.strips.from(word), key, value);
         Some(word)
     }
 
-    /// Room for so many words behind the last record of a queue; the first of them.
+    /// Makes room for `words` at the end of a queue, and returns the first of them.
     fn room(&mut self, age: Age, words: usize, may_grow: bool) -> Option<usize> {
         let queue = self.writer.queue(age);
-        if queue.segments.is_empty() || queue.used + words > self.segments.segment_words() {
+        if queue.strips.is_empty() || queue.used + words > self.strips.strip_words() {
             match age {
                 Age::Young => self.open_young(may_grow)?,
                 Age::Grown => self.open_grown()?,
             }
         }
         let queue = self.writer.queue(age);
-        let word = self.segments.start(*queue.segments.back()?) + queue.used;
+        let word = self.strips.start(*queue.strips.back()?) + queue.used;
         queue.used += words;
-        // A header of ones ends a segment that is not full.
-        if let Some(next) = self.segments.from(word).get(words) {
-            next.store(entry::END, Ordering::Relaxed);
+        // `END` marks the end of a strip that is not full.
+        if let Some(next) = self.strips.from(word).get(words) {
+            next.store(record::END, Ordering::Relaxed);
         }
         Some(word)
     }
 
-    /// Makes the last young segment one with room: another, or the oldest after what was used there
-    /// has moved.
+    /// Adds a young strip with room: a new one, or the oldest after its used records moved.
     fn open_young(&mut self, may_grow: bool) -> Option<()> {
-        let taken = may_grow.then(|| self.segments.take()).flatten();
-        let (segment, kept) = match taken {
-            Some(segment) => {
-                self.segments.from(self.segments.start(segment))[0]
-                    .store(entry::END, Ordering::Relaxed);
-                (segment, 0)
+        let taken = may_grow.then(|| self.strips.take()).flatten();
+        let (strip, kept) = match taken {
+            Some(strip) => {
+                self.strips.from(self.strips.start(strip))[0].store(record::END, Ordering::Relaxed);
+                (strip, 0)
             }
             None => self.vacate()?,
         };
-        self.enqueue(Age::Young, segment, kept);
+        self.enqueue(Age::Young, strip, kept);
         Some(())
     }
 
-    /// Takes a segment out of its queue for the young ones, and says how many of its words are
-    /// still used.
+    /// Takes a strip out of its queue for the young queue. Returns it and the number of its used
+    /// words.
     fn vacate(&mut self) -> Option<(u32, usize)> {
         self.come_of_age();
-        let few = self.writer.segments(Age::Young) < self.writer.young_part();
+        let few = self.writer.strips(Age::Young) < self.writer.young_part();
         let from = if few { Age::Grown } else { Age::Young };
-        let oldest = self.writer.queue(from).segments.pop_front()?;
-        // A lone segment keeps what was used: there is no other to move it to.
-        if self.writer.segments(Age::Grown) == 0 {
+        let oldest = self.writer.queue(from).strips.pop_front()?;
+        // A lone strip keeps its used records, since there is no other strip for them.
+        if self.writer.strips(Age::Grown) == 0 {
             return Some((oldest, self.recycle(oldest, self.kept_max())));
         }
         self.evacuate(oldest, self.kept_max());
-        // Nothing leads there any more.
-        self.segments.begin(oldest);
-        self.segments.from(self.segments.start(oldest))[0].store(entry::END, Ordering::Relaxed);
-        self.segments.end(oldest);
+        // No table entry refers to this strip any more.
+        self.strips.begin(oldest);
+        self.strips.from(self.strips.start(oldest))[0].store(record::END, Ordering::Relaxed);
+        self.strips.end(oldest);
         Some((oldest, 0))
     }
 
-    /// While the cache grew, all that came was young: the oldest of what is too much of it are
-    /// grown now.
+    /// Moves surplus young strips to the grown queue. While the cache grows, all new strips are
+    /// young.
     fn come_of_age(&mut self) {
-        while self.writer.segments(Age::Young) > self.writer.young_part() {
-            let Some(oldest) = self.writer.queue(Age::Young).segments.pop_front() else {
+        while self.writer.strips(Age::Young) > self.writer.young_part() {
+            let Some(oldest) = self.writer.queue(Age::Young).strips.pop_front() else {
                 return;
             };
-            self.enqueue(Age::Grown, oldest, self.segments.segment_words());
+            self.enqueue(Age::Grown, oldest, self.strips.strip_words());
         }
     }
 
-    /// Words of a segment that are kept at most.
+    /// Most words of a strip that are kept.
     fn kept_max(&self) -> usize {
-        self.segments.segment_words() / 4 * KEPT_QUARTERS
+        self.strips.strip_words() / 4 * KEPT_QUARTERS
     }
 
-    /// Makes the last grown segment one with room: the oldest, where what was used stays.
+    /// Makes room in the grown queue: the oldest strip keeps only its used records.
     fn open_grown(&mut self) -> Option<()> {
         self.come_of_age();
-        let oldest = self.writer.queue(Age::Grown).segments.pop_front()?;
+        let oldest = self.writer.queue(Age::Grown).strips.pop_front()?;
         let kept = self.recycle(oldest, self.kept_max());
         self.enqueue(Age::Grown, oldest, kept);
         Some(())
     }
 
-    /// Puts a segment, of which so many words are used, in as the youngest of a queue.
-    fn enqueue(&mut self, age: Age, segment: u32, used: usize) {
+    /// Puts a strip with `used` words at the end of a queue.
+    fn enqueue(&mut self, age: Age, strip: u32, used: usize) {
         let queue = self.writer.queue(age);
         let birth = Birth {
             number: queue.born,
@@ -389,95 +391,92 @@ impl Writing<'_> {
         };
         queue.born += 1;
         queue.used = used;
-        queue.segments.push_back(segment);
-        self.segments.set_birth(segment, birth);
+        queue.strips.push_back(strip);
+        self.strips.set_birth(strip, birth);
         self.tell_age(age);
     }
 
-    /// Births in a queue follow each other, so its oldest quarter is all below one.
+    /// Publishes the birth number that ends a queue's oldest quarter. Birth numbers in a queue are
+    /// consecutive.
     fn tell_age(&self, age: Age) {
         let queue = &self.writer.queues[age as usize];
-        let younger = queue.segments.len() * 3 / 4;
+        let younger = queue.strips.len() * 3 / 4;
         let aged = queue.born.saturating_sub(younger as u64);
         self.aged[age as usize].store(aged, Ordering::Relaxed);
     }
 
-    /// Moves what was used to the front of a segment, at most so many words, with a use less, and
-    /// takes the rest out of the table. Returns the words that are kept.
-    fn recycle(&mut self, segment: u32, kept_max: usize) -> usize {
+    /// Moves used records to the front of a strip, `kept_max` words at most, with one use less.
+    /// Removes the others from the table. Returns the number of kept words.
+    fn recycle(&mut self, strip: u32, kept_max: usize) -> usize {
         let table = self.table.load_full();
-        let start = self.segments.start(segment);
-        let memory = self.segments.from(start);
-        self.segments.begin(segment);
+        let start = self.strips.start(strip);
+        let memory = self.strips.from(start);
+        self.strips.begin(strip);
         let mut to = 0;
         for (from, hash, words) in records(memory) {
-            let Some((at, place)) = find_at(&table, hash, start + from) else {
+            let Some((at, entry)) = find_at(&table, hash, start + from) else {
                 continue;
             };
-            if place.uses() > 0 && to + words <= kept_max {
+            if entry.uses() > 0 && to + words <= kept_max {
                 for word in 0..words {
                     let moved = memory[from + word].load(Ordering::Relaxed);
                     memory[to + word].store(moved, Ordering::Relaxed);
                 }
-                table.set(at, Place::new(hash, start + to, place.uses() - 1));
+                table.set(at, Entry::new(hash, start + to, entry.uses() - 1));
                 to += words;
             } else {
                 self.remove(&table, at);
             }
         }
         if let Some(next) = memory.get(to) {
-            next.store(entry::END, Ordering::Relaxed);
+            next.store(record::END, Ordering::Relaxed);
         }
-        self.segments.end(segment);
+        self.strips.end(strip);
         to
     }
 
-    /// Moves what was used out of a segment that is in no queue any more, at most so many words,
-    /// with a use less, to the grown ones, where others may have to go for it; and takes the rest
-    /// out of the table.
-    fn evacuate(&mut self, segment: u32, kept_max: usize) {
+    /// Moves used records of a strip to the grown queue, `kept_max` words at most, with one use
+    /// less. Removes the others from the table. The strip must be in no queue. Other records may be
+    /// evicted for the moved ones.
+    fn evacuate(&mut self, strip: u32, kept_max: usize) {
         let table = self.table.load_full();
-        let start = self.segments.start(segment);
-        let memory = self.segments.from(start);
+        let start = self.strips.start(strip);
+        let memory = self.strips.from(start);
         let mut kept = 0;
         for (from, hash, words) in records(memory) {
             let used = find_at(&table, hash, start + from).is_some_and(|(_, p)| p.uses() > 0);
             let room = (used && kept + words <= kept_max)
                 .then(|| self.room(Age::Grown, words, false))
                 .flatten();
-            // Making room moved places in the table.
-            let Some((at, place)) = find_at(&table, hash, start + from) else {
+            // Making room moved entries in the table.
+            let Some((at, entry)) = find_at(&table, hash, start + from) else {
                 continue;
             };
             let Some(to) = room else {
                 self.remove(&table, at);
                 continue;
             };
-            for (from, to) in memory[from..from + words]
-                .iter()
-                .zip(self.segments.from(to))
-            {
+            for (from, to) in memory[from..from + words].iter().zip(self.strips.from(to)) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            table.set(at, Place::new(hash, to, place.uses().saturating_sub(1)));
+            table.set(at, Entry::new(hash, to, entry.uses().saturating_sub(1)));
             kept += words;
         }
     }
 
-    /// Gives the oldest segment back, and of what it held what was not used; `false` when there is
-    /// none.
-    pub(crate) fn give_segment(&mut self) -> bool {
-        let many = self.writer.segments(Age::Young) > self.writer.young_part();
-        let none = self.writer.segments(Age::Grown) == 0;
+    /// Releases the oldest strip and its unused records. Returns `false` if there is no strip.
+    pub(crate) fn give_strip(&mut self) -> bool {
+        let many = self.writer.strips(Age::Young) > self.writer.young_part();
+        let none = self.writer.strips(Age::Grown) == 0;
         let age = if many || none { Age::Young } else { Age::Grown };
-        let Some(oldest) = self.writer.queue(age).segments.pop_front() else {
+        let Some(oldest) = self.writer.queue(age).strips.pop_front() else {
             return false;
         };
         self.evacuate(oldest, self.kept_max());
-        self.segments.give(oldest);
+        self.strips.give(oldest);
         self.tell_age(age);
-        // An empty shard holds nothing but the smallest table.
-        let empty = self.writer.queues.iter().all(|q| q.segments.is_empty());
+        // An empty shard keeps only the smallest table.
+        let empty = self.writer.queues.iter().all(|q| q.strips.is_empty());
         let room = self.table.load().room();
         if empty || room > 2 * self.writer.records.max(64) {
             self.resize(self.writer.records / 4 * 5);
@@ -485,51 +484,51 @@ impl Writing<'_> {
         true
     }
 
-    /// Gives everything back.
+    /// Releases all strips.
     pub(crate) fn clear(&mut self) {
         self.table.load().clear();
         self.writer.records = 0;
         for queue in &mut self.writer.queues {
-            for segment in queue.segments.drain(..) {
-                self.segments.give(segment);
+            for strip in queue.strips.drain(..) {
+                self.strips.give(strip);
             }
         }
         self.resize(0);
     }
 
-    /// Another table with room for so many records and the same content.
+    /// Replaces the table by one with room for `records` and the same entries.
     fn resize(&mut self, records: usize) -> Arc<Table> {
         let next = Arc::new(Table::with_room(records.max(self.writer.records + 1)));
         let last = self.table.load_full();
-        for place in last.taken() {
-            next.insert(place);
+        for entry in last.taken() {
+            next.insert(entry);
         }
         self.budget.take(Purpose::Records, next.bytes());
         self.budget.give(Purpose::Records, last.bytes());
         self.table.store(next.clone());
-        // Who still reads the last table must not believe places that nobody keeps any more.
+        // A reader of the old table must not use entries that no writer updates any more.
         last.clear();
         next
     }
 }
 
-/// The records from the start of a segment on: where each begins there, its hash, its words.
+/// The records of a strip from its start: offset, hash, and number of words of each.
 fn records(memory: &[AtomicU64]) -> impl Iterator<Item = (usize, u64, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let header = memory.get(next)?.load(Ordering::Relaxed);
-        if header == entry::END {
+        if header == record::END {
             return None;
         }
         let (from, words) = (next, Sizes::of(header).words());
         next += words;
-        Some((from, entry::hash(&memory[from..]), words))
+        Some((from, record::hash(&memory[from..]), words))
     })
 }
 
-/// What leads to the record at that word.
-fn find_at(table: &Table, hash: u64, word: usize) -> Option<(usize, Place)> {
+/// The table entry of the record at that word.
+fn find_at(table: &Table, hash: u64, word: usize) -> Option<(usize, Entry)> {
     table
         .candidates(hash)
-        .find(|(_, place)| place.word() == word)
+        .find(|(_, entry)| entry.word() == word)
 }

@@ -1,39 +1,42 @@
-//! Finds records by hash: linear probing over atomic words, each the first bits of the hash, how
-//! often the record was used, and where it lies. Where a search begins follows from those bits
-//! alone, so nothing here visits a record. One writer at a time; readers at any time. A reader may
-//! miss what a writer is moving, and never finds what is not there: it looks at the place again
-//! after it has looked at the segment's stamp, and then believes neither without the other.
+//! The table that finds records by hash: linear probing over slots, each an atomic word.
+//!
+//! A slot is vacant or holds an [`Entry`]: the first bits of the hash, the number of uses, and the
+//! record's location. The first bits determine where a search begins, so the table never reads a
+//! record. There is one writer at a time, and any number of readers.
+//!
+//! A reader may miss an entry that a writer is moving. It never finds a wrong record: after the
+//! strip's stamp it checks the slot again, and needs both checks.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 const LOCATION_BITS: u32 = 38;
-/// Words of memory that places can lead to: 2 TiB. A place of zero is a vacant one.
+/// Words of memory that entries can refer to: 2 TiB. An entry of zero is a vacant slot.
 pub(crate) const WORDS_MAX: u64 = (1 << LOCATION_BITS) - 1;
 const USES_BITS: u32 = 2;
-/// A place has the bits of the hash from this one on.
+/// An entry has the bits of the hash from this one on.
 pub(crate) const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
 const USES_MASK: u64 = ((1 << USES_BITS) - 1) << LOCATION_BITS;
-/// The most uses that count.
+/// The most uses that an entry counts.
 pub(crate) const USES_MAX: u64 = (1 << USES_BITS) - 1;
 const TAG_BITS: u32 = u64::BITS - TAG_SHIFT;
-const PLACES_MIN: usize = 64;
-/// As many as the tag can tell apart.
-const PLACES_MAX: usize = 1 << TAG_BITS;
+const SLOTS_MIN: usize = 64;
+/// Most slots: as many as the hash bits of an entry can tell apart.
+const SLOTS_MAX: usize = 1 << TAG_BITS;
 
-/// What stands at a place that is taken.
+/// The content of a slot that is not vacant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place(u64);
+pub(crate) struct Entry(u64);
 
-impl Place {
+impl Entry {
     pub(crate) fn new(hash: u64, word: usize, uses: u64) -> Self {
-        Place(
+        Entry(
             hash >> TAG_SHIFT << TAG_SHIFT
                 | uses.min(USES_MAX) << LOCATION_BITS
                 | (word as u64 + 1),
         )
     }
 
-    /// Where the record lies.
+    /// The first word of the record.
     #[inline]
     pub(crate) fn word(self) -> usize {
         ((self.0 & ((1 << LOCATION_BITS) - 1)) as usize).wrapping_sub(1)
@@ -43,9 +46,9 @@ impl Place {
         (self.0 & USES_MASK) >> LOCATION_BITS
     }
 
-    /// The same record with so many uses.
+    /// The same entry with another number of uses.
     pub(crate) fn with_uses(self, uses: u64) -> Self {
-        Place(self.0 & !USES_MASK | uses.min(USES_MAX) << LOCATION_BITS)
+        Entry(self.0 & !USES_MASK | uses.min(USES_MAX) << LOCATION_BITS)
     }
 
     #[inline]
@@ -54,95 +57,92 @@ impl Place {
     }
 }
 
-/// The table. At most three quarters of its places are taken.
+/// The table. At most three quarters of its slots hold entries.
 pub(crate) struct Table {
-    places: Box<[AtomicU64]>,
+    slots: Box<[AtomicU64]>,
 }
 
 impl Table {
-    /// Most records that a table has room for.
-    pub(crate) const ROOM_MAX: usize = PLACES_MAX * 3 / 4;
+    /// Most records of a table.
+    pub(crate) const ROOM_MAX: usize = SLOTS_MAX * 3 / 4;
 
-    /// With room for so many records, or as many as a table can have.
+    /// A table with room for `records`, or the largest table.
     pub(crate) fn with_room(records: usize) -> Self {
-        let places = (records * 4 / 3 + 1).clamp(PLACES_MIN, PLACES_MAX);
+        let slots = (records * 4 / 3 + 1).clamp(SLOTS_MIN, SLOTS_MAX);
         Table {
-            places: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
-    /// How many records it has room for.
+    /// Number of records that the table has room for.
     pub(crate) fn room(&self) -> usize {
-        self.places.len() * 3 / 4
+        self.slots.len() * 3 / 4
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        size_of_val(&*self.places) as u64
+        size_of_val(&*self.slots) as u64
     }
 
-    /// Where the search for a hash begins: as far into the table as its first bits, which its
-    /// [`Place`] has too, are into all that there are.
+    /// The slot where the search for a hash begins. Its position in the table is in proportion to
+    /// the hash's first bits, which the [`Entry`] has too.
     #[inline]
     fn home(&self, hash: u64) -> usize {
-        (((hash >> TAG_SHIFT) * self.places.len() as u64) >> TAG_BITS) as usize
+        (((hash >> TAG_SHIFT) * self.slots.len() as u64) >> TAG_BITS) as usize
     }
 
     #[inline]
     fn next(&self, at: usize) -> usize {
-        if at + 1 < self.places.len() {
-            at + 1
-        } else {
-            0
-        }
+        if at + 1 < self.slots.len() { at + 1 } else { 0 }
     }
 
-    /// Steps from a place to a later one.
+    /// Number of steps from a slot to a later one.
     fn steps(&self, from: usize, to: usize) -> usize {
         if to >= from {
             to - from
         } else {
-            to + self.places.len() - from
+            to + self.slots.len() - from
         }
     }
 
-    /// What stands at a place.
+    /// The entry of a slot; `None` if the slot is vacant.
     #[inline]
-    fn at(&self, at: usize) -> Option<Place> {
-        let place = self.places[at].load(Ordering::Acquire);
-        (place != 0).then_some(Place(place))
+    fn at(&self, at: usize) -> Option<Entry> {
+        let entry = self.slots[at].load(Ordering::Acquire);
+        (entry != 0).then_some(Entry(entry))
     }
 
-    /// The places of records that may have that hash, in the order of probing.
+    /// The entries that may have that hash, with their slots, in the order of probing.
     #[inline]
-    pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = (usize, Place)> {
+    pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = (usize, Entry)> {
         let mut next = self.home(hash);
-        (0..self.places.len())
+        (0..self.slots.len())
             .map_while(move |_| {
                 let at = next;
                 next = self.next(at);
-                self.at(at).map(|place| (at, place))
+                self.at(at).map(|entry| (at, entry))
             })
-            .filter(move |(_, place)| place.has_tag_of(hash))
+            .filter(move |(_, entry)| entry.has_tag_of(hash))
     }
 
-    /// Whether a place still leads to the same record. One that was taken out and put in again with
-    /// the same bits does: then the record's words are those that were written before this look,
-    /// not before the first one, since a segment's stamp does not tell of what is appended. (A
-    /// processor that keeps loads in order does so without being asked; so does the checker of
-    /// interleavings, which therefore cannot miss this.)
+    /// Whether a slot still refers to the same record.
+    ///
+    /// An entry may be removed and inserted again with the same bits. Then this load orders the
+    /// reads of the record after the new record's writes: the strip's stamp does not change with
+    /// appends. A processor that keeps loads in order needs no such load. The model checker keeps
+    /// them in order too, so it cannot find a fault here.
     #[inline]
-    pub(crate) fn still(&self, at: usize, place: Place) -> bool {
-        (self.places[at].load(Ordering::Acquire) ^ place.0) & !USES_MASK == 0
+    pub(crate) fn still(&self, at: usize, entry: Entry) -> bool {
+        (self.slots[at].load(Ordering::Acquire) ^ entry.0) & !USES_MASK == 0
     }
 
-    /// Counts a use of what stands there, unless it changed, or was used often already.
+    /// Counts a use, unless the slot changed or the count is at its maximum.
     #[inline]
-    pub(crate) fn used(&self, at: usize, place: Place) {
-        let uses = place.uses();
+    pub(crate) fn used(&self, at: usize, entry: Entry) {
+        let uses = entry.uses();
         if uses < USES_MAX {
-            let next = place.with_uses(uses + 1);
-            let _ = self.places[at].compare_exchange(
-                place.0,
+            let next = entry.with_uses(uses + 1);
+            let _ = self.slots[at].compare_exchange(
+                entry.0,
                 next.0,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
@@ -150,45 +150,45 @@ impl Table {
         }
     }
 
-    /// Replaces what stands at a place. Writers only.
-    pub(crate) fn set(&self, at: usize, place: Place) {
-        self.places[at].store(place.0, Ordering::Release);
+    /// Replaces the entry of a slot. Only for writers.
+    pub(crate) fn set(&self, at: usize, entry: Entry) {
+        self.slots[at].store(entry.0, Ordering::Release);
     }
 
-    /// Adds a record; there is room. Writers only.
-    pub(crate) fn insert(&self, place: Place) {
-        let mut at = self.home(place.0);
+    /// Adds an entry. The table must have room. Only for writers.
+    pub(crate) fn insert(&self, entry: Entry) {
+        let mut at = self.home(entry.0);
         while self.at(at).is_some() {
             at = self.next(at);
         }
-        self.set(at, place);
+        self.set(at, entry);
     }
 
-    /// Empties a place; what stood behind it moves up. Writers only.
+    /// Removes the entry of a slot, and moves later entries up. Only for writers.
     pub(crate) fn remove(&self, mut vacant: usize) {
         let mut at = vacant;
         loop {
             at = self.next(at);
-            let Some(place) = self.at(at) else { break };
-            let home = self.home(place.0);
-            // It may stand at the vacant place if its search comes by there.
+            let Some(entry) = self.at(at) else { break };
+            let home = self.home(entry.0);
+            // The entry may move if its search passes the vacant slot.
             if self.steps(home, at) >= self.steps(vacant, at) {
-                self.set(vacant, place);
+                self.set(vacant, entry);
                 vacant = at;
             }
         }
-        self.places[vacant].store(0, Ordering::Release);
+        self.slots[vacant].store(0, Ordering::Release);
     }
 
-    /// Everything in it. Writers only.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = Place> {
-        (0..self.places.len()).filter_map(|at| self.at(at))
+    /// All entries. Only for writers.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = Entry> {
+        (0..self.slots.len()).filter_map(|at| self.at(at))
     }
 
-    /// Empties it, for the readers that still have it. Writers only.
+    /// Removes all entries, for readers that still use the table. Only for writers.
     pub(crate) fn clear(&self) {
-        for place in &self.places {
-            place.store(0, Ordering::Release);
+        for slot in &self.slots {
+            slot.store(0, Ordering::Release);
         }
     }
 }

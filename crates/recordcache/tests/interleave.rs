@@ -1,24 +1,24 @@
-//! A model of the record cache for the checker of interleavings, in a build with
-//! `--cfg terrapin_shuttle`: readers that look, miss and fill, beside checkpoints that sweep, in a
-//! cache so small that segments are taken again all the time.
+//! A model of the record cache for the model checker, in a build with `--cfg terrapin_shuttle`.
+//! Readers look, miss and fill beside checkpoints that sweep. The cache is so small that strips are
+//! recycled all the time.
 #![cfg(terrapin_shuttle)]
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::sync::explore::{explore, spawn};
 use terrapin_base::sync::{Arc, AtomicU64, Ordering};
 use terrapin_base::{Budget, Purpose};
-use terrapin_recordcache::{Collection, RecordCache, Said};
+use terrapin_recordcache::{Collection, RecordCache, SealedRecord};
 
 const KEYS: u64 = 6;
 const ROUNDS: u64 = 2;
-/// Room for one segment, in thousandths.
+/// Room for one strip, in thousandths.
 const SHARE: u64 = 320;
 
-/// What the engine has beside the cache: of each key, the version in the tree, and whether a
-/// memtable holds the next one.
+/// The state of the engine beside the cache: for each key the version in the tree, and whether a
+/// memtable holds the next version.
 struct Engine {
     cache: RecordCache,
-    /// Twice the tree's version, and 1 more while a memtable holds the next.
+    /// Twice the tree's version, plus 1 while a memtable holds the next version.
     keys: [AtomicU64; KEYS as usize],
 }
 
@@ -29,14 +29,14 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn value(number: u64, version: u64) -> Vec<u8> {
-    // Four records fill a segment, so that one that is rewritten meets readers.
+    // Four records fill a strip, so a reader meets a strip that is being rewritten.
     let mut value = vec![version as u8; 800];
     value[0] = number as u8;
     value
 }
 
 impl Engine {
-    /// What a get does, as `read.rs` of the engine has it.
+    /// A get, as the engine's `read.rs` does it.
     fn read(&self, number: u64) {
         let (bytes, hash) = (key(number), hash64(&key(number)));
         let epoch = self.cache.epoch();
@@ -48,7 +48,7 @@ impl Engine {
             Some(found) => {
                 let version = u64::from(found[1]);
                 assert_eq!(found, value(number, version)[..], "torn");
-                // One that is newer would not go together with what else was found in that epoch.
+                // A newer record would be inconsistent with what else was found in that epoch.
                 assert_eq!(version, seen / 2, "not the tree's");
             }
             None => self
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// Memtables that say something of every key, one after the other, merged.
+    /// Merges memtables one after the other, each with a record of every key.
     fn checkpoints(&self) {
         for round in 1..=ROUNDS {
             for key in &self.keys {
@@ -71,7 +71,7 @@ impl Engine {
                         ID,
                         &key(number),
                         hash64(&key(number)),
-                        Said {
+                        SealedRecord {
                             value: told,
                             was_read: number.is_multiple_of(2),
                         },
@@ -86,11 +86,11 @@ impl Engine {
     }
 }
 
-/// No reader gets another version than the tree's when it looked, nor a torn one. (Seen red without
-/// the epoch's check in `fill`, and without the look at the stamp behind a copy.)
+/// A reader gets the tree's version of the time of its read, and no torn one. Seen red without the
+/// epoch's check in `fill`, and without the check of the stamp after a copy.
 fn readers_beside_checkpoints(beside: impl FnOnce(&RecordCache) + Send + 'static) {
     let budget = Budget::new(16 << 10);
-    // Blocks would take all of it.
+    // Blocks would take all memory.
     budget.take(Purpose::Blocks, 16 << 10);
     let engine = Arc::new(Engine {
         cache: RecordCache::new(&budget, 16 << 10),
@@ -120,12 +120,12 @@ fn readers_beside_checkpoints(beside: impl FnOnce(&RecordCache) + Send + 'static
 }
 
 #[test]
-fn readers_that_fill_beside_checkpoints_that_sweep_never_bring_back_what_was() {
+fn fills_beside_sweeps_never_bring_back_an_old_version() {
     explore("records", || readers_beside_checkpoints(|_| {}));
 }
 
 #[test]
-fn memory_that_goes_elsewhere_and_a_clear_leave_nothing_wrong() {
+fn a_shrinking_cache_and_a_clear_leave_nothing_wrong() {
     explore("records-cleared", || {
         readers_beside_checkpoints(|cache| {
             cache.set_share(100);

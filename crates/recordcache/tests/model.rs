@@ -1,4 +1,4 @@
-//! The cache beside a map: it may forget, and never answers what is not so.
+//! The cache beside a map: it may forget a record, and never returns a wrong one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Purpose};
-use terrapin_recordcache::{Collection, RecordCache, Said};
+use terrapin_recordcache::{Collection, RecordCache, SealedRecord};
 
-/// A budget all of which blocks would take, so that records get their share and no more.
+/// A budget whose memory blocks take, so that records get only their share.
 fn contested(bytes: u64) -> Arc<Budget> {
     let budget = Budget::new(bytes);
     budget.take(Purpose::Blocks, bytes);
@@ -41,7 +41,7 @@ fn value(number: u64, version: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_it_finds_is_what_was_last_said_of_a_key() {
+fn a_found_value_is_the_last_one_of_its_key() {
     for seed in 0..8 {
         let budget = contested(1 << 20);
         let cache = RecordCache::new(&budget, 1 << 20);
@@ -60,7 +60,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
             }
             let which = random.below(2) as usize;
             let collection = collections[which];
-            // Some keys are asked for again and again.
+            // Some keys are read repeatedly.
             let span = if random.below(2) == 0 { 50 } else { 4000 };
             let number = random.below(span);
             let id = Collection(collection);
@@ -68,7 +68,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
             let hash = hash64(&bytes);
             match random.below(10) {
                 0 if random.below(20) == 0 => {
-                    // A memtable of some keys goes into the tree.
+                    // A memtable of some keys is merged into the tree.
                     let swept = cache.begin_sweep();
                     for _ in 0..random.below(200) {
                         let number = random.below(4000);
@@ -81,7 +81,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                                 id,
                                 &key(number),
                                 hash64(&key(number)),
-                                Said {
+                                SealedRecord {
                                     value: told,
                                     was_read: random.below(2) == 0,
                                 },
@@ -94,11 +94,11 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                             tree.insert((collection, number), version);
                         }
                     }
-                    // A reader of the epoch before fills in vain.
+                    // A fill with the previous epoch has no effect.
                     cache.fill(epoch, id, &bytes, hash, b"stale");
                 }
                 1 if random.below(400) == 0 => {
-                    // A clear. A reader of before fills what it saw.
+                    // A clear. A reader of an older state fills what it saw.
                     tree.retain(|&(c, _), _| c != collection);
                     collections[which] += 2;
                     cache.fill(epoch, id, &bytes, hash, b"cleared");
@@ -132,7 +132,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                     id,
                     &bytes,
                     hash,
-                    Said {
+                    SealedRecord {
                         value: Some(&value(number, version)),
                         was_read: number.is_multiple_of(3),
                     },
@@ -150,7 +150,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
 }
 
 #[test]
-fn what_is_used_stays_when_much_comes_that_is_not() {
+fn used_records_stay_when_many_unused_ones_come() {
     let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 8 << 20);
     cache.set_share(125);
@@ -176,8 +176,7 @@ fn what_is_used_stays_when_much_comes_that_is_not() {
     assert!(misses < 200, "{misses} misses of hot records");
 }
 
-/// A cache of a mebibyte that the records from 0 on were filled into, until many had to go; how
-/// many there were.
+/// Fills a cache of one MiB with records from 0 on until many were evicted. Returns their number.
 fn overfilled() -> (RecordCache, u64) {
     let budget = contested(4 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
@@ -200,10 +199,10 @@ fn is_there(cache: &RecordCache, number: u64) -> bool {
     cache.contains(cache.epoch(), Collection(7), &bytes, hash64(&bytes))
 }
 
-/// What is asked for once and not again soon leaves early: of these requests 174 in a thousand
-/// miss, and with one queue, in which everything stays a round, 186.
+/// Records that are read once leave early: of these requests 174 in a thousand miss. With one
+/// queue, in which each record stays a whole pass, 186 miss.
 #[test]
-fn zipfian_requests_find_most_with_room_for_a_quarter_of_the_records() {
+fn zipfian_requests_mostly_hit_with_room_for_a_quarter_of_the_records() {
     const KEYS: u64 = 20_000;
     let budget = contested(16 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
@@ -232,7 +231,7 @@ fn zipfian_requests_find_most_with_room_for_a_quarter_of_the_records() {
 }
 
 #[test]
-fn what_is_used_stays_when_the_cache_shrinks() {
+fn used_records_stay_when_the_cache_shrinks() {
     let (cache, count) = overfilled();
     let used: Vec<u64> = (0..count)
         .filter(|number| number % 10 == 0 && is_there(&cache, *number))
@@ -247,11 +246,11 @@ fn what_is_used_stays_when_the_cache_shrinks() {
     assert!(after * 4 < before * 3, "{after} of {before}");
 }
 
-/// Tells a cache what a memtable says of a record, in an epoch of its own.
+/// Sweeps one record of a memtable, in an epoch of its own.
 fn merge(cache: &RecordCache, number: u64, was_read: bool) {
     let (bytes, text) = (key(number), value(number, 1));
     cache.begin_sweep();
-    let said = Said {
+    let said = SealedRecord {
         value: Some(&text),
         was_read,
     };
@@ -259,9 +258,9 @@ fn merge(cache: &RecordCache, number: u64, was_read: bool) {
     cache.sweep(Collection(7), &bytes, hash, said, true);
 }
 
-/// As many again come after them as there is room for: what was asked for once is gone by then.
+/// Then as many records follow as fit: by then, records that were read once are gone.
 #[test]
-fn what_a_memtable_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_was_not() {
+fn a_memtables_record_stays_if_it_was_read_and_displaces_none_if_not() {
     let (cache, count) = overfilled();
     let held = cache.counts().records;
     let (read, unread) = (count..count + 500, count + 500..count + 1000);
@@ -284,7 +283,7 @@ fn what_a_memtable_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_
 }
 
 #[test]
-fn what_a_memtable_held_comes_where_there_is_room() {
+fn records_of_a_memtable_enter_where_there_is_room() {
     let cache = RecordCache::new(&contested(8 << 20), 1 << 20);
     cache.set_share(125);
     (0..100).for_each(|number| merge(&cache, number, false));
@@ -292,13 +291,13 @@ fn what_a_memtable_held_comes_where_there_is_room() {
 }
 
 #[test]
-fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
+fn only_first_uses_in_the_oldest_quarter_are_counted() {
     let (cache, count) = overfilled();
     for number in count - 200..count {
         assert!(is_there(&cache, number));
     }
     assert_eq!(cache.rescues(), 0, "the youngest");
-    // Of what came once there was no room any more, only the last is here.
+    // Of the records that came after the cache was full, only the last is here.
     let young = (count / 2..count - 200).filter(|&number| is_there(&cache, number));
     let young = young.collect::<Vec<_>>();
     let first = cache.rescues();
@@ -313,9 +312,9 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
     assert_eq!(cache.rescues(), first, "second uses");
 }
 
-/// What a keyspace holds after a clear goes by another number.
+/// A clear gives a keyspace's records a new number.
 #[test]
-fn records_of_one_collection_are_nothing_to_another() {
+fn records_of_other_collections_are_not_found() {
     let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     cache.set_share(500);
@@ -341,7 +340,7 @@ fn records_of_one_collection_are_nothing_to_another() {
 }
 
 #[test]
-fn too_large_records_and_no_target_are_no_trouble() {
+fn too_large_records_and_a_target_of_zero_are_no_trouble() {
     let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     let id = Collection(0);
@@ -358,15 +357,14 @@ fn too_large_records_and_no_target_are_no_trouble() {
     );
 }
 
-/// One thread is tree and checkpoint: it moves keys' versions up, in memtables that it sweeps.
-/// Readers must never see a version older than the one that was the tree's when they took their
-/// epoch.
+/// One thread is tree and checkpoint: it raises keys' versions, in memtables that it sweeps.
+/// Readers must not see a version older than the tree's at the time of their epoch.
 #[test]
-fn readers_beside_sweeps_never_see_what_was_swept_away() {
+fn readers_beside_sweeps_see_no_swept_version() {
     const KEYS: u64 = 300;
     let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
-    // So small that segments are recycled all the time.
+    // So small that strips are recycled all the time.
     cache.set_share(40);
     let id = Collection(1);
     let versions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(1)).collect();
@@ -404,7 +402,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
             scope.spawn(move || read(seed));
         }
         let mut random = Random(99);
-        // Goes on for a while where readers have not had a processor yet.
+        // Continues while readers have not run yet.
         for round in 0..400_000 {
             if round >= 4000 && hits.load(Ordering::Relaxed) > 1000 {
                 break;
@@ -425,7 +423,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
                     id,
                     &key(number),
                     hash64(&key(number)),
-                    Said {
+                    SealedRecord {
                         value: told,
                         was_read: number.is_multiple_of(5),
                     },
@@ -441,7 +439,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
 }
 
 #[test]
-fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
+fn a_small_share_accepts_only_some_fills() {
     let budget = contested(64 << 20);
     let cache = RecordCache::new(&budget, 64 << 20);
     let hash = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -474,7 +472,7 @@ fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
 }
 
 #[test]
-fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_for_them() {
+fn values_of_equal_length_are_replaced_in_place_without_evictions() {
     let budget = contested(16 << 20);
     let cache = RecordCache::new(&budget, 16 << 20);
     cache.set_share(500);
@@ -499,7 +497,7 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
                 Collection(7),
                 &bytes,
                 hash64(&bytes),
-                Said {
+                SealedRecord {
                     value: Some(&[round; 100]),
                     was_read: false,
                 },
@@ -516,7 +514,7 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
 }
 
 #[test]
-fn what_blocks_leave_unused_is_for_records_until_they_want_it() {
+fn records_use_memory_that_blocks_leave_until_blocks_need_it() {
     let budget = Budget::new(64 << 20);
     let cache = RecordCache::new(&budget, 64 << 20);
     cache.set_share(250);
@@ -549,11 +547,11 @@ fn what_blocks_leave_unused_is_for_records_until_they_want_it() {
 }
 
 #[test]
-fn the_cache_follows_a_budget_that_grows_far_beyond_what_it_began_with_and_shrinks_again() {
+fn the_cache_follows_a_budget_that_grows_far_and_shrinks_again() {
     let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     if cache.bytes_max() < 64 << 20 {
-        return; // a system that spares no addresses
+        return; // the system refused the address space
     }
     cache.set_share(1000);
     let fill = |numbers: std::ops::Range<u64>| {

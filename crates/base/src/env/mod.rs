@@ -1,9 +1,11 @@
-//! The environment: clock, randomness and background jobs. In production threads drive the jobs; in
-//! simulation one thread and a seed do, so that a run can be repeated to the byte (DESIGN §3).
+//! The environment: clock, randomness and background jobs.
 //!
-//! The rules: a [`Job::step`] never waits, it returns [`Step::Pending`]; a foreground wait goes
-//! through [`Env::wait`] and holds no lock or guard; whoever changes what a condition tests calls
-//! [`Signal::notify`] afterwards.
+//! In production, threads run the jobs. In simulation, one thread and a seed do, so that a run can
+//! be repeated exactly. Rules:
+//!
+//! - A [`Job::step`] never waits; it returns [`Step::Pending`].
+//! - A foreground wait uses [`Env::wait`], and the caller holds no lock or guard.
+//! - Code that changes what a condition tests calls [`Signal::notify`] afterwards.
 
 mod sim;
 mod threads;
@@ -16,41 +18,41 @@ use crate::{Error, Result};
 pub use sim::Sim;
 pub use threads::is_job_giving_way;
 
-/// What a job's step came to.
+/// The outcome of one step of a job.
 pub enum Step {
-    /// More can be done at once.
+    /// More work can be done now.
     Again,
-    /// Nothing can be done until the condition holds or its deadline passes; then the job is
-    /// stepped again.
+    /// No work can be done until the condition holds or its deadline passes. Then comes the next
+    /// step.
     Pending(Condition),
-    /// The job is over and is dropped.
+    /// The job is over, and is dropped.
     Done,
 }
 
-/// A background duty, cut into steps. A step is short (at most one large I/O or a few milliseconds)
-/// and never waits.
+/// A background task in steps. A step is short (one large I/O or a few milliseconds) and never
+/// waits.
 pub trait Job: Send {
-    /// For thread names, traces and reports of deadlocks.
+    /// The job's name for threads, traces and reports of deadlocks.
     fn name(&self) -> &'static str;
-    /// Does one piece of the duty.
+    /// Does one piece of the work.
     fn step(&mut self) -> Step;
-    /// Whether foreground threads that want a processor come first: the production environment runs
-    /// the job at a lower priority, where the system has such a thing for threads. For duties that
-    /// take long stretches of computing and nobody's lock.
+    /// Whether foreground threads come first. The production environment then lowers the priority
+    /// of the job's thread, where the system can. For jobs that compute long and hold no lock
+    /// meanwhile.
     fn gives_way(&self) -> bool {
         false
     }
-    /// Called once, before the first step, on the thread that the production environment has for
-    /// the job alone; not in simulation, where there is none. For what belongs to a thread. The
-    /// default does nothing.
+    /// Prepares the job's own thread, before the first step. Not called in simulation, which has no
+    /// such thread. The default does nothing.
     fn on_thread(&mut self) {}
-    /// Told when a step panicked; the job is dropped afterwards. The default does nothing. Where a
-    /// job panics beside its steps on its thread, as in this or in a condition that it waits for,
-    /// only who joins is told.
+    /// Called after a step panicked; then the job is dropped. The default does nothing.
+    ///
+    /// Not called after a panic outside a step, such as in this function or in a condition. Only
+    /// [`JobHandle::join`] reports such a panic.
     fn panicked(&mut self, _error: Error) {}
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The condition holds.
@@ -59,7 +61,7 @@ pub enum Wait {
     TimedOut,
 }
 
-/// Wakes those who wait on conditions over some shared state. Costs one atomic load when nobody
+/// Wakes threads that wait for conditions on shared state. Costs one atomic load if no thread
 /// waits.
 #[derive(Default)]
 pub struct Signal {
@@ -75,7 +77,7 @@ impl Signal {
         Arc::default()
     }
 
-    /// Tells waiters to test again. Call it after the change is visible.
+    /// Makes waiting threads test their conditions again. Call it after the change is visible.
     pub fn notify(&self) {
         crate::sync::atomic::fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {
@@ -84,7 +86,7 @@ impl Signal {
         }
     }
 
-    /// Waits on this thread until `ready` or the deadline (nanoseconds of `now`).
+    /// Waits on this thread until `ready` or the deadline, in nanoseconds of `now`.
     fn wait(
         &self,
         ready: &dyn Fn() -> bool,
@@ -119,8 +121,8 @@ impl Signal {
     }
 }
 
-/// Something to wait for: a test over shared state, the signal that tells when to test again,
-/// perhaps a deadline. The test must be cheap, must not block and must not notify the same signal.
+/// A test of shared state, the signal that tells when to test again, and perhaps a deadline. The
+/// test must be cheap, must not block, and must not notify the same signal.
 #[derive(Clone)]
 pub struct Condition {
     signal: Arc<Signal>,
@@ -129,7 +131,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Holds when `ready` says so.
+    /// A condition that holds when `ready` returns `true`.
     pub fn new(signal: &Arc<Signal>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Condition {
             signal: signal.clone(),
@@ -138,20 +140,20 @@ impl Condition {
         }
     }
 
-    /// Ends the wait at that time of [`Env::now_ns`] at the latest.
+    /// Sets a deadline in nanoseconds of [`Env::now_ns`]. The earliest deadline counts.
     #[must_use]
     pub fn until(mut self, deadline_ns: u64) -> Self {
         self.deadline_ns = Some(self.deadline_ns.map_or(deadline_ns, |d| d.min(deadline_ns)));
         self
     }
 
-    /// A pure delay: never ready, ends at the deadline.
+    /// A delay: a condition that never holds and has a deadline.
     #[must_use]
     pub fn delay_until(deadline_ns: u64) -> Self {
         Condition::new(&Signal::new(), || false).until(deadline_ns)
     }
 
-    /// Tests it.
+    /// Whether the condition holds now.
     #[must_use]
     pub fn holds(&self) -> bool {
         (self.ready)()
@@ -172,33 +174,33 @@ trait Driver: Send + Sync {
 pub struct Env(Arc<dyn Driver>);
 
 impl Env {
-    /// The production environment: monotonic clock, system randomness, one thread a job.
+    /// The production environment: monotonic clock, the system's randomness, one thread per job.
     #[must_use]
     pub fn threads() -> Self {
         Env(Arc::new(threads::Threads::new()))
     }
 
-    /// A simulated environment without any thread, driven by `seed`; [`Sim`] is the handle by which
-    /// a test steps it.
+    /// A simulated environment without threads. `seed` decides everything random, and the test
+    /// steps it through [`Sim`].
     #[must_use]
     pub fn simulated(seed: u64) -> (Self, Sim) {
         let sim = Sim::new(seed);
         (Env(sim.driver()), sim)
     }
 
-    /// Nanoseconds of a clock that never goes back; its zero means nothing.
+    /// Nanoseconds of a monotonic clock with an arbitrary zero.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.0.now_ns()
     }
 
-    /// Random bits; from the seed in simulation.
+    /// Random bits; in simulation they follow from the seed.
     #[must_use]
     pub fn random(&self) -> u64 {
         self.0.random()
     }
 
-    /// Starts a job. Fails when the system gives no thread.
+    /// Starts a job. Fails if the system refuses a thread.
     pub fn spawn(&self, job: Box<dyn Job>) -> Result<JobHandle> {
         let handle = JobHandle {
             env: self.clone(),
@@ -208,16 +210,18 @@ impl Env {
         Ok(handle)
     }
 
-    /// Waits in the foreground, holding no lock or guard. In simulation this steps jobs by the seed
-    /// until the condition holds, and nothing runnable is an error that lists what every job waits
-    /// for.
+    /// Waits in the foreground. The caller must hold no lock or guard.
+    ///
+    /// In simulation this steps jobs until the condition holds. If no job can run, it returns an
+    /// error with the names of all jobs.
     pub fn wait(&self, condition: &Condition) -> Result<Wait> {
         self.0.wait(condition)
     }
 
-    /// Lets jobs run in simulation (a random few steps, perhaps none); nothing in production.
-    /// Called where the foreground enters the engine, so that simulated background work interleaves
-    /// with calls that never wait.
+    /// In simulation, runs a few random steps of jobs, or none. Does nothing in production.
+    ///
+    /// The foreground calls it when it enters the engine. So simulated background work also
+    /// interleaves with calls that never wait.
     #[inline]
     pub fn breathe(&self) {
         self.0.breathe();
@@ -237,14 +241,14 @@ struct JobState {
     signal: Arc<Signal>,
 }
 
-/// What a step came to, for the driver.
+/// The outcome of a step, for the driver.
 enum Stepped {
     Again,
     Pending(Condition),
     Over(Option<Error>),
 }
 
-/// A started job. Dropping the handle lets the job run on.
+/// A started job. The job continues after a drop of the handle.
 #[derive(Clone)]
 pub struct JobHandle {
     env: Env,
@@ -252,7 +256,7 @@ pub struct JobHandle {
 }
 
 impl JobHandle {
-    /// Waits until the job is over. An error if it panicked.
+    /// Waits until the job is over. Returns an error if the job panicked.
     pub fn join(&self) -> Result<()> {
         let state = self.state.clone();
         self.env.wait(&Condition::new(&self.state.signal, move || {
@@ -276,9 +280,10 @@ impl JobHandle {
         self.state.signal.notify();
     }
 
-    /// Steps a job once; a panic becomes an error, told to the job and to whoever joins. When the
-    /// job is over, its driver drops it and then calls [`JobHandle::finish`] with the error, so
-    /// that who joins finds everything released that the job held.
+    /// Steps a job once. A panic becomes an error, which the job and [`JobHandle::join`] get.
+    ///
+    /// When the job is over, its driver drops it, and then calls [`JobHandle::finish`] with the
+    /// error. So a thread that joins finds everything released that the job held.
     fn step(&self, job: &mut Box<dyn Job>) -> Stepped {
         match catch_unwind(AssertUnwindSafe(|| job.step())) {
             Ok(Step::Done) => Stepped::Over(None),
@@ -293,8 +298,8 @@ impl JobHandle {
                 let error = Error::internal("a background job panicked")
                     .with("job", job.name())
                     .with("message", text);
-                // If that panics in turn, who joins must still learn that the job is over; it was
-                // told already that it panicked.
+                // If this call panics too, `join` must still report that the job is over. Its error
+                // is the first panic.
                 let told = catch_unwind(AssertUnwindSafe(|| job.panicked(error.clone())));
                 drop(told);
                 Stepped::Over(Some(error))

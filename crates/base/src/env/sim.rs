@@ -1,5 +1,5 @@
-//! The simulated environment: no thread, a clock that moves only when something happens, and a seed
-//! that decides which job is stepped next. The same seed over the same calls gives the same run.
+//! The simulated environment: no threads, a clock that moves only on events, and a seed that
+//! chooses the next job. Equal seeds and calls give equal runs.
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
 use crate::sync::{Arc, Mutex};
@@ -16,21 +16,21 @@ struct Driven {
 struct State {
     rng: u64,
     now_ns: u64,
-    jobs: Vec<Slot>,
+    jobs: Vec<SimJob>,
     stepping: bool,
     steps: u64,
     breathing: bool,
 }
 
-struct Slot {
+struct SimJob {
     name: &'static str,
-    /// `None` while the job is being stepped.
+    /// `None` during a step of the job.
     job: Option<Box<dyn Job>>,
     handle: JobHandle,
     pending: Option<Condition>,
 }
 
-/// SplitMix64: small, fast, and good enough to choose by.
+/// SplitMix64: small, fast, and random enough for choices.
 fn next(rng: &mut u64) -> u64 {
     *rng = rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *rng;
@@ -58,18 +58,19 @@ impl Sim {
         self.0.clone()
     }
 
-    /// Steps one runnable job, chosen by the seed; `false` when every job waits (time does not
-    /// move).
+    /// Steps one runnable job, chosen by the seed. Returns `false` if every job waits. Does not
+    /// move the clock to a deadline.
     pub fn step(&self) -> bool {
         self.0.step()
     }
 
-    /// Moves the clock.
+    /// Moves the clock forward by `ns` nanoseconds.
     pub fn advance_ns(&self, ns: u64) {
         self.0.state.lock().now_ns += ns;
     }
 
-    /// Steps until no job is runnable, without moving the clock; returns how many steps that took.
+    /// Steps until no job is runnable, without moving the clock to a deadline. Returns the number
+    /// of steps.
     pub fn settle(&self) -> u64 {
         let mut steps = 0;
         while self.step() {
@@ -78,20 +79,19 @@ impl Sim {
         steps
     }
 
-    /// Whether [`super::Env::breathe`] steps jobs (it does at first); a test that places steps
-    /// itself turns it off.
+    /// Sets whether [`super::Env::breathe`] steps jobs, which it does initially. A test that
+    /// chooses all steps itself turns it off.
     pub fn set_breathing(&self, on: bool) {
         self.0.state.lock().breathing = on;
     }
 
-    /// Drops every job where it stands, as the death of the process would. Jobs are dropped, not
-    /// stepped.
+    /// Drops every job without another step, like the death of the process.
     pub fn kill(&self) {
         let jobs = std::mem::take(&mut self.0.state.lock().jobs);
         drop(jobs);
     }
 
-    /// Steps taken so far.
+    /// Number of steps so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.0.state.lock().steps
@@ -106,8 +106,8 @@ impl Sim {
 
 impl Driven {
     fn step(&self) -> bool {
-        // Conditions are tested without the lock: they may look at anything but this environment's
-        // jobs.
+        // Conditions are tested without the lock. They may look at anything except this
+        // environment's jobs.
         let (conditions, now) = {
             let state = self.state.lock();
             let all: Vec<_> = state
@@ -131,41 +131,41 @@ impl Driven {
             let mut state = self.state.lock();
             assert!(
                 !state.stepping,
-                "a job's step stepped the simulation: steps never wait"
+                "a step of a job stepped the simulation: a step must not wait"
             );
             let pick = runnable[(next(&mut state.rng) % runnable.len() as u64) as usize];
             state.stepping = true;
             state.steps += 1;
             state.now_ns += 100;
-            let slot = &mut state.jobs[pick];
-            slot.pending = None;
-            let Some(job) = slot.job.take() else {
+            let job_state = &mut state.jobs[pick];
+            job_state.pending = None;
+            let Some(job) = job_state.job.take() else {
                 return false;
             };
-            (job, slot.handle.clone())
+            (job, job_state.handle.clone())
         };
         let outcome = handle.step(&mut job);
         let mut state = self.state.lock();
         state.stepping = false;
-        // The job's place is found again by its handle: a step may have spawned others, or the test
-        // may have killed all.
-        let place = state
+        // The job is found by its handle, since the step may have spawned jobs and the test may
+        // have killed all.
+        let index = state
             .jobs
             .iter()
             .position(|s| Arc::ptr_eq(&s.handle.state, &handle.state));
-        match (place, outcome) {
-            (Some(place), Stepped::Over(panic)) => {
-                let slot = state.jobs.remove(place);
+        match (index, outcome) {
+            (Some(index), Stepped::Over(panic)) => {
+                let job_state = state.jobs.remove(index);
                 drop(state);
-                drop(slot);
+                drop(job_state);
                 drop(job);
                 handle.finish(panic);
             }
-            (Some(place), outcome) => {
-                let slot = &mut state.jobs[place];
-                slot.job = Some(job);
+            (Some(index), outcome) => {
+                let job_state = &mut state.jobs[index];
+                job_state.job = Some(job);
                 if let Stepped::Pending(condition) = outcome {
-                    slot.pending = Some(condition);
+                    job_state.pending = Some(condition);
                 }
             }
             (None, outcome) => {
@@ -192,13 +192,13 @@ impl Driver for Driven {
     }
 
     fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
-        let slot = Slot {
+        let job_state = SimJob {
             name: job.name(),
             job: Some(job),
             handle: handle.clone(),
             pending: None,
         };
-        self.state.lock().jobs.push(slot);
+        self.state.lock().jobs.push(job_state);
         Ok(())
     }
 
@@ -215,13 +215,12 @@ impl Driver for Driven {
             }
             assert!(
                 !self.state.lock().stepping,
-                "a job's step waited: steps never wait"
+                "a step of a job waited: a step must not wait"
             );
             if self.step() {
                 continue;
             }
-            // Nothing is runnable: time passes until the earliest deadline, the waiter's own
-            // included.
+            // No job is runnable: time passes until the earliest deadline, the waiter's included.
             let mut state = self.state.lock();
             let earliest = state
                 .jobs
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_nothing_can_end_is_reported_and_a_deadline_ends_it() {
+    fn a_wait_reports_a_deadlock_and_ends_at_its_deadline() {
         let (env, _sim) = Env::simulated(1);
         let never = Condition::new(&Signal::new(), || false);
         assert!(
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_job_is_an_error_for_who_joins() {
+    fn a_join_reports_the_panic_of_a_job() {
         let (env, _sim) = Env::simulated(1);
         for (env, twice) in [env, Env::threads()]
             .into_iter()

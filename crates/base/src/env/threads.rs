@@ -1,15 +1,15 @@
-//! The production environment: a thread a job, the monotonic clock, the system's randomness. Under
-//! a model checker its threads, clock and randomness are the checker's (`sync`).
+//! The production environment: one thread per job, the monotonic clock, the system's randomness. In
+//! a build for the model checker, all three are the checker's (`sync`).
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
 use crate::sync::{AtomicU64, AtomicUsize, Builder, Clock, Entropy, Ordering, give_way};
 use crate::{Error, Result};
 
-/// Threads of the process that give way and have something to do.
+/// Number of threads in a step of a job that gives way.
 static GIVING_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any job that gives way to users (see [`Job::gives_way`]) has something to do just now,
-/// in whichever environment of threads.
+/// Whether a job that gives way to users ([`Job::gives_way`]) is in a step now, in any environment
+/// of threads.
 #[must_use]
 pub fn is_job_giving_way() -> bool {
     GIVING_WAY.load(Ordering::Relaxed) > 0
@@ -31,17 +31,17 @@ impl Threads {
     }
 }
 
-/// Ends a job when its thread does, also by a panic outside of a step: who joins would wait for
-/// ever.
+/// Finishes a job when its thread ends, even by a panic outside a step. Without this, a join would
+/// never end.
 struct Ends {
     handle: JobHandle,
-    /// What who joins is told.
+    /// The error that a join returns.
     panic: Option<Error>,
 }
 
 impl Ends {
     fn new(handle: JobHandle, job: &'static str) -> Self {
-        let panic = Error::internal("a background job panicked beside its steps").with("job", job);
+        let panic = Error::internal("a background job panicked outside its steps").with("job", job);
         Ends {
             handle,
             panic: Some(panic),
@@ -72,7 +72,7 @@ impl Driver for Threads {
             .name(format!("tp-{name}"))
             .spawn(move || {
                 let mut ends = Ends::new(handle, name);
-                // Dropped before that.
+                // Declared after `ends`, so it is dropped first.
                 let mut job = job;
                 if gives_way {
                     give_way();
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_gives_way_is_known_to_have_something_to_do_while_it_is_stepped() {
+    fn a_job_that_gives_way_is_reported_during_its_steps() {
         let seen = Arc::new(AtomicBool::new(false));
         let handle = Env::threads().spawn(Box::new(Meek(seen.clone())));
         handle.unwrap().join().unwrap();
         assert!(seen.load(Ordering::SeqCst));
     }
 
-    /// Panics where it is told to.
+    /// The place where a job panics.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Panics {
         OnThread,
@@ -153,7 +153,7 @@ mod tests {
 
     struct Frail {
         place: Panics,
-        /// As long as the job.
+        /// Lives as long as the job.
         _lives: Arc<()>,
     }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_wherever_it_does_is_over_and_failed_for_who_joins() {
+    fn a_job_is_over_and_failed_wherever_it_panics() {
         for place in [
             Panics::OnThread,
             Panics::InPanicked,
@@ -207,7 +207,7 @@ mod tests {
                 let handle = handle.clone();
                 move || handle.is_done()
             });
-            // It takes so long only where nobody ends the job.
+            // Only a job that does not end takes this long.
             let over = over.until(env.now_ns() + 10_000_000_000);
             assert_eq!(env.wait(&over).unwrap(), Wait::Ready);
             assert_eq!(Arc::strong_count(&lives), 1, "dropped before");

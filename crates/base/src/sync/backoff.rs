@@ -1,24 +1,25 @@
-//! How to wait for another thread that is about to finish something that takes nanoseconds.
+//! Waiting for another thread that needs only nanoseconds.
 //!
-//! It spins, for as long as such a thing takes while its thread runs. When it takes longer the
-//! other thread has lost its processor, and one that spins only keeps it from getting another: so
-//! this one sleeps for a moment, again and again. Yielding is no way to do that: Linux takes a
-//! whole slice from who yields, each time, and does not let it run again, whatever it does by then,
-//! before threads of lower priority had what that is worth to them (measured: writers that had
-//! yielded for each other while merges ran were later off the processor for 37 and 90 ms at once).
+//! The waiting thread spins first. If the wait takes long, the other thread has lost its processor,
+//! and spinning only keeps that processor busy. So the waiting thread then sleeps repeatedly for a
+//! moment.
+//!
+//! It does not yield. On Linux each yield costs the thread a whole slice, and threads of lower
+//! priority run first. Measured: writers that yielded for each other during merges later lost the
+//! processor for 37 and 90 ms at once.
 
 use super::{nap, spin_loop};
 
-/// Rounds of spinning before the first nap: a few microseconds. Each round is a point of its own
-/// for a model checker, so few there.
+/// Number of spins before the first sleep: a few microseconds. Each spin is a scheduling point of
+/// the model checker, so its build has few.
 const SPINS: u32 = if cfg!(terrapin_shuttle) { 4 } else { 256 };
 
-/// See the head of this file.
+/// The state of one wait: spins first, then short sleeps.
 #[derive(Default)]
 pub struct Backoff(u32);
 
 impl Backoff {
-    /// One round of waiting, after which to look again.
+    /// Waits for a moment. The caller tests its condition again afterwards.
     #[inline]
     pub fn pause(&mut self) {
         if self.spin() {
@@ -27,8 +28,8 @@ impl Backoff {
         nap();
     }
 
-    /// One round of spinning; false without it once that has gone on for too long to be worth it:
-    /// for who has something better to sleep on.
+    /// Spins for a moment. Returns `false` without a spin after [`SPINS`] spins, for callers that
+    /// have a better way to sleep.
     #[inline]
     pub fn spin(&mut self) -> bool {
         if self.0 == SPINS {
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spinning_ends_and_pausing_goes_on() {
+    fn spinning_ends_and_pausing_continues() {
         let mut backoff = Backoff::default();
         let spins = std::iter::from_fn(|| backoff.spin().then_some(()));
         assert_eq!(spins.count(), SPINS as usize);

@@ -1,11 +1,12 @@
-//! Tries many interleavings of a model: a closure that starts threads over real code of the engine
-//! and asserts what must hold.
+//! Explores interleavings of a model: a closure that starts threads over the engine's code and
+//! asserts what must hold.
 //!
-//! How many, and which, comes from the environment: `TERRAPIN_SCHEDULES` (200 by default) and
-//! `TERRAPIN_SEED` (0). The same two try the same interleavings. Half of them choose the next
-//! thread at random at every point; the other half, by probabilistic concurrency testing, let one
-//! thread run until it waits, but for two or three changes, which finds what needs a long delay at
-//! one place.
+//! The environment sets the number of schedules, `TERRAPIN_SCHEDULES` (default 200), and the seed,
+//! `TERRAPIN_SEED` (default 0). Equal values explore equal schedules.
+//!
+//! - One half chooses the next thread at random at every point.
+//! - The other half uses probabilistic concurrency testing. One thread runs until it waits, except
+//!   for two or three changes. That finds faults that need a long delay at one point.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,18 +15,17 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 pub use shuttle::thread::{JoinHandle, spawn};
 
-/// Longer runs are taken for ones that never end.
+/// A model with more steps is assumed not to end.
 const STEPS_MAX: usize = 5_000_000;
 const STACK_BYTES: usize = 1 << 20;
 
-/// Tries the interleavings, and says how many on a line of its own. Panics with the first that
-/// fails.
+/// Explores the interleavings, and prints their number. Panics with the first one that fails.
 pub fn explore(name: &str, model: impl Fn() + Send + Sync + 'static) {
     let schedules = from_environment("TERRAPIN_SCHEDULES", 200) as usize;
     let seed = from_environment("TERRAPIN_SEED", 0);
     let model = std::sync::Arc::new(model);
     let at_random = schedules / 2;
-    // One tree of choices a seed, and another for the other scheduler.
+    // A different tree of choices for each seed, and for each of the two schedulers.
     let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     try_with(RandomScheduler::new_from_seed(seed, at_random), &model);
     let depth = 2 + (seed % 2) as usize;
@@ -61,7 +61,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text
             .parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+            .unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
         Err(_) => default,
     }
 }

@@ -1,13 +1,11 @@
-//! Locks, atomics and the threads themselves, from one place, so that a model checker can take
-//! theirs (DESIGN §3).
+//! Locks, atomics and threads, from one place, so that a model checker can replace them.
 //!
-//! The engine's crates take these from here and nowhere else (held by the test
-//! `locks_and_atomics_come_from_one_place`). A build with `--cfg terrapin_shuttle` gets them from
-//! `checked`, in which every use is a point where another thread may come in between; any other
-//! build gets those of the standard library and parking_lot, by their own names.
+//! The engine's crates use these only, which the test `locks_and_atomics_come_from_one_place`
+//! checks. In a build with `--cfg terrapin_shuttle` they come from `checked`, where every use is a
+//! scheduling point. Any other build gets those of the standard library and parking_lot under their
+//! own names.
 //!
-//! Locks here do not poison: a panic in a job is reported through [`crate::JobHandle`], not by
-//! every later lock.
+//! Locks do not become poisoned. [`crate::JobHandle`] reports a panic in a job.
 
 mod backoff;
 #[cfg(terrapin_shuttle)]

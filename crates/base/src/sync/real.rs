@@ -1,4 +1,4 @@
-//! Nothing of our own: what production runs on.
+//! The production build: types of the standard library and parking_lot.
 
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 pub use std::hint::spin_loop;
@@ -10,23 +10,23 @@ pub use std::thread_local;
 
 pub(crate) use std::thread::Builder;
 
-/// How long a nap is asked to be; the system adds about as much again.
+/// Length of a nap. The system adds about as much again.
 const NAP: std::time::Duration = std::time::Duration::from_micros(20);
 
 /// Sleeps for a moment.
 #[cold]
-#[allow(clippy::disallowed_methods)] // of no length that an answer could depend on
+#[allow(clippy::disallowed_methods)] // no result depends on the length of this sleep
 pub(crate) fn nap() {
     std::thread::sleep(NAP);
 }
 
-/// A clock that never goes back.
+/// A monotonic clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock(std::time::Instant);
 
 impl Clock {
-    /// Starts at zero.
-    #[allow(clippy::disallowed_methods)] // the one place where time comes from
+    /// Starts the clock at zero.
+    #[allow(clippy::disallowed_methods)] // the only place that reads the system's clock
     pub(crate) fn start() -> Self {
         Clock(std::time::Instant::now())
     }
@@ -37,17 +37,17 @@ impl Clock {
     }
 }
 
-/// Bits that nobody knows beforehand.
+/// A source of unpredictable bits.
 pub(crate) struct Entropy(std::hash::RandomState);
 
 impl Entropy {
-    /// From the system.
+    /// A source seeded by the system.
     pub(crate) fn new() -> Self {
         Entropy(std::hash::RandomState::new())
     }
 
-    /// Others for another number. Also in a forked child, and in a clone of a running machine,
-    /// which have the parent's state.
+    /// Bits that differ for each `number`. They also differ in a forked child and in a clone of a
+    /// running machine, which have the parent's state.
     pub(crate) fn draw(&self, number: u64) -> u64 {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let drawn = (number, std::process::id(), now.as_nanos());
@@ -55,13 +55,13 @@ impl Entropy {
     }
 }
 
-/// How much nicer than the process a thread is that gives way.
+/// Niceness that a thread that gives way adds to the process's.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 7;
 
-/// Lowers the calling thread's priority. A refusal changes nothing but latencies.
+/// Lowers the calling thread's priority. A refusal by the system affects latencies only.
 pub(crate) fn give_way() {
-    // On Linux, unlike elsewhere, niceness belongs to threads.
+    // On Linux, unlike elsewhere, niceness belongs to a thread.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(NICER);
 }

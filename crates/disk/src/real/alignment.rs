@@ -1,5 +1,5 @@
-//! Whether a file system does direct I/O, and on what bounds. Where those are larger than ours the
-//! page cache is used, as where there is none.
+//! The alignment that a file system needs for direct I/O. If it is larger than Terrapin's own, or
+//! if there is no direct I/O, files use the kernel's page cache.
 
 use std::os::fd::OwnedFd;
 
@@ -10,16 +10,16 @@ use terrapin_base::{Error, Result};
 
 use crate::AlignedBuf;
 
-/// What nearly every device does; and the largest that we keep to, as extents and the log's blocks
-/// do.
+/// The alignment in bytes that nearly every device supports. Terrapin accepts no larger one, since
+/// extents and the log's blocks are aligned to this.
 const SAFE: u32 = 4096;
-/// The least that we use.
+/// The smallest alignment in bytes that Terrapin uses.
 const LEAST: u32 = 512;
 
-/// Turns direct I/O on; `false` where the file system refuses.
+/// Turns direct I/O on. Returns `false` if the file system refuses it.
 ///
-/// Set on the open descriptor: with `O_DIRECT` in `open`, a refusal comes only after the file has
-/// been created.
+/// Uses the open descriptor: a refusal of `O_DIRECT` by `open` comes only after the file was
+/// created.
 pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) -> Result<bool> {
     let flags = fcntl_getfl(descriptor);
     match flags.and_then(|flags| fcntl_setfl(descriptor, flags | OFlags::DIRECT)) {
@@ -38,9 +38,10 @@ pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) ->
     }
 }
 
-/// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says,
-/// what a trial shows (of offsets and lengths), or 4096. Where there is no direct I/O, anything
-/// goes; it is what is known or said all the same, or 4096.
+/// The alignment in bytes of offsets, lengths and memory.
+///
+/// The sources, in this order: what the disk learnt before, the kernel, a trial read (only of
+/// offsets and lengths), and 4096. Without direct I/O any alignment works, and there is no trial.
 pub(super) fn of(
     known: &OnceLock<u32>,
     directory: &OwnedFd,
@@ -63,9 +64,10 @@ pub(super) fn of(
     }
 }
 
-/// Whether a file goes on with direct I/O, which is on if `direct` says so, where that wants such
-/// an alignment; and what it has for one then. If it is larger than ours, direct I/O is off
-/// afterwards.
+/// Decides whether a file uses direct I/O, and with which alignment.
+///
+/// Turns direct I/O off if `alignment` is larger than Terrapin supports. `direct` says whether it
+/// is on.
 pub(super) fn within_ours(
     descriptor: &OwnedFd,
     direct: bool,
@@ -79,7 +81,7 @@ pub(super) fn within_ours(
         tracing::debug!(
             file = describe(),
             alignment,
-            "direct I/O has larger bounds than ours, using the page cache"
+            "direct I/O needs a larger alignment than Terrapin supports, using the page cache"
         );
         let flags = fcntl_getfl(descriptor);
         let turned =
@@ -91,7 +93,7 @@ pub(super) fn within_ours(
     Ok((false, SAFE))
 }
 
-/// What the kernel says (since 6.1).
+/// The alignment according to the kernel (since 6.1).
 fn said(file: &OwnedFd) -> Option<u32> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if !StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
@@ -101,7 +103,7 @@ fn said(file: &OwnedFd) -> Option<u32> {
     (said <= 1 << 20).then(|| said.max(LEAST).next_power_of_two())
 }
 
-/// What a read of 512 bytes off 4096 shows, if the file is long enough to tell.
+/// The alignment according to a trial read of 512 bytes. `None` if the file is too short.
 fn tried_on(file: &OwnedFd) -> Option<u32> {
     let mut buffer = AlignedBuf::zeroed(LEAST as usize);
     match pread(file, &mut buffer[..], u64::from(LEAST)) {
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_agrees_with_what_the_kernel_says() {
+    fn a_trial_agrees_with_the_kernel() {
         let path = std::env::temp_dir();
         let directory = OwnedFd::from(std::fs::File::open(path).expect("the temporary directory"));
         let Some(file) = scratch(&directory) else {
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_io_on_larger_bounds_than_ours_is_turned_off() {
+    fn direct_io_is_turned_off_for_a_too_large_alignment() {
         let path = std::env::temp_dir();
         let path = path.join(format!("terrapin-alignment-{}", std::process::id()));
         let file = OwnedFd::from(std::fs::File::create(&path).expect("a file can be made"));

@@ -1,9 +1,9 @@
-//! Waiting awake for a small read. A fast device has it done sooner than the thread and the
-//! processor, once asleep, are up again; so the reader looks a number of times whether it is over,
-//! and lets others run between two looks. Not where as many threads wait like that as there are
-//! processors, nor while jobs that give way to users want those. Whether it is worth it otherwise,
-//! on this device and beside whoever else wants the processors, is tried out: some reads awake,
-//! some asleep, and many then in the way that took less time.
+//! Waiting awake for a small read. On a fast device the read ends sooner than a sleeping thread
+//! wakes up. So the thread looks at the read several times and yields between two looks.
+//!
+//! A thread waits asleep if as many threads wait awake as there are processors, or if a job that
+//! gives way to users is running. Otherwise measurements decide: some reads are waited for awake
+//! and some asleep, and then many in the mode that took less time (decision 0015).
 
 use std::num::NonZero;
 use std::sync::OnceLock;
@@ -12,43 +12,43 @@ use std::thread::{available_parallelism, yield_now};
 use terrapin_base::sync::{AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Env, is_job_giving_way};
 
-/// Looks at one read: each takes half a microsecond or so where nobody else wants to run.
+/// Number of looks at one read. A look takes about half a microsecond on an idle processor.
 const LOOKS: u32 = 256;
-/// Reads by which a way is judged.
-const TRIED: u32 = 32;
-/// Reads of a round in the better way, and rounds until both ways are tried again.
-const ROUND: u32 = 128;
-const ROUNDS: u32 = 32;
+/// Number of reads in a trial of one mode.
+const TRIAL_READS: u32 = 32;
+/// Reads of a stretch in the chosen mode, and stretches until the next trial of both modes.
+const STRETCH: u32 = 128;
+const STRETCHES: u32 = 32;
 
-/// Threads that wait, awake or not, and might do so awake.
+/// Number of threads in a read that may be waited for awake.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
-/// What the reads of this process tell.
-static HABIT: Mutex<Habit> = Mutex::new(Habit::new());
+/// What this process has learnt from its reads.
+static CHOOSER: Mutex<WaitChooser> = Mutex::new(WaitChooser::new());
 
-/// Does a read into this memory by `awake`, which looks for its end by means of [`look`], or by
-/// `asleep`, whichever it had better be; by `asleep` too what `awake` does not do.
+/// Does a read with `awake`, which waits by [`look`], or with `asleep`. Also uses `asleep` if
+/// `awake` returns `None`.
 pub(super) fn read<T>(
     env: &Env,
     memory: &mut [u8],
     awake: impl FnOnce(&mut [u8]) -> Option<T>,
     asleep: impl FnOnce(&mut [u8]) -> T,
 ) -> T {
-    let Some(turn) = Turn::take() else {
+    let Some(permit) = AwakePermit::take() else {
         return asleep(memory);
     };
-    let way = HABIT.lock().way();
+    let mode = CHOOSER.lock().mode();
     let began_ns = env.now_ns();
-    let done = match way {
-        Way::Awake => awake(memory).unwrap_or_else(|| asleep(memory)),
-        Way::Asleep => asleep(memory),
+    let done = match mode {
+        WaitMode::Awake => awake(memory).unwrap_or_else(|| asleep(memory)),
+        WaitMode::Asleep => asleep(memory),
     };
     let took_ns = env.now_ns().saturating_sub(began_ns);
-    drop(turn);
-    HABIT.lock().learn(way, took_ns);
+    drop(permit);
+    CHOOSER.lock().learn(mode, took_ns);
     done
 }
 
-/// Looks until it is over, but not too long.
+/// Looks until `is_over` holds, [`LOOKS`] times at most.
 pub(super) fn look(mut is_over: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         yield_now();
@@ -58,45 +58,45 @@ pub(super) fn look(mut is_over: impl FnMut() -> bool) {
     }
 }
 
-/// One of the threads that may wait awake: as many as there are processors.
-struct Turn(());
+/// The right of one thread to wait awake. There are as many as processors.
+struct AwakePermit(());
 
-impl Turn {
+impl AwakePermit {
     fn take() -> Option<Self> {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         if is_job_giving_way() {
             return None;
         }
         let processors = PROCESSORS.get_or_init(|| available_parallelism().map_or(1, NonZero::get));
-        let turn = Turn(());
+        let permit = AwakePermit(());
         let others = WAITING.fetch_add(1, Ordering::Relaxed);
-        (others < *processors).then_some(turn)
+        (others < *processors).then_some(permit)
     }
 }
 
-impl Drop for Turn {
+impl Drop for AwakePermit {
     fn drop(&mut self) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// How a thread waits.
+/// How a thread waits for a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum WaitMode {
     Asleep,
     Awake,
 }
 
-/// What reads in one way take lately: the mean of a stretch of reads counts for a quarter, and
-/// those before it for the rest. A stretch alone would say too little: one read in a hundred takes
-/// three times as long as most, and the two ways may be a tenth apart.
+/// The recent time of reads in one mode. The mean of the last stretch has a weight of one quarter,
+/// the value before it has the rest. One stretch alone says too little: one read in a hundred takes
+/// three times as long as most, and the modes may differ by a tenth.
 #[derive(Clone, Copy, Default)]
-struct Lately {
-    /// Nanoseconds a read; none before the first stretch.
+struct ReadTime {
+    /// Nanoseconds for a read; `None` before the first stretch.
     mean_ns: Option<u64>,
 }
 
-impl Lately {
+impl ReadTime {
     fn learn(&mut self, stretch_ns: u64) {
         let before = self.mean_ns.unwrap_or(stretch_ns);
         self.mean_ns = Some((before.saturating_mul(3).saturating_add(stretch_ns)) / 4);
@@ -107,70 +107,72 @@ impl Lately {
     }
 }
 
-/// What was learnt of the two ways.
-struct Habit {
-    /// The way of the next reads,
-    way: Way,
-    /// rounds for which it is settled, this one included, none while it is being tried,
-    rounds: u32,
-    /// and reads that are left of the round or trial.
+/// Chooses between the two modes by the times of earlier reads.
+struct WaitChooser {
+    /// The mode of the next reads.
+    mode: WaitMode,
+    /// Stretches until the next trial, the current one included; 0 during a trial.
+    stretches: u32,
+    /// Reads that are left of the stretch or trial.
     left: u32,
-    /// What its reads took so far, in nanoseconds.
+    /// Nanoseconds that its reads took so far.
     took_ns: u64,
-    asleep: Lately,
-    awake: Lately,
+    asleep: ReadTime,
+    awake: ReadTime,
 }
 
-impl Habit {
+impl WaitChooser {
     const fn new() -> Self {
-        Habit {
-            way: Way::Asleep,
-            rounds: 0,
-            left: TRIED,
+        WaitChooser {
+            mode: WaitMode::Asleep,
+            stretches: 0,
+            left: TRIAL_READS,
             took_ns: 0,
-            asleep: Lately { mean_ns: None },
-            awake: Lately { mean_ns: None },
+            asleep: ReadTime { mean_ns: None },
+            awake: ReadTime { mean_ns: None },
         }
     }
 
-    /// The way of the next read.
-    fn way(&self) -> Way {
-        self.way
+    /// The mode of the next read.
+    fn mode(&self) -> WaitMode {
+        self.mode
     }
 
-    /// A read in that way took so long. (Of two threads one may have begun before the way changed.)
-    fn learn(&mut self, way: Way, took_ns: u64) {
-        if way != self.way {
+    /// Records the time of a read in nanoseconds. Ignores a read that began before the mode
+    /// changed.
+    fn learn(&mut self, mode: WaitMode, took_ns: u64) {
+        if mode != self.mode {
             return;
         }
         self.left -= 1;
         self.took_ns = self.took_ns.saturating_add(took_ns);
-        let trying = self.rounds == 0;
-        let reads = u64::from(if trying { TRIED } else { ROUND });
-        // More than half as long again as all of them take asleep: somebody else wants the
-        // processor, and no more of it is needed to know.
-        let crowded =
-            way == Way::Awake && self.took_ns > self.asleep.ns().saturating_mul(reads * 3 / 2);
+        let trying = self.stretches == 0;
+        let reads = u64::from(if trying { TRIAL_READS } else { STRETCH });
+        // The reads took more than 1.5 times as long as the same number asleep: other threads want
+        // the processor, and the trial can end.
+        let crowded = mode == WaitMode::Awake
+            && self.took_ns > self.asleep.ns().saturating_mul(reads * 3 / 2);
         if self.left > 0 && !crowded {
             return;
         }
         if !crowded {
-            let lately = match way {
-                Way::Asleep => &mut self.asleep,
-                Way::Awake => &mut self.awake,
+            let lately = match mode {
+                WaitMode::Asleep => &mut self.asleep,
+                WaitMode::Awake => &mut self.awake,
             };
             lately.learn(self.took_ns / reads);
         }
-        // Waiting awake must not be worse. What was found to be better is left when it is worse by
-        // more than chance.
+        // Awake must not be slower than asleep. A chosen mode is kept until it is slower by more
+        // than chance.
         let chance = if trying { 0 } else { self.asleep.ns() / 16 };
-        let lost = crowded || way == Way::Awake && self.awake.ns() > self.asleep.ns() + chance;
-        (self.way, self.rounds, self.left) = match (self.rounds, way) {
-            (0, Way::Asleep) => (Way::Awake, 0, TRIED),
-            (0, Way::Awake) if lost => (Way::Asleep, ROUNDS, ROUND),
-            (0, Way::Awake) => (Way::Awake, ROUNDS, ROUND),
-            (2.., _) if !lost => (way, self.rounds - 1, ROUND),
-            _ => (Way::Asleep, 0, TRIED),
+        let lost =
+            crowded || mode == WaitMode::Awake && self.awake.ns() > self.asleep.ns() + chance;
+        (self.mode, self.stretches, self.left) = match (self.stretches, mode) {
+            (0, WaitMode::Asleep) => (WaitMode::Awake, 0, TRIAL_READS),
+            (0, WaitMode::Awake) if lost => (WaitMode::Asleep, STRETCHES, STRETCH),
+            (0, WaitMode::Awake) => (WaitMode::Awake, STRETCHES, STRETCH),
+            (2.., _) if !lost => (mode, self.stretches - 1, STRETCH),
+            _ => (WaitMode::Asleep, 0, TRIAL_READS),
         };
         self.took_ns = 0;
     }
@@ -180,16 +182,16 @@ impl Habit {
 mod tests {
     use super::*;
 
-    /// How many of so many reads were waited for awake, when they take so long in either way.
+    /// Number of reads that were waited for awake, for given times of both modes.
     fn awake(reads: u32, asleep_ns: u64, awake_ns: impl Fn(u32) -> u64) -> u32 {
-        let mut habit = Habit::new();
+        let mut chooser = WaitChooser::new();
         let mut awake = 0;
         for _ in 0..reads {
-            match habit.way() {
-                Way::Asleep => habit.learn(Way::Asleep, asleep_ns),
-                Way::Awake => {
+            match chooser.mode() {
+                WaitMode::Asleep => chooser.learn(WaitMode::Asleep, asleep_ns),
+                WaitMode::Awake => {
                     awake += 1;
-                    habit.learn(Way::Awake, awake_ns(awake));
+                    chooser.learn(WaitMode::Awake, awake_ns(awake));
                 }
             }
         }
@@ -197,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn most_reads_are_waited_for_in_the_way_that_takes_less_time() {
+    fn most_reads_use_the_faster_mode() {
         assert!(awake(100_000, 50_000, |_| 25_000) > 99_000);
         assert!(awake(100_000, 50_000, |_| 55_000) < 1_000);
-        // One in ten takes as long as somebody else may keep the processor: the trial is over with
-        // the first.
+        // Every tenth read takes as long as another thread may keep the processor. The first of
+        // them ends the trial.
         let crowded = |read: u32| {
             if read.is_multiple_of(10) {
                 3_000_000
@@ -212,10 +214,9 @@ mod tests {
         assert!(awake(100_000, 50_000, crowded) < 500);
     }
 
-    /// A device whose reads take half as long again or half as long by chance, and one in fifty
-    /// four times as long.
+    /// A device with read times of 0.5 to 1.5 times the mean, and every fiftieth of four times.
     #[test]
-    fn what_differs_less_than_single_reads_do_is_found_all_the_same() {
+    fn a_difference_smaller_than_the_spread_of_reads_is_found() {
         let spread = |mean_ns: u64| {
             let mut state = mean_ns;
             move || {
@@ -231,13 +232,13 @@ mod tests {
         };
         let share_awake = |asleep_ns: u64, awake_ns: u64| {
             let (mut asleep, mut awake) = (spread(asleep_ns), spread(awake_ns));
-            let (mut habit, mut count) = (Habit::new(), 0);
+            let (mut chooser, mut count) = (WaitChooser::new(), 0);
             for _ in 0..1_000_000 {
-                match habit.way() {
-                    Way::Asleep => habit.learn(Way::Asleep, asleep()),
-                    Way::Awake => {
+                match chooser.mode() {
+                    WaitMode::Asleep => chooser.learn(WaitMode::Asleep, asleep()),
+                    WaitMode::Awake => {
                         count += 1;
-                        habit.learn(Way::Awake, awake());
+                        chooser.learn(WaitMode::Awake, awake());
                     }
                 }
             }
@@ -248,8 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_are_tried_again_and_again() {
-        // The device gets faster than sleep is only after a while.
+    fn both_modes_are_tried_again_regularly() {
+        // The device becomes faster than a sleep after a while.
         let later = |read: u32| if read < 100 { 60_000 } else { 20_000 };
         let turned = awake(100_000, 50_000, later);
         assert!((50_000..90_000).contains(&turned), "{turned}");
@@ -258,7 +259,9 @@ mod tests {
     #[test]
     fn no_more_threads_wait_awake_than_there_are_processors() {
         let processors = available_parallelism().unwrap().get();
-        let waiting: Vec<Turn> = (0..processors + 3).filter_map(|_| Turn::take()).collect();
+        let waiting: Vec<AwakePermit> = (0..processors + 3)
+            .filter_map(|_| AwakePermit::take())
+            .collect();
         assert!(waiting.len() <= processors);
     }
 }

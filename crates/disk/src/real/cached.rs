@@ -1,9 +1,8 @@
-//! Reads through the kernel's page cache of a file that is otherwise read and written past it.
+//! Reads through the kernel's page cache, of a file that is otherwise opened for direct I/O.
 //!
-//! They have a descriptor of their own for the same file. The kernel keeps both views of the file
-//! one: a direct write puts out of the page cache what it has of the range, before it and once it
-//! is over. A read of pages that a write is under way to may come to either state, as with any two
-//! descriptors.
+//! These reads use a second descriptor of the file. The kernel keeps both consistent: a direct
+//! write drops its range from the page cache, before the write and after it. A read during a write
+//! of the same pages may see either state, as with any two descriptors.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,18 +11,18 @@ use rustix::fs::{Advice, Mode, OFlags, fadvise, fstat, openat};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use terrapin_base::sync::{AtomicBool, Ordering};
 
-use super::retry;
+use super::retry::retry;
 
-/// The descriptor of reads that are to be cached.
+/// The descriptor of reads through the page cache.
 pub(super) struct Cached {
     descriptor: OwnedFd,
-    /// The kernel says at once whether it has something.
+    /// Whether the kernel can tell without waiting what it has cached.
     tells: AtomicBool,
 }
 
 impl Cached {
-    /// Of the file that is open by that name; none where another one has the name by now, or there
-    /// is no descriptor to be had: then reads go past the page cache.
+    /// Opens the file by its name again. `None` if another file has the name by now, or if the
+    /// system refuses a descriptor. The caller then uses direct I/O.
     pub(super) fn open(directory: &OwnedFd, name: &str, file: &OwnedFd) -> Option<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let descriptor = retry(|| openat(directory, name, flags, Mode::empty())).ok()?;
@@ -31,7 +30,7 @@ impl Cached {
         if (this.st_dev, this.st_ino) != (that.st_dev, that.st_ino) {
             return None;
         }
-        // Blocks are asked for here and there; what lies beside them nobody has asked for.
+        // Reads are of single blocks, so read-ahead would bring in bytes that no caller needs.
         let _ = fadvise(&descriptor, 0, None, Advice::Random);
         Some(Cached {
             descriptor,
@@ -39,8 +38,8 @@ impl Cached {
         })
     }
 
-    /// Reads what the page cache has of it, from its beginning on; none where it has nothing, or
-    /// does not tell.
+    /// Reads what the page cache has of the range, from its start. `None` if it has nothing, or if
+    /// the kernel cannot tell.
     pub(super) fn at_hand(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
         if !self.tells.load(Ordering::Relaxed) {
             return None;
@@ -58,8 +57,8 @@ impl Cached {
             Ok(count) => Some(count).filter(|&count| count > 0),
             Err(Errno::AGAIN) => None,
             Err(_) => {
-                // An old kernel, or a file system without this. What is wrong with the file itself
-                // the read that follows tells.
+                // The kernel or the file system does not support this. The read that follows
+                // reports any error of the file itself.
                 self.tells.store(false, Ordering::Relaxed);
                 None
             }
@@ -78,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_file_that_has_the_name_by_now_is_not_read() {
+    fn another_file_with_the_same_name_is_not_read() {
         let path = std::env::temp_dir().join(format!("terrapin-cached-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let directory = OwnedFd::from(std::fs::File::open(&path).unwrap());
         std::fs::write(path.join("f"), b"this").unwrap();
         let file = OwnedFd::from(std::fs::File::open(path.join("f")).unwrap());
         let cached = Cached::open(&directory, "f", &file).expect("the same file");
-        // What was just written is in the page cache.
+        // The page cache has what was just written.
         let mut buffer = [0; 10];
         assert!(matches!(cached.at_hand(&mut buffer, 1), None | Some(3)));
         assert_eq!(cached.at_hand(&mut buffer, 4), None, "the end");

@@ -1,12 +1,10 @@
-//! The kernel's map of a file: keeps it coarse where reads would make it fine, and asks it what is
-//! allocated.
+//! The kernel's extent map of a file: keeps the map coarse, and asks it what is allocated.
 //!
-//! ext4 remembers where the parts of a file lie that were asked for, each as long as the read was.
-//! Once its map of a large file was dropped (by a reboot, or short of memory), random reads fill it
-//! with one entry for each of their blocks: hundreds of thousands, in a tree that no cache of the
-//! processor holds, and every read that finds nothing there searches the file's extents besides.
-//! Asked for the map of the whole file, it finds out how long each extent is, and puts one entry in
-//! the place of all those.
+//! ext4 caches one map entry for each range that was asked for. After it dropped the map of a large
+//! file (reboot, memory pressure), random reads fill the map again with one entry for each block.
+//! Such a map has hundreds of thousands of entries, and each read that misses in it searches the
+//! file's extents too. A question for the map of the whole file replaces these entries by one entry
+//! for each extent. So this module asks that question now and then.
 
 use std::os::fd::AsFd;
 
@@ -14,30 +12,29 @@ use rustix::fs::fstatfs;
 use rustix::ioctl::{self, Opcode, Updater, opcode};
 use terrapin_base::sync::{AtomicI64, Ordering};
 
-/// ext4's number among file systems, which its predecessors share.
+/// The file system number of ext4, which ext2 and ext3 share.
 const EXT4: i128 = 0xef53;
-/// Reads between two looks at the map, at least,
+/// Least number of reads between two questions for the map.
 const READS_MIN: i64 = 1 << 15;
-/// and for each extent, as a look takes as long as it has extents: so it takes some nanoseconds of
-/// each read.
+/// Reads between two questions, for each extent. A question takes time in proportion to the
+/// extents, so its share of each read is a few nanoseconds.
 const READS_OF_EXTENT: i64 = 64;
 
-/// What is asked about a file's map, and the answer: `struct fiemap` of the kernel without room for
-/// extents.
+/// A question about a file's map, and its answer: the kernel's `struct fiemap`, without extents.
 #[repr(C)]
 #[derive(Default)]
 struct Map {
     start: u64,
     bytes: u64,
     flags: u32,
-    /// The answer: how many extents there are.
+    /// The answer: number of extents.
     extents: u32,
-    /// How many there is room for.
+    /// Number of extents that the answer has room for.
     room: u32,
     reserved: u32,
 }
 
-/// One extent of an answer: `struct fiemap_extent` of the kernel.
+/// One extent of an answer: the kernel's `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Extent {
@@ -49,7 +46,7 @@ struct Extent {
     reserved_too: [u32; 3],
 }
 
-/// What is asked about a file's extents, and room for some.
+/// A question with room for some extents.
 #[repr(C)]
 struct Extended {
     map: Map,
@@ -57,20 +54,21 @@ struct Extended {
 }
 
 const EXTENTS: usize = 32;
-/// Flags of an extent that a write may need more space for: its place is not known or not chosen
-/// yet, or another file has it too.
+/// Flags of an extent where a write may need more space: its location is unknown or not chosen yet,
+/// or another file shares it.
 const UNSURE: u32 = 0x2 | 0x4 | 0x2000;
 
 const MAP: Opcode = opcode::read_write::<Map>(b'f', 11);
 
-/// When a file's map is to be looked at next.
+/// When to ask for a file's map next.
 pub(super) struct Extents {
-    /// Reads until then; below, somebody looks, or nobody is to.
+    /// Reads until the next question. Not positive while a thread asks, or if the file needs no
+    /// questions.
     left: AtomicI64,
 }
 
 impl Extents {
-    /// For a file that was just opened: its first read looks at the map, if that is of use.
+    /// The state for a newly opened file. The first read asks for the map, if that helps this file.
     pub(super) fn new(file: &impl AsFd, direct: bool) -> Self {
         let of_use = direct && fstatfs(file).is_ok_and(|fs| i128::from(fs.f_type) == EXT4);
         Extents {
@@ -82,7 +80,7 @@ impl Extents {
     #[inline]
     pub(super) fn count(&self, file: &impl AsFd, reads: usize) {
         let reads = i64::try_from(reads).unwrap_or(i64::MAX);
-        // Without a use it falls by a read for each: 2^63 never come.
+        // For a file without questions the count falls with each read; it never falls by 2^63.
         let before = self.left.fetch_sub(reads, Ordering::Relaxed);
         if before > 0 && before <= reads {
             self.look(file);
@@ -95,10 +93,10 @@ impl Extents {
             bytes: u64::MAX,
             ..Map::default()
         };
-        // SAFETY: that is the request's structure, and without room for extents the kernel writes
-        // to it alone.
+        // SAFETY: this is the request's structure. It has no room for extents, so the kernel writes
+        // into it alone.
         let asked = unsafe { ioctl::ioctl(file, Updater::<MAP, Map>::new(&mut map)) };
-        // It is of no use where the kernel refuses.
+        // After a refusal by the kernel, no thread asks again.
         if asked.is_ok() {
             let next = READS_MIN.max(i64::from(map.extents) * READS_OF_EXTENT);
             self.left.store(next, Ordering::Relaxed);
@@ -106,8 +104,8 @@ impl Extents {
     }
 }
 
-/// Whether all of a range of a file is allocated, for that file alone; none where the file system
-/// does not tell.
+/// Whether a range of a file is fully allocated to this file alone. `None` if the file system
+/// cannot tell.
 pub(super) fn is_allocated(file: &impl AsFd, start: u64, end: u64) -> Option<bool> {
     let mut start = start;
     while start < end {
@@ -120,8 +118,8 @@ pub(super) fn is_allocated(file: &impl AsFd, start: u64, end: u64) -> Option<boo
             },
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: that is the request's structure, and behind it the kernel writes to as many
-        // extents as there is room for.
+        // SAFETY: this is the request's structure. The kernel writes at most `room` extents after
+        // it, and there is space for them.
         unsafe { ioctl::ioctl(file, Updater::<MAP, Extended>::new(&mut asked)) }.ok()?;
         let count = (asked.map.extents as usize).min(EXTENTS);
         let from = start;
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_looked_at_before_the_first_read_and_then_once_in_many() {
+    fn the_map_is_asked_for_before_the_first_read_and_rarely_after() {
         let file = file("counted");
         let extents = Extents {
             left: AtomicI64::new(1),
@@ -163,7 +161,7 @@ mod tests {
         extents.count(&file, 1);
         let left = extents.left.load(Ordering::Relaxed);
         if left <= 0 {
-            return; // a file system without such maps
+            return; // the file system has no such map
         }
         assert_eq!(left, READS_MIN);
         extents.count(&file, READS_MIN as usize - 1);
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_it_is_of_no_use() {
+    fn a_file_without_direct_io_never_asks_for_the_map() {
         let file = file("unused");
         let extents = Extents::new(&file, false);
         extents.count(&file, 1);
@@ -182,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allocated_is_told_of_each_part_of_a_file() {
+    fn each_part_of_a_file_tells_whether_it_is_allocated() {
         const MIB: u64 = 1 << 20;
         let file = file("allocated");
         let allocated = |start: u64, end: u64| is_allocated(&file, start, end);
         if fallocate(&file, FallocateFlags::empty(), 0, 80 * MIB).is_err()
             || allocated(0, MIB).is_none()
         {
-            return; // a file system that cannot allocate, or does not tell
+            return; // the file system cannot allocate, or cannot tell
         }
         assert_eq!(allocated(0, 80 * MIB), Some(true));
         assert_eq!(allocated(79 * MIB, 81 * MIB), Some(false));
@@ -204,7 +202,7 @@ mod tests {
             assert_eq!(allocated(start + MIB, start + 2 * MIB + 1), Some(false));
             assert_eq!(allocated(start + MIB - 1, start + 2 * MIB), Some(false));
         }
-        // In pieces that the file system cannot make one of.
+        // In pieces that the file system cannot join to one extent.
         for at in (0..40).map(|piece| piece * 2 * MIB) {
             std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], at).expect("written");
             fallocate(&file, FallocateFlags::empty(), at, MIB).expect("allocated");

@@ -1,7 +1,7 @@
 //! One file of the operating system.
 //!
-//! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer
-//! of the thread's, at most [`BOUNCE_BYTES`] large.
+//! Direct I/O with an unaligned offset, length or memory is copied through a buffer of the thread,
+//! of at most [`BOUNCE_BYTES`].
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,24 +16,25 @@ use terrapin_base::{Env, Error, Result};
 use super::awake;
 use super::cached::Cached;
 use super::extents::{self, Extents};
-use super::lock::{Held, Shared};
-use super::retry;
+use super::lock::{SharedLock, WriteLock};
+use super::retry::retry;
 use super::uring::read_awake;
 use crate::{AlignedBuf, File, FileIdentity, Flight, OpenOptions, Show, Shown};
 
-/// Longer reads take the device longer than it takes a thread to fall asleep and wake up.
+/// Longest read in bytes that a thread waits for awake. A longer read takes longer than it takes
+/// the thread to fall asleep and wake up.
 const AWAKE_BYTES_MAX: usize = 16 << 10;
-/// Most memory that a thread keeps for copies of unaligned I/O.
+/// Largest buffer in bytes that a thread keeps for unaligned I/O.
 pub(super) const BOUNCE_BYTES: usize = 1 << 20;
 
-/// The kernel does longer reads in pieces.
+/// Longest read in bytes that goes to io_uring. The kernel splits longer ones.
 const READ_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::new()) };
 }
 
-/// What somebody who waits for a read does meanwhile, once; if anything.
+/// Work that a caller does while its read is in flight, at most once.
 struct Meanwhile<'m>(Cell<Option<&'m mut dyn FnMut()>>);
 
 impl Meanwhile<'_> {
@@ -41,7 +42,7 @@ impl Meanwhile<'_> {
         Meanwhile(Cell::new(None))
     }
 
-    /// Does it, unless it was done.
+    /// Does the work, unless it is done.
     fn be_done(&self) {
         if let Some(work) = self.0.take() {
             work();
@@ -49,7 +50,7 @@ impl Meanwhile<'_> {
     }
 }
 
-/// Lends this thread's buffer, at least `bytes` long.
+/// Lends this thread's buffer, with at least `bytes` bytes.
 pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
     debug_assert!(bytes <= BOUNCE_BYTES);
     BOUNCE.with_borrow_mut(|bounce| {
@@ -60,24 +61,24 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
-/// An open file. Fields are dropped in this order: the file is unlocked, and the registry forgets
-/// it, while its descriptor still keeps the inode.
+/// An open file. The order of the fields is the order of their drops: the file is unlocked and
+/// leaves the registry while the descriptor still keeps the inode.
 pub(crate) struct RealFile {
-    pub(super) held: Option<Held>,
-    pub(super) _shared: Option<Shared>,
+    pub(super) write_lock: Option<WriteLock>,
+    pub(super) _shared_lock: Option<SharedLock>,
     pub(super) descriptor: OwnedFd,
-    /// For reads by way of the page cache, if there are to be any.
+    /// The second descriptor, for reads through the page cache.
     pub(super) cached: Option<Cached>,
     pub(super) path: String,
     pub(super) options: OpenOptions,
-    /// Whether the descriptor really does direct I/O.
+    /// Whether the descriptor uses direct I/O.
     pub(super) direct: bool,
     pub(super) alignment: u32,
     pub(super) extents: Extents,
-    /// The file system was asked to allocate and cannot: what it got back would be a hole for good,
-    /// and count as allocated all the same.
+    /// Whether the file system cannot allocate. It could never fill a punched hole again, so
+    /// nothing is punched then.
     pub(super) cannot_allocate: AtomicBool,
-    /// Tells how long reads take.
+    /// The clock that measures reads.
     pub(super) env: Env,
 }
 
@@ -97,8 +98,8 @@ impl RealFile {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match &self.held {
-            Some(held) => held.check_process(),
+        match &self.write_lock {
+            Some(lock) => lock.check_process(),
             None => Err(crate::read_only(&self.path)),
         }
     }
@@ -107,30 +108,29 @@ impl RealFile {
         retry(|| fstat(&self.descriptor)).map_err(|e| self.fail("cannot look at the file", e))
     }
 
-    /// Whether the kernel takes this range and memory as they are.
+    /// Whether the kernel accepts this range and memory without a copy.
     pub(super) fn takes(&self, memory: *const u8, offset: u64, bytes: usize) -> bool {
         let mask = u64::from(self.alignment) - 1;
         !self.direct || (memory as u64 | offset | bytes as u64) & mask == 0
     }
 
-    /// The range that covers this one on the device's bounds: its start, and how many bytes lie
-    /// before the wanted ones.
+    /// The aligned start of a range that begins at `offset`, and the bytes between the two.
     pub(super) fn widen(&self, offset: u64) -> (u64, usize) {
         let before = offset & (u64::from(self.alignment) - 1);
         (offset - before, before as usize)
     }
 
-    /// By way of what the reads of a flight are done, if not as the file was opened.
+    /// The page cache descriptor, if the reads of this flight use it.
     fn way_of(&self, flight: &Flight) -> Option<&Cached> {
         self.cached.as_ref().filter(|_| flight.is_cached())
     }
 
-    /// What reads done that way are done on.
+    /// The descriptor for a read: the page cache's, or the file's own.
     fn descriptor<'f>(&'f self, cached: Option<&'f Cached>) -> BorrowedFd<'f> {
         cached.map_or(self.descriptor.as_fd(), Cached::as_fd)
     }
 
-    /// Reads as much as the kernel does at once, from an offset and into memory that it takes.
+    /// Makes one read call. Offset and memory must be aligned.
     fn read_some(
         &self,
         buffer: &mut [u8],
@@ -157,8 +157,8 @@ impl RealFile {
         )
     }
 
-    /// Reads until `buffer` is full or the file ends, from an offset and into memory that the
-    /// kernel takes; returns how much was read.
+    /// Reads until `buffer` is full or the file ends, and returns the number of bytes. Offset and
+    /// memory must be aligned.
     fn read_until_end(
         &self,
         buffer: &mut [u8],
@@ -171,8 +171,8 @@ impl RealFile {
             let rest = &mut buffer[done..];
             let count = self.read_some(rest, offset + done as u64, cached, meanwhile)?;
             done += count;
-            // A direct read that ends off the bounds has met the file's end; another there would be
-            // refused.
+            // A direct read with an unaligned end met the file's end. The kernel would refuse
+            // another read from there.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
                 break;
             }
@@ -180,7 +180,7 @@ impl RealFile {
         Ok(done)
     }
 
-    /// Fills `buffer`.
+    /// Fills `buffer` from any offset and into any memory.
     fn read_exactly(
         &self,
         buffer: &mut [u8],
@@ -229,7 +229,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// Puts the reads of a flight that nobody began into its ring, as far as that takes them.
+    /// Puts the waiting reads of a flight into its ring, as far as the ring accepts them.
     fn queue(&self, flight: &mut Flight) {
         self.extents.count(&self.descriptor, flight.waiting());
         let descriptor = self.descriptor(self.way_of(flight));
@@ -241,13 +241,13 @@ impl RealFile {
         });
     }
 
-    /// Writes all of `buffer`, from memory that the kernel takes.
+    /// Writes all of `buffer`. Its memory must be aligned.
     fn write_all(&self, buffer: &[u8], offset: u64) -> rustix::io::Result<()> {
         let (mut done, mut broke) = (0, false);
         while done < buffer.len() {
             let rest = &buffer[done..];
             let count = retry(|| pwrite(&self.descriptor, rest, offset + done as u64))?;
-            // What was written of a broken block is written again, and says why it broke.
+            // A partly written block is written again. If it fails again, that call tells why.
             let whole = match self.direct {
                 true => count - count % self.alignment as usize,
                 false => count,
@@ -261,7 +261,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// Whether the file reaches so far and has all the space that it needs from the offset on.
+    /// Whether the file is at least `end` bytes long and fully allocated from `offset` to there.
     fn is_allocated(&self, offset: u64, end: u64) -> Result<bool> {
         let bytes = self.bytes()?;
         if end > bytes {
@@ -273,7 +273,7 @@ impl RealFile {
         }
     }
 
-    /// What the system's answer to an allocation comes to, in a file that was so long before.
+    /// Handles the system's answer to an allocation. `before` is the file's size before the call.
     fn allocated(
         &self,
         asked: rustix::io::Result<()>,
@@ -287,14 +287,15 @@ impl RealFile {
                 self.cannot_allocate.store(true, Ordering::Relaxed);
                 allocate_by_writing(self, end)
             }
-            // XFS asks for free space, and for room in quotas, even where all is allocated already.
+            // XFS asks for free space and quota even if everything is allocated already.
             Err(Errno::NOSPC | Errno::DQUOT)
                 if end <= before && self.is_allocated(offset, end)? =>
             {
                 Ok(())
             }
             Err(e) => {
-                // Only who makes a file longer may cut it: others allocate within it meanwhile.
+                // Only the caller that extends a file may truncate it: other threads allocate
+                // within it.
                 if end > before {
                     let _ = self.set_bytes(before);
                 }
@@ -307,9 +308,11 @@ impl RealFile {
     }
 }
 
-/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes
-/// within the file stay, so none are made there. An error leaves the file as long as it was, and at
-/// no time is it longer than what is allocated: the next try goes by its length.
+/// Allocates by writing zeros after a file's end, for file systems that cannot allocate. Holes
+/// within the file stay, so the caller must not have made any.
+///
+/// An error leaves the file's size as it was. The file is never longer than what is allocated,
+/// since the next try continues at its end.
 fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
     let start = file.bytes()?;
     if end <= start {
@@ -328,7 +331,7 @@ fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
         file.set_bytes(end)
     };
     write().inspect_err(|_| {
-        // It can be tried again either way.
+        // The next try works in either case.
         let _ = file.set_bytes(start);
     })
 }
@@ -352,7 +355,7 @@ impl File for RealFile {
         let meanwhile = Meanwhile(Cell::new(Some(meanwhile)));
         let cached = self.cached.as_ref().filter(|_| cached);
         let done = self.read_exactly(buffer, offset, cached, &meanwhile);
-        // Where nothing was waited for it was not done yet.
+        // Without a wait, the work is not done yet.
         meanwhile.be_done();
         done
     }
@@ -367,10 +370,10 @@ impl File for RealFile {
 
     fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
         match which {
-            // It is what the caller waits for: a plain read costs less than a ring.
+            // The caller waits for this read alone: a plain read costs less than a ring.
             _ if flight.is_lone() => {}
             Show::Oldest => self.start(flight)?,
-            // The kernel learns of them when it is entered to wait.
+            // The kernel sees the reads when `show` enters the ring to wait.
             Show::Some => self.queue(flight),
         }
         let cached = self.way_of(flight);
@@ -405,8 +408,8 @@ impl File for RealFile {
     }
 
     fn sync(&self) -> Result<()> {
-        if let Some(held) = &self.held {
-            held.check_process()?;
+        if let Some(lock) = &self.write_lock {
+            lock.check_process()?;
         }
         retry(|| fdatasync(&self.descriptor)).map_err(|e| self.fail("cannot sync", e))
     }
@@ -493,132 +496,4 @@ impl File for RealFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::real::RealDisk;
-    use crate::{Disk, SimDisk};
-    use terrapin_base::ErrorKind;
-
-    #[test]
-    fn an_allocation_by_writing_that_failed_is_not_done_when_it_is_tried_again() {
-        let disk = SimDisk::new(1);
-        let options = OpenOptions {
-            create_new: true,
-            write: true,
-            direct: true,
-            ..OpenOptions::default()
-        };
-        let file = disk.handle().open("file", options).unwrap();
-        file.write_at(&AlignedBuf::zeroed(4096), 0).unwrap();
-        let end = (4 << 20) + 100;
-        disk.set_capacity(3 << 20);
-        for _ in 0..2 {
-            let error = allocate_by_writing(&*file, end).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::NoSpace);
-            assert_eq!(file.bytes().unwrap(), 4096);
-        }
-        disk.set_capacity(8 << 20);
-        allocate_by_writing(&*file, end).unwrap();
-        assert_eq!(file.bytes().unwrap(), end);
-        assert!(file.allocated_bytes().unwrap() >= 4 << 20);
-        allocate_by_writing(&*file, 1 << 20).unwrap();
-        assert_eq!(file.bytes().unwrap(), end);
-    }
-
-    const CREATE: OpenOptions = OpenOptions {
-        create_new: true,
-        write: true,
-        direct: false,
-        cached: false,
-        shared: false,
-    };
-
-    /// A new directory for one test.
-    fn directory(test: &str) -> (std::path::PathBuf, RealDisk) {
-        let name = format!("terrapin-{test}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let disk = RealDisk::open(Env::simulated(1).0, &path, true).unwrap();
-        (path, disk)
-    }
-
-    /// ext3, as ext4 has it, punches holes and cannot fill them: the reserve came to consist of
-    /// them, and a full disk was seen by a write.
-    #[test]
-    fn where_nothing_can_be_allocated_nothing_that_is_goes_back() {
-        let (path, disk) = directory("holes");
-        let file = disk.open_file("file", CREATE).unwrap();
-        let content = vec![7; 64 << 10];
-        file.write_at(&content, 0).unwrap();
-        let refused = |offset, end| {
-            let before = file.bytes().unwrap();
-            file.allocated(Err(Errno::OPNOTSUPP), offset, end, before)
-        };
-        refused(0, 64 << 10).unwrap();
-        refused(64 << 10, 96 << 10).unwrap();
-        assert_eq!(file.bytes().unwrap(), 96 << 10);
-        file.punch_hole(0, 64 << 10).unwrap();
-        let mut read = vec![0; 64 << 10];
-        file.read_at(&mut read, 0).unwrap();
-        assert!(read == content, "a hole");
-        file.set_bytes(4096).unwrap();
-        assert_eq!(file.bytes().unwrap(), 4096, "the end still goes");
-        drop(file);
-        disk.remove("file").unwrap();
-        std::fs::remove_dir(&path).unwrap();
-    }
-
-    /// A database refused to be opened there, also for reading.
-    #[test]
-    fn a_device_with_larger_blocks_than_ours_is_used_by_way_of_the_page_cache() {
-        let (path, disk) = directory("blocks");
-        disk.alignment.set(64 << 10).unwrap();
-        let options = OpenOptions {
-            direct: true,
-            ..CREATE
-        };
-        let file = disk.open_file("file", options).unwrap();
-        assert!(!file.direct);
-        assert_eq!(file.alignment(), 4096);
-        let content = vec![7; 8192];
-        file.write_at(&content, 4096).unwrap();
-        file.sync().unwrap();
-        drop(file);
-        let options = OpenOptions {
-            direct: true,
-            ..OpenOptions::default()
-        };
-        let file = disk.open_file("file", options).unwrap();
-        assert_eq!(file.alignment(), 4096);
-        let mut read = vec![0; 8192];
-        file.read_at(&mut read, 4096).unwrap();
-        assert!(read == content);
-        drop(file);
-        disk.remove("file").unwrap();
-        std::fs::remove_dir(&path).unwrap();
-    }
-
-    #[test]
-    fn a_full_disk_or_quota_refuses_no_space_that_a_file_has_already() {
-        let (path, disk) = directory("quota");
-        let file = disk.open_file("file", CREATE).unwrap();
-        file.allocate(0, 64 << 10).unwrap();
-        for refusal in [Errno::NOSPC, Errno::DQUOT] {
-            let before = file.bytes().unwrap();
-            assert_eq!(before, 64 << 10);
-            let refused = |offset, end| file.allocated(Err(refusal), offset, end, before);
-            refused(4 << 10, before).unwrap();
-            // As the system leaves it: longer, with a part of the space.
-            file.set_bytes(before + 4096).unwrap();
-            let error = refused(0, before + 8192).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-        }
-        file.set_bytes(1 << 20).unwrap();
-        for refusal in [Errno::NOSPC, Errno::DQUOT] {
-            let error = file.allocated(Err(refusal), 0, 1 << 20, 1 << 20);
-            assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace, "a hole");
-        }
-        drop(file);
-        disk.remove("file").unwrap();
-        std::fs::remove_dir(&path).unwrap();
-    }
-}
+mod tests;

@@ -1,13 +1,12 @@
-//! Who holds what, for writing or shared: `flock` between processes, a registry within this one
-//! (D9).
+//! Locks on files: `flock` between processes, and a registry within this process (D9).
 //!
-//! The kernel frees an `flock` when the last reference to its descriptor goes, and I/O in flight is
-//! such a reference. So a descriptor that a killed process wrote through stays locked until its
-//! writes are over, which may take a second on a slow disk: who opens next waits.
+//! The kernel frees an `flock` with the last reference to its descriptor, and a write in flight is
+//! a reference. So a file that a killed process was writing stays locked until its writes end. That
+//! may take a second on a slow disk, and the next open waits for it.
 //!
-//! A forked child has copies of the descriptors, which are references to the same locks. So a file
-//! that is closed in order is unlocked first: no write is under way then, and the lock must not
-//! last as long as the child. A child never unlocks what its parent holds.
+//! A forked child has copies of the descriptors, which refer to the same locks. So a close unlocks
+//! the file explicitly, when no write is in flight: else the lock would last as long as the child.
+//! A child never unlocks a file of its parent.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -19,34 +18,34 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, mutant};
 
 use super::process::Process;
-use super::retry;
+use super::retry::retry;
 
-/// How long an open waits for another process to let go, in nanoseconds.
+/// Longest wait of an open for another process's lock, in nanoseconds.
 const LOCK_WAIT_NS: u64 = 5_000_000_000;
-/// After how long it says so, in nanoseconds.
+/// Wait in nanoseconds after which an open logs a warning.
 const LOCK_TOLD_NS: u64 = 500_000_000;
-/// How often it looks, in nanoseconds.
+/// Time between two tries, in nanoseconds.
 const LOCK_RETRY_NS: u64 = 10_000_000;
 
 /// How this process holds a file or directory.
 #[derive(Clone, Copy)]
 enum Hold {
     Writing,
-    /// By so many handles.
+    /// Shared by this number of handles.
     Shared(usize),
 }
 
-/// Device and inode of every file and directory that this process holds.
-static HELD: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
+/// All files and directories that this process holds, by device and inode.
+static REGISTRY: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
 
-/// A file or directory in the registry until this is dropped. Whoever has it keeps the descriptor
-/// open longer than this, so that the inode's number cannot pass to another file in between.
+/// An entry in the registry. Its owner must keep the descriptor open longer, so that no other file
+/// can get the same inode number in between.
 pub(super) struct Claim {
     key: (u64, u64),
     holder: Holder,
 }
 
-/// A process that holds something.
+/// Counts a held file of a process until it is dropped.
 struct Holder(Process);
 
 impl Drop for Holder {
@@ -56,13 +55,14 @@ impl Drop for Holder {
 }
 
 impl Claim {
-    /// Claims what the descriptor is open on; [`ErrorKind::Locked`] at once when this process holds
-    /// it already.
+    /// Claims the descriptor's file for writing. [`ErrorKind::Locked`] at once if this process
+    /// holds it.
     pub(super) fn new(descriptor: BorrowedFd<'_>, describe: impl Fn() -> String) -> Result<Self> {
         Self::take(descriptor, false, describe)
     }
 
-    /// As [`Claim::new`], beside others that share it.
+    /// Claims the descriptor's file for sharing. [`ErrorKind::Locked`] if this process holds it for
+    /// writing.
     fn shared(descriptor: BorrowedFd<'_>, describe: impl Fn() -> String) -> Result<Self> {
         Self::take(descriptor, true, describe)
     }
@@ -76,7 +76,7 @@ impl Claim {
             .map_err(|e| Error::io("cannot look at the file", e.into()).with("file", describe()))?;
         let key = (stat.st_dev, stat.st_ino);
         let holder = Holder(Process::hold()?);
-        let mut held = HELD.lock();
+        let mut held = REGISTRY.lock();
         let message = match (
             held.get(&key)
                 .filter(|_| !mutant::active("second-open-admitted")),
@@ -112,7 +112,7 @@ impl Drop for Claim {
         if !self.holder.0.is_this() {
             return;
         }
-        let mut held = HELD.lock();
+        let mut held = REGISTRY.lock();
         match held.get_mut(&self.key) {
             Some(Hold::Shared(handles)) if *handles > 1 => *handles -= 1,
             _ => {
@@ -122,8 +122,7 @@ impl Drop for Claim {
     }
 }
 
-/// The `flock` of a descriptor, which whoever has this keeps open longer. Dropping it unlocks the
-/// descriptor.
+/// The `flock` of a descriptor. Its owner must keep the descriptor open longer. A drop unlocks it.
 struct Flock {
     descriptor: RawFd,
     process: Process,
@@ -140,34 +139,34 @@ impl Flock {
 
 impl Drop for Flock {
     fn drop(&mut self) {
-        // In a child this would unlock the file of its parent, which goes on writing.
+        // An unlock in a child would unlock the file of its parent, which goes on writing.
         if self.process.is_this() {
-            // SAFETY: whoever has this keeps the descriptor open longer.
+            // SAFETY: the owner of this value keeps the descriptor open longer.
             let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
-            // A refusal leaves the lock to the last reference, as the death of the process does.
+            // After a refusal, the last reference to the descriptor frees the lock.
             let _ = retry(|| flock(descriptor, FlockOperation::Unlock));
         }
     }
 }
 
-/// A file held for writing: its `flock`, its claim, and its directory's. Fields are dropped in this
-/// order.
-pub(super) struct Held {
+/// The locks of a file that is open for writing: its `flock`, its claim, and the directory's claim.
+/// The order of the fields is the order of their drops.
+pub(super) struct WriteLock {
     lock: Flock,
     _file: Claim,
     _directory: Arc<Claim>,
-    /// Whether another process held the lock first.
+    /// Whether this open waited for another process.
     pub(super) waited: bool,
 }
 
-impl Held {
-    /// [`ErrorKind::Closed`] in a child that was forked since.
+impl WriteLock {
+    /// Returns [`ErrorKind::Closed`] in a child that was forked since.
     pub(super) fn check_process(&self) -> Result<()> {
         self.lock.process.check()
     }
 
-    /// Locks the descriptor. Waits through `env` for another process to let go, and then gives up
-    /// with [`ErrorKind::Locked`].
+    /// Locks the descriptor. Waits through `env` for another process, and fails with
+    /// [`ErrorKind::Locked`] after [`LOCK_WAIT_NS`].
     pub(super) fn new(
         env: &Env,
         descriptor: BorrowedFd<'_>,
@@ -177,7 +176,7 @@ impl Held {
         let file = Claim::new(descriptor, &describe)?;
         let operation = FlockOperation::NonBlockingLockExclusive;
         match wait_for_lock(env, descriptor, operation, &describe)? {
-            Ok(waited) => Ok(Held {
+            Ok(waited) => Ok(WriteLock {
                 lock: Flock::of(descriptor),
                 _file: file,
                 _directory: directory,
@@ -191,18 +190,18 @@ impl Held {
     }
 }
 
-/// A file that nobody writes meanwhile: its shared `flock`, if the file system has any, and its
-/// claim. Fields are dropped in this order.
-pub(super) struct Shared {
+/// The locks of a shared file: its shared `flock` if the file system has locks, and its claim. The
+/// order of the fields is the order of their drops.
+pub(super) struct SharedLock {
     _lock: Option<Flock>,
     _file: Claim,
-    /// Whether another process held the lock first.
+    /// Whether this open waited for another process.
     pub(super) waited: bool,
 }
 
-impl Shared {
-    /// As [`Held::new`], beside others that do the same. Where the file system knows no locks,
-    /// there is only the registry.
+impl SharedLock {
+    /// Locks the descriptor shared, and waits like [`WriteLock::new`]. On a file system without
+    /// locks, only the registry excludes writers.
     pub(super) fn new(
         env: &Env,
         descriptor: BorrowedFd<'_>,
@@ -213,11 +212,11 @@ impl Shared {
         let (lock, waited) = match wait_for_lock(env, descriptor, operation, &describe)? {
             Ok(waited) => (Some(Flock::of(descriptor)), waited),
             Err(e) => {
-                tracing::info!(file = describe(), error = %e, "no lock here, reading without one");
+                tracing::info!(file = describe(), error = %e, "the file system has no locks, reading without one");
                 (None, false)
             }
         };
-        Ok(Shared {
+        Ok(SharedLock {
             _lock: lock,
             _file: file,
             waited,
@@ -225,8 +224,8 @@ impl Shared {
     }
 }
 
-/// Waits until the lock is ours, and tells whether that took time; inside, the file system's
-/// refusal to lock anything.
+/// Takes the lock, and returns whether that took a wait. The inner error is the file system's
+/// refusal.
 fn wait_for_lock(
     env: &Env,
     descriptor: BorrowedFd<'_>,

@@ -1,5 +1,5 @@
-//! A shared mapping of a whole file, unmapped on drop. What is stored in it belongs to the kernel
-//! at once and so outlives the process.
+//! A shared mapping of a whole file, unmapped on drop. Stored bytes belong to the kernel at once,
+//! so they survive the process.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -15,29 +15,29 @@ use crate::{File, Process};
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
-    /// A child that was forked since does not have the memory.
+    /// The process that mapped the memory. A child forked later does not have the memory.
     process: Process,
-    /// Keeps the lock: as long as the mapping lives, no other handle can write the file or cut it
-    /// short.
+    /// Keeps the lock: as long as the mapping lives, no other handle can write or truncate the
+    /// file.
     _file: Arc<RealFile>,
 }
 
-// SAFETY: a mapping may be used and unmapped from any thread; every access goes through the
-// `unsafe` copies below, whose callers keep conflicting ones apart.
+// SAFETY: any thread may use or unmap a mapping. All accesses go through the `unsafe` functions
+// below, and their callers exclude conflicting ones.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: any thread may use a mapping; callers of its `unsafe` functions exclude conflicts.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file, which must be allocated (under a hole, a full disk would
-    /// be SIGBUS), and faults them in.
+    /// Maps the first `bytes` of a file and faults them in. They must be allocated: a store into a
+    /// hole on a full disk would raise SIGBUS.
     pub(super) fn new(file: Arc<RealFile>, bytes: usize) -> Result<Self> {
         let fail = |message, e: rustix::io::Errno| {
             Error::io(message, e.into())
                 .with("file", file.describe())
                 .with("bytes", bytes)
         };
-        // SAFETY: the kernel chooses a place that nothing else uses.
+        // SAFETY: the kernel chooses addresses that are not in use.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -58,20 +58,20 @@ impl Mapping {
             process: Process::this(),
             _file: file.clone(),
         };
-        // A store by a child would be a store into its parent's log: a child dies of it instead. It
-        // is refused long before. SAFETY: the range is the mapping's own.
+        // A child that stored here would write into its parent's log. Other checks refuse that
+        // earlier; without the mapping, the child dies of it. SAFETY: the range is the mapping's
+        // own.
         let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
-        // Populating a shared mapping faults pages in for reading only; this takes the first
-        // store's fault too, and where the file system cannot back a page it is an error here
-        // instead of a signal later. Kernels before 5.14 do not know it. SAFETY: the range is the
-        // mapping's own.
+        // `POPULATE` faults shared pages in for reading only. This call also takes the fault of the
+        // first store, and reports a page without space as an error instead of a later signal.
+        // Kernels before 5.14 do not know it. SAFETY: the range is the mapping's own.
         match unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) } {
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(mapping),
             Err(e) => Err(fail("cannot back the log ring with memory", e)),
         }
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,11 +79,11 @@ impl Mapping {
     /// Copies out of the mapping.
     ///
     /// # Safety
-    /// `offset + out.len() <= bytes()`, and nobody writes the range meanwhile.
+    /// `offset + out.len() <= bytes()`, and no thread writes the range meanwhile.
     pub(crate) unsafe fn copy_out(&self, offset: usize, out: &mut [u8]) {
         debug_assert!(offset + out.len() <= self.bytes);
-        // SAFETY: in bounds by the caller's word; `out` is a Rust slice and so never lies in the
-        // mapping.
+        // SAFETY: the caller keeps the range in bounds. `out` is a Rust slice, so it does not
+        // overlap the mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.start.as_ptr().add(offset),
@@ -93,25 +93,25 @@ impl Mapping {
         }
     }
 
-    /// The bytes of a range.
+    /// Borrows the bytes of a range.
     ///
     /// # Safety
-    /// `range.start <= range.end <= bytes()`, and nobody writes the range while the slice lives.
+    /// `range.start <= range.end <= bytes()`, and no thread writes the range while the slice lives.
     pub(crate) unsafe fn bytes_of(&self, range: Range<usize>) -> &[u8] {
         debug_assert!(range.start <= range.end && range.end <= self.bytes);
-        // SAFETY: in bounds by the caller's word, and mapped for as long as `self` is borrowed;
-        // every byte was faulted in.
+        // SAFETY: the caller keeps the range in bounds. It stays mapped while `self` is borrowed,
+        // and every byte was faulted in.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(range.start), range.len()) }
     }
 
     /// Copies into the mapping.
     ///
     /// # Safety
-    /// `offset + bytes.len() <= bytes()`, and nobody reads or writes the range meanwhile.
+    /// `offset + bytes.len() <= bytes()`, and no thread reads or writes the range meanwhile.
     pub(crate) unsafe fn copy_in(&self, offset: usize, bytes: &[u8]) {
         debug_assert!(offset + bytes.len() <= self.bytes);
-        // SAFETY: in bounds by the caller's word; `bytes` is a Rust slice and so never lies in the
-        // mapping.
+        // SAFETY: the caller keeps the range in bounds. `bytes` is a Rust slice, so it does not
+        // overlap the mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -125,11 +125,11 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // Something else of the child's may lie there.
+            // The child may have other memory at these addresses.
             return;
         }
-        // SAFETY: the mapping is this value's own, and no copy runs, since they borrow it. The call
-        // cannot fail for such a range.
+        // SAFETY: the mapping belongs to this value. No copy runs, since copies borrow the value.
+        // The call cannot fail for this range.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,11 +1,14 @@
-//! Files of the operating system: one open directory, and everything by names within it.
+//! Files of the operating system: one open directory, and files by names within it.
 //!
-//! Who may write (D9): a file opened for writing holds `flock` on that very descriptor, so that a
-//! second process waits until even the writes that a killed one left in flight are over. Within the
-//! process a registry of what is held tells a second writer at once, and lets one disk at a time
-//! write in a directory. A handle for reading takes no lock, unless it is to share the file: then
-//! it takes a shared one, beside other readers, and keeps writers out (D11). A forked child has
-//! copies of all descriptors, and changes nothing through them.
+//! Exclusive writing (D9):
+//!
+//! - A file opened for writing holds an `flock` on the descriptor of its writes. So a second
+//!   process waits until the last write of a killed process has ended.
+//! - A registry of this process refuses a second writer at once. It also lets only one [`RealDisk`]
+//!   at a time write in a directory.
+//! - A handle for reading takes no lock, except with [`OpenOptions::shared`]: then it holds a
+//!   shared lock, which keeps writers out (D11).
+//! - A forked child has copies of all descriptors, and changes nothing through them.
 
 mod alignment;
 mod awake;
@@ -15,6 +18,7 @@ mod file;
 mod lock;
 mod mapping;
 pub(crate) mod process;
+mod retry;
 mod uring;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,37 +36,30 @@ use extents::Extents;
 use file::RealFile;
 use lock::Claim;
 pub(crate) use mapping::Mapping;
+use retry::retry;
 pub(crate) use uring::{NoRing, Uring};
 
-/// Creating a ring writes zeros in pieces of this many bytes.
+/// A new ring is filled with zeros in pieces of this many bytes.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// A directory of the operating system. Files are found relative to the open directory, so neither
-/// a change of the working directory nor a renamed parent leads anywhere else.
+/// A directory of the operating system. Files are opened relative to the open directory, so a
+/// change of the working directory or a renamed parent changes nothing.
 pub struct RealDisk {
     env: Env,
     path: PathBuf,
     directory: OwnedFd,
-    /// The claim on the directory, alive as long as any file is open for writing.
+    /// The claim on the directory. It lives as long as any file is open for writing.
     claim: Mutex<Weak<Claim>>,
-    /// The only one that may change anything here.
+    /// The process that opened the directory. No other process may change anything here.
     process: Process,
-    /// Learnt at the first file that tells.
+    /// Alignment of direct I/O, learnt from the first file that tells it.
     alignment: OnceLock<u32>,
 }
 
-/// Repeats a system call that a signal interrupted.
-fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Creates a directory and its missing parents, each durable in its parent: also the one that is
-/// there already, for a process that was killed may have created it and no more.
+/// Creates a directory and its missing parents, and makes each durable in its parent.
+///
+/// Also syncs the parent of the first existing directory, since a killed process may have created
+/// that directory without a sync.
 fn create_directory(path: &Path) -> std::io::Result<()> {
     use std::io::ErrorKind;
     let not_ours = [ErrorKind::PermissionDenied, ErrorKind::InvalidInput];
@@ -73,7 +70,7 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
             continue;
         }
         match sync_parent(directory) {
-            // Somebody else made it for us, or it is mounted where names are not stored.
+            // Another user created it, or it is a mount point without stored names.
             Err(e) if not_ours.contains(&e.kind()) => {}
             synced => synced?,
         }
@@ -90,12 +87,12 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory's own name durable.
+/// Makes a directory's name durable in its parent.
 fn sync_parent(directory: &Path) -> std::io::Result<()> {
     std::fs::File::open(directory.join(".."))?.sync_all()
 }
 
-/// Why there is no directory at a path.
+/// The error for a path that has no usable directory.
 fn no_directory(message: &'static str, e: std::io::Error, path: &Path) -> Error {
     let error = match e.kind() {
         std::io::ErrorKind::NotADirectory => Error::new(
@@ -108,9 +105,11 @@ fn no_directory(message: &'static str, e: std::io::Error, path: &Path) -> Error 
 }
 
 impl RealDisk {
-    /// Opens a directory; creates it and its missing parents first if `create`. Waits for locks
-    /// through `env`. [`ErrorKind::NotFound`] when it is missing, [`ErrorKind::NotADatabase`] when
-    /// there is a file. Takes no lock: the files opened for writing do.
+    /// Opens a directory, and with `create` first creates it and its missing parents.
+    ///
+    /// Takes no lock; each file opened for writing does, and waits for locks through `env`.
+    /// [`ErrorKind::NotFound`] if the directory is missing, [`ErrorKind::NotADatabase`] if the path
+    /// names a file.
     pub fn open(env: Env, path: impl AsRef<Path>, create: bool) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         if create {
@@ -138,7 +137,7 @@ impl RealDisk {
         Error::io(message, e.into()).with("file", self.full_name(name))
     }
 
-    /// The claim on this directory, made if no file of this disk holds it yet.
+    /// The claim on this directory, made if no open file of this disk holds it.
     fn claim(&self) -> Result<Arc<Claim>> {
         self.process.check()?;
         let mut held = self.claim.lock();
@@ -152,7 +151,7 @@ impl RealDisk {
         Ok(claim)
     }
 
-    /// Opens the descriptor alone. What is there already must be a regular file: opening a pipe
+    /// Opens the descriptor without locks. An existing file must be a regular file: opening a pipe
     /// would wait for its other end.
     fn open_descriptor(&self, name: &str, options: OpenOptions) -> Result<OwnedFd> {
         let mut flags = OFlags::CLOEXEC;
@@ -192,15 +191,15 @@ impl RealDisk {
                 if !options.shared {
                     break (descriptor, None, None);
                 }
-                let shared = lock::Shared::new(&self.env, descriptor.as_fd(), describe)?;
+                let shared = lock::SharedLock::new(&self.env, descriptor.as_fd(), describe)?;
                 if shared.waited && !self.is_still(name, &descriptor) {
                     continue;
                 }
                 break (descriptor, None, Some(shared));
             };
-            let locked = lock::Held::new(&self.env, descriptor.as_fd(), directory, describe);
+            let locked = lock::WriteLock::new(&self.env, descriptor.as_fd(), directory, describe);
             match locked {
-                // While we waited, the name may have passed to another file.
+                // During the wait, another file may have taken the name.
                 Ok(held) if held.waited && !self.is_still(name, &descriptor) => {}
                 Ok(held) => break (descriptor, Some(held), None),
                 Err(error) => {
@@ -227,8 +226,8 @@ impl RealDisk {
         Ok(RealFile {
             cached,
             env: self.env.clone(),
-            held,
-            _shared: shared,
+            write_lock: held,
+            _shared_lock: shared,
             extents: Extents::new(&descriptor, direct),
             cannot_allocate: AtomicBool::new(false),
             descriptor,
@@ -239,7 +238,7 @@ impl RealDisk {
         })
     }
 
-    /// Whether the name still means the file of that descriptor.
+    /// Whether the name still refers to the file of this descriptor.
     fn is_still(&self, name: &str, descriptor: &OwnedFd) -> bool {
         let now = sys::statat(&self.directory, name, AtFlags::empty());
         let then = sys::fstat(descriptor);
@@ -259,7 +258,7 @@ impl Disk for RealDisk {
         let mut names = Vec::new();
         for entry in sys::Dir::read_from(&self.directory).map_err(fail)? {
             let entry = entry.map_err(fail)?;
-            // A name that is not text is nobody's that we know.
+            // A name that is not UTF-8 is not a Terrapin file.
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
             };
@@ -316,8 +315,8 @@ impl Disk for RealDisk {
         };
         let file = Arc::new(self.open_file(name, options)?);
         let bytes = if ring.create {
-            // Where files are copied on write, a store could find no space; this asks for none of
-            // that, before the first byte.
+            // On a file system with copy on write, a store could find no space. This flag turns
+            // copy on write off, and must be set before the first byte.
             if let Ok(flags) = sys::ioctl_getflags(&file.descriptor) {
                 let _ = sys::ioctl_setflags(&file.descriptor, flags | sys::IFlags::NOCOW);
             }
@@ -333,7 +332,7 @@ impl Disk for RealDisk {
         } else {
             let bytes = file.bytes()?;
             RingOptions::check_found(bytes, &self.full_name(name))?;
-            // A ring file that was copied may have holes, and a store into one could find no space.
+            // A copied ring file may have holes, and a store into a hole could find no space.
             file.allocate(0, bytes)?;
             bytes
         };

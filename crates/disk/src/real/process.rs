@@ -1,13 +1,13 @@
-//! Which process something belongs to: a child that was forked has copies of its parent's memory
-//! and descriptors, and may use none of them.
+//! The process that made a value. A forked child has copies of its parent's memory and descriptors,
+//! and may use neither.
 //!
-//! A number tells the processes of one line of forks apart. A handler that the C library runs in
-//! each child raises it (`pthread_atfork`), so that asking costs one load. A child that was made by
-//! the system call itself, past the C library, keeps its parent's number.
+//! A number tells a process from its forked children. The C library runs a handler in each child
+//! (`pthread_atfork`), which raises the number. So a check costs one load. A child made by the bare
+//! system call, without the C library, keeps its parent's number.
 //!
-//! A child that was forked while files were held for a database opens none of its own: threads of
-//! its parent, which it does not have, may have held locks at the fork, and those that waited are
-//! still in the queues of locks. It would wait for them for ever. After `exec` all that is gone.
+//! A child that was forked while its parent held database files cannot open a database. Threads
+//! that the child does not have may have held locks at the fork, and waiting threads are still
+//! queued at these locks. The child would wait without end. `exec` removes this state.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Once;
@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use super::retry;
+use super::retry::retry;
 
 /// The number of this process.
 static CURRENT: AtomicU64 = AtomicU64::new(0);
 
-/// Files and directories that this process holds.
+/// Number of files and directories that this process holds.
 static HOLDS: AtomicUsize = AtomicUsize::new(0);
-/// Its parent held some at the fork.
+/// Whether the parent held files at the fork.
 static IS_CROWDED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn begin_child() {
@@ -33,7 +33,7 @@ extern "C" fn begin_child() {
     }
 }
 
-/// A process that made something.
+/// The process that made a value.
 ///
 /// ```
 /// use terrapin_disk::Process;
@@ -50,32 +50,31 @@ impl Default for Process {
 }
 
 impl Process {
-    /// The calling process. Children that it forks from now on are recognized as others.
+    /// The calling process. Children that it forks later are recognised as others.
     #[must_use]
     pub fn this() -> Self {
         static WATCH: Once = Once::new();
-        // Miri forks nothing.
+        // Miri cannot fork.
         if !cfg!(miri) {
             WATCH.call_once(|| {
-                // SAFETY: the handler adds to a static atomic and does nothing else, which any
-                // child may do.
+                // SAFETY: the handler only changes static atomics, which any child may do.
                 let refused = unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
                 if refused != 0 {
-                    tracing::warn!("forked children cannot be told from their parent: no memory");
+                    tracing::warn!("cannot tell forked children from their parent: no memory");
                 }
             });
         }
         Process(CURRENT.load(Ordering::Relaxed))
     }
 
-    /// Whether the caller is in it, and not in a child that was forked since. Costs one load.
+    /// Whether the caller runs in this process, not in a child forked since. Costs one load.
     #[inline]
     #[must_use]
     pub fn is_this(self) -> bool {
         self.0 == CURRENT.load(Ordering::Relaxed)
     }
 
-    /// [`ErrorKind::Closed`] in any other process.
+    /// Returns [`ErrorKind::Closed`] in any other process.
     pub(super) fn check(self) -> Result<()> {
         match self.is_this() {
             true => Ok(()),
@@ -83,7 +82,8 @@ impl Process {
         }
     }
 
-    /// This process holds one file more; [`ErrorKind::Unsupported`] where it must not.
+    /// Counts one more held file. Returns [`ErrorKind::Unsupported`] if the parent held files at
+    /// the fork.
     pub(super) fn hold() -> Result<Self> {
         let this = Self::this();
         if IS_CROWDED.load(Ordering::Relaxed) {
@@ -96,14 +96,14 @@ impl Process {
         Ok(this)
     }
 
-    /// It holds one less.
+    /// Counts one held file less.
     pub(super) fn let_go(self) {
         if self.is_this() {
             HOLDS.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// What a child gets that uses what its parent opened: [`ErrorKind::Closed`].
+    /// The error of a child that uses what its parent opened: [`ErrorKind::Closed`].
     #[cold]
     #[must_use]
     pub fn foreign() -> Error {
@@ -114,21 +114,21 @@ impl Process {
     }
 }
 
-/// A child that was forked, for tests and proofs: what a user's process does when it forks beside
-/// an open database. Dropping it kills the child and waits for its end.
+/// A forked child, for tests and proofs of a fork beside an open database. Dropping it kills the
+/// child and waits for its end.
 #[derive(Debug)]
 pub struct Forked(Option<Pid>);
 
 impl Forked {
-    /// Forks a child that does this work, and then ends at once, with that exit code and without
-    /// running anything else. It has one thread, and must not panic.
+    /// Forks a child that runs `work` and exits at once with the returned code. No other code runs
+    /// in the child. It has one thread, and must not panic.
     pub fn run(work: impl FnOnce() -> u8) -> Result<Self> {
         // SAFETY: the child runs `work` and ends. It may allocate: the C library's locks are free
-        // in it.
+        // in the child.
         match unsafe { libc::fork() } {
             0 => {
                 let code = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(u8::MAX);
-                // SAFETY: it ends the child, without what its parent wants done at its own end.
+                // SAFETY: ends the child without running its parent's exit handlers.
                 unsafe { libc::_exit(code.into()) }
             }
             child => match Pid::from_raw(child) {
@@ -138,17 +138,17 @@ impl Forked {
         }
     }
 
-    /// Forks a child that does nothing until it is dropped.
+    /// Forks a child that does nothing until this value is dropped.
     pub fn idle() -> Result<Self> {
         Self::run(|| {
             loop {
-                // SAFETY: it waits for a signal, and touches nothing.
+                // SAFETY: waits for a signal and accesses no memory.
                 unsafe { libc::pause() };
             }
         })
     }
 
-    /// Waits for its end: its exit code, or none where a signal ended it.
+    /// Waits for the child's end. Returns its exit code; `None` if a signal ended it.
     pub fn ended(mut self) -> Result<Option<u8>> {
         let Some(child) = self.0.take() else {
             return Ok(None);
@@ -163,7 +163,7 @@ impl Forked {
 impl Drop for Forked {
     fn drop(&mut self) {
         if let Some(child) = self.0.take() {
-            // It may have ended already.
+            // The child may have ended already.
             let _ = kill_process(child, Signal::KILL);
             let _ = retry(|| waitpid(Some(child), WaitOptions::empty()));
         }

@@ -1,10 +1,11 @@
-//! A ring of io_uring for the reads of one flight. Some are kept for the next flights, whichever
-//! threads have them.
+//! An io_uring ring for the reads of one flight. The process keeps some rings for later flights.
 //!
-//! A read in flight writes into memory that somebody owns, so a ring is never dropped before every
-//! read that the kernel took has completed. A kernel that refuses io_uring (old, or by a seccomp
-//! filter) is asked once; from then on reads go one by one. So do those of flights for which there
-//! are not rings enough: a process may have few files open.
+//! Invariant: a ring is not dropped before every read that the kernel accepted has completed, since
+//! such a read writes into memory of a caller.
+//!
+//! A kernel that refuses io_uring (too old, or a seccomp filter) is asked only once. From then on
+//! reads go one by one. So do reads of flights beyond the limit on rings, since a process may have
+//! few open files.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -18,81 +19,80 @@ use terrapin_base::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use super::awake::look;
 use super::process::Process;
 
-/// Reads in a ring at once.
+/// Most reads in a ring.
 const DEPTH: usize = 64;
-/// Rings that the process keeps: a long scan has a flight for each level of a node, some eight.
-/// Each is an open file, of which a process may have 1024 by default, and files of the database
-/// must not find these taken by rings that wait for nothing.
+/// Most idle rings that the process keeps. A long scan has one flight for each level of a node,
+/// about eight. A ring is an open file, and by default a process may have 1024. Idle rings must not
+/// take the descriptors that the database's files need.
 const KEPT_MAX: usize = 32;
-/// Rings that there are at once, kept or in flights: a range that somebody pauses at has one as
-/// long as it lives, and there may be hundreds.
+/// Most rings of the process, idle ones included. A paused range keeps its ring, and there may be
+/// hundreds of paused ranges.
 const RINGS_MAX: usize = 64;
-/// How often a submission that the kernel puts off is repeated before the ring is given up.
+/// How often a submission that the kernel defers is repeated. Then the ring is dropped.
 const PATIENCE: u32 = 1000;
 
-/// Whether the kernel refused io_uring: then it is not asked again.
+/// Whether the kernel refused io_uring. It is not asked again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Not in use: a flight beside a flight has a ring of its own. That used last is at the back, and
-/// the next to be used. Nothing is done under the lock but to take one or to lay one there: a small
-/// read does both, and locks what `awake` has learnt twice besides.
+/// Idle rings, the last used one at the back; that one is used next. A small read takes this lock
+/// twice, so nothing but a push or a pop runs under it.
 static KEPT: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
 
-/// How many [`Place`]s are taken.
+/// Number of [`RingPermit`]s in use.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the rings that there may be: [`RINGS_MAX`].
-struct Place(());
+/// The right to one ring. There are [`RINGS_MAX`] of them.
+struct RingPermit(());
 
-impl Place {
+impl RingPermit {
     fn take() -> Option<Self> {
-        let place = Place(());
+        let permit = RingPermit(());
         let others = RINGS.fetch_add(1, Ordering::Relaxed);
-        (others < RINGS_MAX).then_some(place)
+        (others < RINGS_MAX).then_some(permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for RingPermit {
     fn drop(&mut self) {
         RINGS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A ring of the kernel's. Its place is free once it is closed.
+/// A ring of the kernel. Its permit is free again after the ring is closed.
 struct Ring {
     open: ManuallyDrop<IoUring>,
-    /// A child that was forked since does not have the ring's memory.
+    /// The process that made the ring. A child forked later does not have the ring's memory.
     process: Process,
-    _place: Place,
+    _permit: RingPermit,
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.process.is_this() {
-            // SAFETY: nobody uses it any more.
+            // SAFETY: this value is dropped, so nothing else uses the ring.
             unsafe { ManuallyDrop::drop(&mut self.open) };
         } else {
-            // In a child, something else may lie where its parent has the ring's memory.
-            // SAFETY: the descriptor is this ring's alone, and nobody uses it any more.
+            // A child may have other memory at the addresses of its parent's ring. SAFETY: only
+            // this ring owns the descriptor, and nothing uses it after the drop.
             drop(unsafe { OwnedFd::from_raw_fd(self.open.as_raw_fd()) });
         }
     }
 }
 
-/// Why there is no ring.
+/// The reason for having no ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRing {
-    /// There are as many as may be: some other time.
+    /// The process has its maximum of rings now. Later it may have fewer.
     Now,
-    /// The system gave none.
+    /// The system refused a ring.
     Here,
 }
 
-/// A ring, and the reads in it.
+/// A ring with its reads.
 pub(crate) struct Uring {
-    /// None once it is dropped.
+    /// `None` only during the drop.
     ring: Option<Ring>,
-    /// The numbers of the reads, by their slots; a bit for each slot in use.
+    /// The caller's number of each read, and a bit for each index in use.
     numbers: [u64; DEPTH],
     used: u64,
 }
@@ -100,12 +100,12 @@ pub(crate) struct Uring {
 const _: () = assert!(DEPTH == u64::BITS as usize);
 
 impl Uring {
-    /// One of those that are kept, or a new one.
+    /// Takes an idle ring, or makes a new one.
     pub(crate) fn take() -> Result<Self, NoRing> {
         let ring = loop {
             let kept = KEPT.lock().pop();
             match kept {
-                // A child closes what its parent kept.
+                // A child closes the rings that its parent kept.
                 Some(ring) if !ring.process.is_this() => drop(ring),
                 Some(ring) => break ring,
                 None => break make()?,
@@ -118,22 +118,22 @@ impl Uring {
         })
     }
 
-    /// The ring, unless it is closed, or a parent's.
+    /// The ring, unless it belongs to a parent process.
     fn ring(&mut self) -> Option<&mut Ring> {
         mine(&mut self.ring)
     }
 
-    /// How many reads are in it.
+    /// Number of reads in the ring.
     pub(crate) fn flying(&self) -> usize {
         self.used.count_ones() as usize
     }
 
-    /// Adds a read, which the kernel gets with the next [`Uring::enter`]; `false` when the ring is
-    /// full.
+    /// Adds a read. The kernel gets it with the next [`Uring::enter`]. Returns `false` if the ring
+    /// is full.
     ///
     /// # Safety
     ///
-    /// The memory must be nobody else's until [`Uring::complete`] returns the number, or the ring
+    /// No other code may access the memory until [`Uring::complete`] returns the number or the ring
     /// is dropped.
     pub(crate) unsafe fn push(
         &mut self,
@@ -143,30 +143,31 @@ impl Uring {
         offset: u64,
         number: u64,
     ) -> bool {
-        let slot = self.used.trailing_ones() as usize;
+        let index = self.used.trailing_ones() as usize;
         let (Some(ring), Ok(bytes)) = (mine(&mut self.ring), u32::try_from(bytes)) else {
             return false;
         };
-        if slot == DEPTH {
+        if index == DEPTH {
             return false;
         }
         let descriptor = types::Fd(descriptor.as_raw_fd());
         let entry = opcode::Read::new(descriptor, memory.as_ptr(), bytes)
             .offset(offset)
             .build()
-            .user_data(slot as u64);
-        // SAFETY: the memory is the read's until it is over, as our caller promises.
+            .user_data(index as u64);
+        // SAFETY: the caller keeps the memory for the read until it is over.
         if unsafe { ring.open.submission().push(&entry) }.is_err() {
-            return false; // cannot be: the queue has a place for each slot
+            return false; // unreachable: the queue has room for each index
         }
-        self.numbers[slot] = number;
-        self.used |= 1 << slot;
+        self.numbers[index] = number;
+        self.used |= 1 << index;
         true
     }
 
-    /// Hands all that was added to the kernel, and waits until so many reads are over. `false` when
-    /// the ring must be dropped: it does not take what is still queued, and has nothing else under
-    /// way.
+    /// Submits all added reads and waits until `count` reads are over.
+    ///
+    /// Returns `false` if the ring must be dropped: the kernel does not accept the queued reads,
+    /// and no other reads are in flight.
     pub(crate) fn enter(&mut self, count: usize) -> bool {
         let Some(ring) = mine(&mut self.ring) else {
             return false;
@@ -182,7 +183,7 @@ impl Uring {
             if is(Errno::INTR) {
                 continue;
             }
-            // Short of memory, or of room for completions: it gets better as reads are looked at.
+            // Memory or room for completions is short. It helps to process completed reads.
             if error.is_none() || is(Errno::AGAIN) || is(Errno::BUSY) {
                 if count > 0 && !ring.open.completion().is_empty() {
                     return true;
@@ -198,8 +199,7 @@ impl Uring {
         }
     }
 
-    /// Whether a read is over. The kernel says so in the ring while the thread is with it, for
-    /// whatever reason.
+    /// Whether a read is over. The kernel reports that in the ring whenever the thread enters it.
     fn is_over(&mut self) -> bool {
         let Some(ring) = self.ring() else {
             return false;
@@ -207,24 +207,24 @@ impl Uring {
         !ring.open.completion().is_empty()
     }
 
-    /// A read that is over: its number, and how many bytes were read unless it failed.
+    /// Takes a read that is over: its number, and the count of bytes read unless it failed.
     pub(crate) fn complete(&mut self) -> Option<(u64, Option<usize>)> {
         loop {
             let entry = self.ring()?.open.completion().next()?;
-            let slot = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
-            let Some(&number) = self.numbers.get(slot) else {
+            let index = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
+            let Some(&number) = self.numbers.get(index) else {
                 continue;
             };
-            let was_used = self.used & 1 << slot != 0;
-            self.used &= !(1 << slot);
+            let was_used = self.used & 1 << index != 0;
+            self.used &= !(1 << index);
             if was_used {
                 return Some((number, usize::try_from(entry.result()).ok()));
             }
         }
     }
 
-    /// Waits until the kernel has completed all that it took. Entering it (to yield) is what lets
-    /// it.
+    /// Waits until all reads that the kernel accepted have completed. Yielding enters the kernel,
+    /// which lets it report completions.
     fn settle(&mut self) {
         let Some(ring) = mine(&mut self.ring) else {
             return;
@@ -247,13 +247,13 @@ impl Drop for Uring {
         }
         self.settle();
         while self.complete().is_some() {}
-        // What is still queued is given up with the ring.
+        // Queued reads that the kernel did not accept are dropped with the ring.
         if self.used == 0 {
             let mut kept = KEPT.lock();
             if kept.len() < KEPT_MAX {
                 kept.extend(self.ring.take());
             }
-            // A ring that is left over is closed with `self`, outside of the lock.
+            // Otherwise the ring is closed with `self`, not under the lock.
         }
     }
 }
@@ -262,9 +262,10 @@ fn mine(ring: &mut Option<Ring>) -> Option<&mut Ring> {
     ring.as_mut().filter(|ring| ring.process.is_this())
 }
 
-/// Reads into this memory as much as there is, waiting awake, and does something `meanwhile`, once
-/// the read is under way. None where that is not to be, or the read has failed: `pread` does it, or
-/// says why not.
+/// Reads once into `memory`, waits awake, and calls `meanwhile` while the read is in flight.
+///
+/// Returns `None` if there is no ring or the read failed. The caller then reads with `pread`, which
+/// also reports errors.
 pub(super) fn read_awake(
     descriptor: BorrowedFd<'_>,
     memory: &mut [u8],
@@ -273,7 +274,7 @@ pub(super) fn read_awake(
 ) -> Option<usize> {
     let start = NonNull::new(memory.as_mut_ptr())?;
     let mut ring = Uring::take().ok()?;
-    // SAFETY: the memory is ours until we return, and by then the ring was dropped.
+    // SAFETY: this function borrows the memory, and it drops the ring before it returns.
     if !unsafe { ring.push(descriptor, start, memory.len(), offset, 0) } || !ring.enter(0) {
         return None;
     }
@@ -289,11 +290,11 @@ fn make() -> Result<Ring, NoRing> {
     if REFUSED.load(Ordering::Relaxed) {
         return Err(NoRing::Here);
     }
-    let place = Place::take().ok_or(NoRing::Now)?;
+    let permit = RingPermit::take().ok_or(NoRing::Now)?;
     let entries = DEPTH as u32;
-    // A forked child does not have the memory, and uses no ring of its parent's: it would take what
-    // that waits for. Completions need no interrupt of this thread, since it waits for them;
-    // kernels before 5.19 do not know that flag.
+    // A forked child must not use its parent's ring, since it would take the parent's completions.
+    // So it gets no copy of the ring's memory. Completions need not interrupt this thread, which
+    // waits for them. Kernels before 5.19 do not know that flag.
     let made = IoUring::builder()
         .dontfork()
         .setup_coop_taskrun()
@@ -302,21 +303,20 @@ fn make() -> Result<Ring, NoRing> {
         Ok(open) => Ok(Ring {
             open: ManuallyDrop::new(open),
             process: Process::this(),
-            _place: place,
+            _permit: permit,
         }),
         Err(e) => {
             if !may_pass(&e) {
                 REFUSED.store(true, Ordering::Relaxed);
-                tracing::info!(error = %e, "no io_uring here, batches of reads go one by one");
+                tracing::info!(error = %e, "no io_uring on this system, reads go one by one");
             }
             Err(NoRing::Here)
         }
     }
 }
 
-/// Whether another ring may be had later although this one was not: too many files are open, or
-/// memory is short. (Kernels before 5.12 count the memory of rings as locked, of which a user may
-/// have little.)
+/// Whether the error can pass: too many open files, or too little memory. Kernels before 5.12 count
+/// a ring as locked memory, and a user may lock little.
 fn may_pass(error: &io::Error) -> bool {
     const PASSING: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::INTR, Errno::NOMEM];
     let passing = PASSING.map(Errno::raw_os_error);
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_will_not_pass_turns_io_uring_off_for_good() {
+    fn only_a_lasting_error_turns_io_uring_off() {
         let refused = |errno: Errno| !may_pass(&io::Error::from(errno));
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
             assert!(

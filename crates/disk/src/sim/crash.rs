@@ -1,38 +1,34 @@
-//! How a crash goes: what a power cut leaves of what no sync covered, and when the writes land that
-//! were in flight when the process died.
+//! What a power cut and a failed sync leave of the changes that no sync covered.
 
 use std::collections::BTreeMap;
 
-use terrapin_base::sync::Arc;
-
-use super::image::{Image, sectors};
+use super::image::{Image, PAGE_BYTES, SECTOR_BYTES, sectors};
 use super::inode::{Change, Inode, NameChange};
+use super::random::Random;
 use super::world::World;
-use super::{Random, SECTOR_BYTES};
 
-/// What a power cut leaves of writes that no sync covered.
+/// What a power cut leaves of the changes that no sync covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CrashMode {
-    /// Nothing.
+    /// No change survives.
     LoseUnsynced,
-    /// Everything.
+    /// Every change survives.
     KeepAll,
-    /// Any subset: the seed decides for every sector, every change of a size and every change of
-    /// the directory by itself. A sector that was written several times may come out as any of its
-    /// versions.
+    /// Any subset survives. The seed decides for each sector, each change of a size and each change
+    /// of the directory. A sector that was written several times may hold any of its versions.
     RandomSubset,
-    /// Everything up to a moment that the seed chooses, in the order in which it was written,
-    /// across all files; the write at that moment is cut at a sector.
+    /// Everything up to a moment that the seed chooses survives, in the order of writing across all
+    /// files. The write at that moment is cut at a sector.
     Prefix,
-    /// Only the last one to three changes, across all files.
+    /// Only the last one to three changes across all files survive.
     NewestOnly,
-    /// Everything but the first one to three changes, across all files.
+    /// All but the first one to three changes across all files survive.
     OldestLost,
-    /// Any subset as with [`CrashMode::RandomSubset`]; and of the sectors that were to be written,
-    /// some hold random bytes, others begin with the new and end with the old ones.
+    /// Any subset survives, as in [`CrashMode::RandomSubset`], and sectors may be damaged. Some
+    /// sectors hold random bytes. Others begin with new bytes and end with old ones.
     GarbageInFlight,
-    /// Sizes, allocation, holes and the directory are all there; of the data nothing is: zeros, or
-    /// what was there before.
+    /// Sizes, allocation, holes and the directory survive. Data does not: it reads as zeros or as
+    /// its old content.
     SizeBeforeData,
 }
 
@@ -50,41 +46,29 @@ impl CrashMode {
     ];
 }
 
-/// What becomes of a write in whose midst the process dies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Landing {
-    /// Some of its sectors are stored at once, the others never.
-    #[default]
-    AtDeath,
-    /// Some are stored at once; others land, or not, during the later calls of the next process, at
-    /// the latest before the file's lock can be had again: the write holds the descriptor on which
-    /// the lock lies (D9).
-    Later,
-}
-
-/// What is left of one change.
+/// What survives of one change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lost,
     Kept,
-    /// Some of its first sectors; what is no write, by chance.
+    /// Some of the first sectors of a write. Any other change survives by chance.
     Begun,
-    /// Any of its sectors, and its size or not.
+    /// Any of its sectors, and perhaps its new size.
     Mixed,
-    /// As [`Fate::Mixed`], with garbage.
+    /// Like [`Fate::Mixed`], and sectors may hold garbage.
     Garbled,
-    /// All but its data.
+    /// Everything but its data.
     SizeOnly,
 }
 
-/// A power cut: the mode, and the place in the order of all changes at which it parts them.
-pub(super) struct Cut {
+/// A power cut: the mode, and the sequence number at which the mode splits the changes.
+pub(super) struct PowerCut {
     mode: CrashMode,
-    place: u64,
+    position: u64,
 }
 
-impl Cut {
-    /// Chooses the place for changes in this order.
+impl PowerCut {
+    /// Chooses the splitting sequence number among those in `order`.
     fn choose(mode: CrashMode, mut order: Vec<u64>, random: &mut Random) -> Self {
         order.sort_unstable();
         let count = order.len();
@@ -94,8 +78,8 @@ impl Cut {
             CrashMode::OldestLost => 1 + few(random),
             _ => random.below(count as u64 + 1) as usize,
         };
-        let place = order.get(index).copied().unwrap_or(u64::MAX);
-        Cut { mode, place }
+        let position = order.get(index).copied().unwrap_or(u64::MAX);
+        PowerCut { mode, position }
     }
 
     fn fate(&self, at: u64) -> Fate {
@@ -103,10 +87,10 @@ impl Cut {
             CrashMode::LoseUnsynced => Fate::Lost,
             CrashMode::KeepAll => Fate::Kept,
             CrashMode::RandomSubset => Fate::Mixed,
-            CrashMode::Prefix if at < self.place => Fate::Kept,
-            CrashMode::Prefix if at == self.place => Fate::Begun,
+            CrashMode::Prefix if at < self.position => Fate::Kept,
+            CrashMode::Prefix if at == self.position => Fate::Begun,
             CrashMode::Prefix => Fate::Lost,
-            CrashMode::NewestOnly | CrashMode::OldestLost if at >= self.place => Fate::Kept,
+            CrashMode::NewestOnly | CrashMode::OldestLost if at >= self.position => Fate::Kept,
             CrashMode::NewestOnly | CrashMode::OldestLost => Fate::Lost,
             CrashMode::GarbageInFlight => Fate::Garbled,
             CrashMode::SizeBeforeData => Fate::SizeOnly,
@@ -123,6 +107,18 @@ impl Cut {
 }
 
 impl Change {
+    /// The store that gives a page the content that it has in `image`.
+    fn of_page(image: &Image, page: u64) -> Self {
+        let offset = page * PAGE_BYTES;
+        let bytes = image.bytes().saturating_sub(offset).min(PAGE_BYTES);
+        let mut content = vec![0; bytes as usize];
+        image.read(offset, &mut content);
+        Change::Store {
+            offset,
+            bytes: content.into(),
+        }
+    }
+
     fn apply_by(&self, fate: Fate, image: &mut Image, random: &mut Random) {
         match (fate, self) {
             (Fate::Lost, _) => {}
@@ -158,15 +154,12 @@ impl Change {
             }
         }
     }
-
-    /// Applies any subset of the change's sectors, and the change of size or not.
-    pub(super) fn apply_some(&self, image: &mut Image, random: &mut Random) {
-        self.apply_by(Fate::Mixed, image, random);
-    }
 }
 
-/// A sector on its way when the power failed: it is as it was, new, random, or new up to a byte. A
-/// write of a part of a sector endangers all of it.
+/// Damages a sector that was being written when the power failed.
+///
+/// The sector keeps its old content, has the new content, holds random bytes, or is new up to one
+/// byte. A write of part of a sector can damage the whole sector.
 fn garble(image: &mut Image, at: u64, new: &[u8], random: &mut Random) {
     match random.below(4) {
         0 => {}
@@ -186,8 +179,18 @@ fn garble(image: &mut Image, at: u64, new: &[u8], random: &mut Random) {
 }
 
 impl Inode {
-    /// What a power cut leaves.
-    fn after_power_loss(&self, cut: &Cut, random: &mut Random) -> Image {
+    /// Applies a failed sync. Chance decides which changes reached the medium. The others are never
+    /// written again, although the process still sees them.
+    pub(super) fn forget(&mut self, random: &mut Random) {
+        for (_, change) in std::mem::take(&mut self.pending) {
+            change.apply_by(Fate::Mixed, &mut self.durable, random);
+        }
+        self.durable.clip();
+        self.touched.clear();
+    }
+
+    /// The file's content after a power cut.
+    fn after_power_loss(&self, cut: &PowerCut, random: &mut Random) -> Image {
         if cut.mode == CrashMode::KeepAll {
             return self.current.clone();
         }
@@ -199,10 +202,7 @@ impl Inode {
             match cut.fate(at) {
                 Fate::Lost | Fate::SizeOnly => {}
                 Fate::Kept | Fate::Begun => image.take_page(page, &self.current),
-                fate => self
-                    .current
-                    .page_as_store(page)
-                    .apply_by(fate, &mut image, random),
+                fate => Change::of_page(&self.current, page).apply_by(fate, &mut image, random),
             }
         }
         image.clip();
@@ -210,19 +210,11 @@ impl Inode {
     }
 }
 
-/// A write in whose midst its process died, and which has not ended.
-#[derive(Clone)]
-pub(super) struct InFlight {
-    inode: u64,
-    /// The sectors that have neither landed nor been lost.
-    sectors: Vec<(u64, Arc<[u8]>)>,
-}
-
 impl World {
-    /// The power fails. The process is dead already.
+    /// Cuts the power. The process must be dead already.
     pub(super) fn lose_power(&mut self, mode: CrashMode) {
         self.mix(mode as u64);
-        for number in self.in_flight.iter().map(|f| f.inode).collect::<Vec<_>>() {
+        for number in self.in_flight.inodes() {
             self.land_all(number);
         }
         let mut order: Vec<u64> = self.pending_names.iter().map(|(at, _)| *at).collect();
@@ -230,7 +222,7 @@ impl World {
             order.extend(inode.pending.iter().map(|(at, _)| *at));
             order.extend(inode.ring_pages.values());
         }
-        let cut = Cut::choose(mode, order, &mut self.random);
+        let cut = PowerCut::choose(mode, order, &mut self.random);
 
         let mut names: BTreeMap<String, u64> = self.durable_names.clone();
         for (at, change) in &self.pending_names {
@@ -252,51 +244,5 @@ impl World {
         self.durable_names = names;
         self.pending_names.clear();
         self.collect();
-    }
-
-    /// The rest of a write goes on its way when its process dies.
-    pub(super) fn take_off(&mut self, inode: u64, offset: u64, bytes: &[u8]) {
-        let sectors = sectors(offset, bytes)
-            .map(|(at, sector)| (at, sector.into()))
-            .collect();
-        self.in_flight.push(InFlight { inode, sectors });
-    }
-
-    /// Before a call of a living process: some of what the dead one has in flight lands.
-    pub(super) fn land_some(&mut self) {
-        if self.in_flight.is_empty() {
-            return;
-        }
-        let nth = self.random.below(self.in_flight.len() as u64) as usize;
-        let flight = &mut self.in_flight[nth];
-        let inode = flight.inode;
-        let landing = match self.random.below(4) {
-            0 => flight.sectors.pop(),
-            _ => None,
-        };
-        self.in_flight.retain(|f| !f.sectors.is_empty());
-        if let Some((at, sector)) = landing {
-            self.land(inode, at, sector);
-        }
-    }
-
-    /// Before a file's lock is had: everything in flight to it has landed or is lost.
-    pub(super) fn land_all(&mut self, number: u64) {
-        let (landing, rest) = std::mem::take(&mut self.in_flight)
-            .into_iter()
-            .partition(|flight| flight.inode == number);
-        self.in_flight = rest;
-        for (at, sector) in Vec::into_iter(landing).flat_map(|f: InFlight| f.sectors) {
-            if self.random.coin() {
-                self.land(number, at, sector);
-            }
-        }
-    }
-
-    fn land(&mut self, number: u64, offset: u64, bytes: Arc<[u8]>) {
-        let at = self.next_sequence();
-        if let Some(inode) = self.inodes.get_mut(&number) {
-            inode.change(at, Change::Store { offset, bytes });
-        }
     }
 }

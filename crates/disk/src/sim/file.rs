@@ -1,16 +1,16 @@
-//! Handles of one process on files and rings of the simulated disk; closing releases what they
-//! hold.
+//! Handles of one process on files and rings of the simulated disk. Dropping a handle releases its
+//! lock and its share.
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};
 
-use super::world::World;
+use super::watched::Watched;
 use crate::ring::RingStore;
 use crate::{File, FileIdentity, OpenOptions};
 
 /// An open file.
 pub(super) struct SimFile {
-    pub(super) world: Arc<Mutex<World>>,
+    pub(super) disk: Arc<Mutex<Watched>>,
     pub(super) life: u64,
     pub(super) inode: u64,
     pub(super) name: String,
@@ -33,8 +33,8 @@ impl SimFile {
 
 impl File for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let mut world = self.world.lock();
-        world.read(self.life, self.inode, &self.name, offset, buffer)
+        let mut disk = self.disk.lock();
+        disk.read(self.life, self.inode, &self.name, offset, buffer)
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
@@ -44,59 +44,59 @@ impl File for SimFile {
             let describe = || self.name.clone();
             crate::check_aligned(&describe, self.alignment(), offset, buffer.len())?;
         }
-        let mut world = self.world.lock();
-        world.write(self.life, self.inode, &self.name, offset, buffer)
+        let mut disk = self.disk.lock();
+        disk.write(self.life, self.inode, &self.name, offset, buffer)
     }
 
     fn sync(&self) -> Result<()> {
-        let mut world = self.world.lock();
-        world.sync(self.life, self.inode, &self.name)
+        let mut disk = self.disk.lock();
+        disk.sync(self.life, self.inode, &self.name)
     }
 
     fn bytes(&self) -> Result<u64> {
-        let mut world = self.world.lock();
-        world.check_life(self.life)?;
-        Ok(world.image(self.inode, &self.name)?.bytes())
+        let mut disk = self.disk.lock();
+        disk.world.check_life(self.life)?;
+        Ok(disk.world.image(self.inode, &self.name)?.bytes())
     }
 
     fn identity(&self) -> Result<FileIdentity> {
-        let mut world = self.world.lock();
-        world.check_life(self.life)?;
+        let mut disk = self.disk.lock();
+        disk.world.check_life(self.life)?;
         Ok(FileIdentity {
             inode: self.inode,
-            birth_ns: world.inode(self.inode, &self.name)?.birth,
+            birth_ns: disk.world.inode(self.inode, &self.name)?.birth,
         })
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        let mut world = self.world.lock();
-        world.check_life(self.life)?;
-        Ok(world.image(self.inode, &self.name)?.allocated_bytes())
+        let mut disk = self.disk.lock();
+        disk.world.check_life(self.life)?;
+        Ok(disk.world.image(self.inode, &self.name)?.allocated_bytes())
     }
 
     fn set_bytes(&self, bytes: u64) -> Result<()> {
         self.check_writable()?;
         self.check_range(bytes, 0)?;
-        let mut world = self.world.lock();
-        world.set_bytes(self.life, self.inode, &self.name, bytes)
+        let mut disk = self.disk.lock();
+        disk.set_bytes(self.life, self.inode, &self.name, bytes)
     }
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check_writable()?;
         self.check_range(offset, bytes)?;
-        let mut world = self.world.lock();
-        world.allocate(self.life, self.inode, &self.name, offset, bytes)
+        let mut disk = self.disk.lock();
+        disk.allocate(self.life, self.inode, &self.name, offset, bytes)
     }
 
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check_writable()?;
         self.check_range(offset, bytes)?;
-        let mut world = self.world.lock();
-        world.punch(self.life, self.inode, &self.name, offset, bytes)
+        let mut disk = self.disk.lock();
+        disk.punch(self.life, self.inode, &self.name, offset, bytes)
     }
 
     fn alignment(&self) -> u32 {
-        self.world.lock().alignment
+        self.disk.lock().world.alignment
     }
 
     fn describe(&self) -> String {
@@ -106,14 +106,14 @@ impl File for SimFile {
 
 impl Drop for SimFile {
     fn drop(&mut self) {
-        let mut world = self.world.lock();
-        world.close(self.life, self.inode, self.options);
+        let mut disk = self.disk.lock();
+        disk.world.close(self.life, self.inode, self.options);
     }
 }
 
-/// The memory of an open ring. After the death of its process, stores go nowhere.
+/// The memory of an open ring. A store after the death of the process has no effect.
 pub(super) struct SimRing {
-    pub(super) world: Arc<Mutex<World>>,
+    pub(super) disk: Arc<Mutex<Watched>>,
     pub(super) life: u64,
     pub(super) inode: u64,
     pub(super) name: String,
@@ -121,12 +121,12 @@ pub(super) struct SimRing {
 
 impl RingStore for SimRing {
     fn read(&self, offset: u64, out: &mut [u8]) {
-        self.world.lock().ring_read(self.inode, offset, out);
+        self.disk.lock().world.ring_read(self.inode, offset, out);
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {
-        let mut world = self.world.lock();
-        world.ring_write(self.life, self.inode, &self.name, offset, bytes);
+        let mut disk = self.disk.lock();
+        disk.ring_write(self.life, self.inode, &self.name, offset, bytes);
     }
 }
 
@@ -136,6 +136,6 @@ impl Drop for SimRing {
             write: true,
             ..OpenOptions::default()
         };
-        self.world.lock().close(self.life, self.inode, options);
+        self.disk.lock().world.close(self.life, self.inode, options);
     }
 }

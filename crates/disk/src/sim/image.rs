@@ -1,14 +1,18 @@
-//! The content of one simulated file: pages that clones share until they are written.
+//! The content of one simulated file: pages that clones share until one of them writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::inode::Change;
-use super::{PAGE_BYTES, SECTOR_BYTES};
+/// The unit in bytes that a power cut keeps or loses as a whole.
+pub const SECTOR_BYTES: u64 = 512;
+/// The unit in bytes of allocation, and of ring stores that reach the medium.
+pub const PAGE_BYTES: u64 = 4096;
 
-/// A file's bytes and its allocation. A page that is absent is a hole; one that is present without
-/// content was allocated and never written. Both read as zeros.
+/// A file's bytes and its allocation.
+///
+/// An absent page is a hole. A page without content was allocated and never written. Both read as
+/// zeros.
 #[derive(Clone, Default)]
 pub(super) struct Image {
     bytes: u64,
@@ -23,7 +27,7 @@ pub(super) fn pages_of(offset: u64, bytes: u64) -> Range<u64> {
     offset / PAGE_BYTES..(offset + bytes).div_ceil(PAGE_BYTES)
 }
 
-/// The pieces into which page bounds cut a range: page, offset in it, length.
+/// Splits a range at page boundaries: page number, offset in the page, length.
 fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     pages_of(offset, bytes).map(move |page| {
         let start = offset.max(page * PAGE_BYTES);
@@ -43,18 +47,18 @@ impl Image {
         self.pages.len() as u64 * PAGE_BYTES
     }
 
-    /// Numbers of the pages present in a range.
+    /// Numbers of the allocated pages in a range.
     pub(super) fn present(&self, pages: Range<u64>) -> Vec<u64> {
         self.pages.range(pages).map(|(&page, _)| page).collect()
     }
 
-    /// How many pages of the range are holes.
+    /// Number of pages in the range that are holes.
     pub(super) fn holes(&self, pages: Range<u64>) -> u64 {
         let all = pages.end - pages.start;
         all - self.pages.range(pages).count() as u64
     }
 
-    /// Fills `out` from `offset`, with zeros where nothing was written.
+    /// Fills `out` from `offset`. Bytes that were never written are zeros.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
         let mut out = out;
         for (page, start, len) in pieces(offset, out.len() as u64) {
@@ -67,7 +71,7 @@ impl Image {
         }
     }
 
-    /// As [`Image::read`], if the file is long enough.
+    /// Fills `out` from `offset`. Returns `false`, and leaves `out`, if the file ends before that.
     pub(super) fn read_within(&self, offset: u64, out: &mut [u8]) -> bool {
         let fits = (offset.checked_add(out.len() as u64)).is_some_and(|end| end <= self.bytes);
         if fits {
@@ -76,7 +80,7 @@ impl Image {
         fits
     }
 
-    /// Whether a range reads the same in both, and lies within them.
+    /// Whether a range has equal content in both images, and ends within both.
     pub(super) fn agrees(&self, other: &Image, range: Range<u64>) -> bool {
         let bytes = range.end.saturating_sub(range.start);
         range.end <= self.bytes.min(other.bytes)
@@ -94,7 +98,7 @@ impl Image {
             })
     }
 
-    /// Stores bytes; the size stays.
+    /// Stores bytes. The file's size does not change.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (page, start, len) in pieces(offset, bytes.len() as u64) {
@@ -106,18 +110,18 @@ impl Image {
         }
     }
 
-    /// Makes the file at least that long.
+    /// Extends the file to `bytes`, unless it is longer.
     pub(super) fn grow(&mut self, bytes: u64) {
         self.bytes = self.bytes.max(bytes);
     }
 
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     pub(super) fn set_bytes(&mut self, bytes: u64) {
         self.bytes = bytes;
         self.clip();
     }
 
-    /// Drops what lies behind the end, so that growing again shows zeros.
+    /// Clears everything beyond the file's end, so that a later extension reads as zeros.
     pub(super) fn clip(&mut self) {
         drop(self.pages.split_off(&self.bytes.div_ceil(PAGE_BYTES)));
         let cut = (self.bytes % PAGE_BYTES) as usize;
@@ -136,7 +140,7 @@ impl Image {
         self.grow(offset + bytes);
     }
 
-    /// Makes a range read as zeros and gives back the pages wholly within it; the size stays.
+    /// Makes a range read as zeros, and frees each page that lies wholly inside. The size stays.
     pub(super) fn punch(&mut self, offset: u64, bytes: u64) {
         for page in self.present(pages_of(offset, bytes)) {
             let start = offset.max(page * PAGE_BYTES) - page * PAGE_BYTES;
@@ -149,7 +153,7 @@ impl Image {
         }
     }
 
-    /// Makes one page what it is in another image.
+    /// Copies one page from another image, or makes it a hole if it is one there.
     pub(super) fn take_page(&mut self, page: u64, from: &Image) {
         match from.pages.get(&page) {
             Some(content) => drop(self.pages.insert(page, content.clone())),
@@ -157,7 +161,7 @@ impl Image {
         }
     }
 
-    /// Stores bytes where there are pages; holes stay holes.
+    /// Stores bytes into allocated pages only. Holes stay holes.
     pub(super) fn store_present(&mut self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (page, start, len) in pieces(offset, bytes.len() as u64) {
@@ -169,19 +173,7 @@ impl Image {
         }
     }
 
-    /// The store that makes one page what it is here.
-    pub(super) fn page_as_store(&self, page: u64) -> Change {
-        let offset = page * PAGE_BYTES;
-        let bytes = self.bytes.saturating_sub(offset).min(PAGE_BYTES);
-        let mut content = vec![0; bytes as usize];
-        self.read(offset, &mut content);
-        Change::Store {
-            offset,
-            bytes: content.into(),
-        }
-    }
-
-    /// Flips bits of one byte, if it was ever written.
+    /// Flips bits of one byte, if the byte was written before.
     pub(super) fn flip(&mut self, offset: u64, mask: u8) {
         if let Some(Some(content)) = self.pages.get_mut(&(offset / PAGE_BYTES)) {
             Arc::make_mut(content)[(offset % PAGE_BYTES) as usize] ^= mask;
@@ -189,8 +181,7 @@ impl Image {
     }
 }
 
-/// The pieces into which sector bounds cut bytes at an offset: what a power cut may keep or lose
-/// one by one.
+/// Splits bytes at sector boundaries. A power cut keeps or loses each piece as a whole.
 pub(super) fn sectors(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let (mut offset, mut rest) = (offset, bytes);
     std::iter::from_fn(move || {

@@ -1,12 +1,13 @@
-//! One simulated file, twice: as the process sees it and as the medium holds it, with the changes
-//! in between.
+//! One simulated file in two states: as the process sees it, and as the medium holds it. The
+//! pending changes lead from the second to the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use terrapin_base::sync::Arc;
 
-use super::image::{Image, pages_of};
-use super::{IoStats, PAGE_BYTES, Random};
+use super::image::{Image, PAGE_BYTES, pages_of};
+use super::op::IoStats;
+use super::random::Random;
 
 /// A change to a file that no sync has covered.
 #[derive(Clone)]
@@ -27,24 +28,26 @@ pub(super) enum NameChange {
 
 #[derive(Clone, Default)]
 pub(super) struct Inode {
-    /// What the process sees.
+    /// The content that the process sees.
     pub(super) current: Image,
-    /// What the medium holds for sure.
+    /// The content that survives every power cut.
     pub(super) durable: Image,
-    /// What lies between the two, oldest first, with its place in the order of all changes on the
+    /// Changes between `durable` and `current`, oldest first, each with its sequence number on the
     /// disk.
     pub(super) pending: Vec<(u64, Change)>,
-    /// Pages in which the two may differ through `pending`.
+    /// Pages in which `pending` may make the two states differ.
     pub(super) touched: BTreeSet<u64>,
-    /// Pages in which they differ through stores into the ring, with the place of the last one.
+    /// Pages in which ring stores make the two states differ, with the last store's sequence
+    /// number.
     pub(super) ring_pages: BTreeMap<u64, u64>,
-    /// Whether it was opened as a ring: its mapping does not show what the medium does.
+    /// Whether the file was opened as a ring. No misdirected write goes there, since a real mapping
+    /// would not show the write.
     pub(super) is_ring: bool,
-    /// Tells it from the files of other disks; not 0.
+    /// The file's birth time, which tells it from files of other disks; not 0.
     pub(super) birth: u64,
     pub(super) handles: u64,
     pub(super) locked: bool,
-    /// Handles that keep writers out.
+    /// Number of open handles that exclude writers.
     pub(super) sharers: u64,
     pub(super) stats: IoStats,
 }
@@ -77,8 +80,8 @@ impl NameChange {
 }
 
 impl Inode {
-    /// Makes a change that the process sees at once and the medium after the next sync; `at` is its
-    /// place in the order of all.
+    /// Makes a change that the process sees at once and the medium holds after the next sync. `at`
+    /// is its sequence number.
     pub(super) fn change(&mut self, at: u64, change: Change) {
         match &change {
             Change::Store { offset, bytes } => {
@@ -98,8 +101,8 @@ impl Inode {
         self.pending.push((at, change));
     }
 
-    /// Stores into the ring that this file is; once in a while, by `random`, a page reaches the
-    /// medium as the kernel's writeback would have it.
+    /// Stores into this file's ring. In one call of 32 a page reaches the medium, as kernel
+    /// writeback does it.
     pub(super) fn ring_store(&mut self, at: u64, offset: u64, bytes: &[u8], random: &mut Random) {
         self.current.store(offset, bytes);
         for page in pages_of(offset, bytes.len() as u64) {
@@ -114,17 +117,7 @@ impl Inode {
         }
     }
 
-    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never
-    /// tried again, though the process still sees it.
-    pub(super) fn forget(&mut self, random: &mut Random) {
-        for (_, change) in std::mem::take(&mut self.pending) {
-            change.apply_some(&mut self.durable, random);
-        }
-        self.durable.clip();
-        self.touched.clear();
-    }
-
-    /// Makes what the process sees durable.
+    /// Makes the content that the process sees durable.
     pub(super) fn settle(&mut self) {
         for page in std::mem::take(&mut self.touched) {
             self.durable.take_page(page, &self.current);

@@ -1,4 +1,4 @@
-//! What the tests of the simulated disk share.
+//! Helpers of the disk's tests.
 #![allow(dead_code)] // each test file uses what it needs
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub const CREATE: OpenOptions = OpenOptions {
     ..WRITE
 };
 
-/// A file whose name, size and content are durable.
+/// A file with durable name, size and content.
 pub fn durable_file(medium: &SimDisk, name: &str, content: &[u8]) -> Arc<dyn File> {
     let disk = medium.handle();
     let file = disk.open(name, CREATE).unwrap();
@@ -32,12 +32,12 @@ pub fn durable_file(medium: &SimDisk, name: &str, content: &[u8]) -> Arc<dyn Fil
     file
 }
 
-/// A flight with room for so many bytes.
+/// A flight with room for `bytes`.
 pub fn flight(bytes: usize) -> Flight {
     Flight::new(AlignedBuf::with_capacity(bytes))
 }
 
-/// What all reads of a flight came to, in order.
+/// The outcomes of all reads of a flight, in order.
 pub fn shown(file: &dyn File, flight: &mut Flight, which: Show) -> Vec<Result<Vec<u8>>> {
     let mut shown = Vec::new();
     while !flight.is_empty() {

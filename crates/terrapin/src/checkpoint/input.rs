@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Lsn, Message, Result, checksum::hash64};
 use terrapin_memtable::{Memtable, OwnedCursor};
-use terrapin_recordcache::{Collection, Said};
+use terrapin_recordcache::{Collection, SealedRecord};
 use terrapin_structure::{Estimate, MergeInput, MessageCursor};
 
 use crate::engine::core::Core;
@@ -131,7 +131,7 @@ impl Preparation {
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             if let Some(sweep) = &self.sweeps {
                 let (records, hash) = (&sweep.core.records, hash64(key));
-                let said = Said {
+                let said = SealedRecord {
                     value,
                     was_read: self.cursor.was_read(),
                 };

@@ -1,5 +1,5 @@
-//! Atomics that lie in memory as the real ones do (memtables build their nodes in raw memory), with
-//! a point before every use.
+//! Atomics of the model checker's build, with a scheduling point before every use. In memory they
+//! equal the real ones, since memtables build their nodes in raw memory.
 
 use std::sync::atomic as real;
 
@@ -7,7 +7,7 @@ use super::point;
 
 pub use real::Ordering;
 
-/// As [`std::sync::atomic`].
+/// The atomics, under the module name of [`std::sync::atomic`].
 pub mod atomic {
     pub use super::{
         AtomicBool, AtomicI64, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -18,31 +18,31 @@ pub mod atomic {
 macro_rules! common {
     ($name:ident, $value:ty $(, $t:ident)?) => {
         impl$(<$t>)? $name$(<$t>)? {
-            /// With that value.
+            /// An atomic with this value.
             #[must_use]
             pub const fn new(value: $value) -> Self {
                 Self(real::$name::new(value))
             }
 
-            /// As the real one's.
+            /// Loads the value, after a scheduling point.
             pub fn load(&self, order: Ordering) -> $value {
                 point();
                 self.0.load(order)
             }
 
-            /// As the real one's.
+            /// Stores a value, after a scheduling point.
             pub fn store(&self, value: $value, order: Ordering) {
                 point();
                 self.0.store(value, order);
             }
 
-            /// As the real one's.
+            /// Swaps the value, after a scheduling point.
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.swap(value, order)
             }
 
-            /// As the real one's.
+            /// Exchanges the value if it is `current`, after a scheduling point.
             pub fn compare_exchange(
                 &self,
                 current: $value,
@@ -54,7 +54,7 @@ macro_rules! common {
                 self.0.compare_exchange(current, next, success, failure)
             }
 
-            /// As the real one's, but it fails for a reason only.
+            /// Exchanges the value if it is `current`. Never fails without a reason.
             pub fn compare_exchange_weak(
                 &self,
                 current: $value,
@@ -65,7 +65,7 @@ macro_rules! common {
                 self.compare_exchange(current, next, success, failure)
             }
 
-            /// As the real one's: a load, then exchanges until one succeeds.
+            /// Updates the value with a load and repeated exchanges.
             pub fn fetch_update(
                 &self,
                 set: Ordering,
@@ -82,7 +82,7 @@ macro_rules! common {
                 Err(current)
             }
 
-            /// The value, which nobody else can have.
+            /// The value, borrowed uniquely.
             pub fn get_mut(&mut self) -> &mut $value {
                 self.0.get_mut()
             }
@@ -100,7 +100,7 @@ macro_rules! exchanges {
     ($name:ident, $value:ty: $($method:ident)+) => {
         impl $name {
             $(
-                /// As the real one's.
+                /// Changes the value, after a scheduling point.
                 pub fn $method(&self, value: $value, order: Ordering) -> $value {
                     point();
                     self.0.$method(value, order)
@@ -113,7 +113,7 @@ macro_rules! exchanges {
 macro_rules! integers {
     ($($name:ident: $value:ty),+) => {
         $(
-            /// As the real one.
+            /// The atomic of this name, with scheduling points.
             #[derive(Debug, Default)]
             #[repr(transparent)]
             pub struct $name(real::$name);
@@ -126,7 +126,7 @@ macro_rules! integers {
 
 integers!(AtomicU16: u16, AtomicU32: u32, AtomicU64: u64, AtomicI64: i64, AtomicUsize: usize);
 
-/// As the real one.
+/// An atomic `bool` with scheduling points.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct AtomicBool(real::AtomicBool);
@@ -134,7 +134,7 @@ pub struct AtomicBool(real::AtomicBool);
 common!(AtomicBool, bool);
 exchanges!(AtomicBool, bool: fetch_and fetch_or fetch_xor);
 
-/// As the real one.
+/// An atomic pointer with scheduling points.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct AtomicPtr<T>(real::AtomicPtr<T>);

@@ -1,4 +1,4 @@
-//! shuttle's locks behind the interface of parking_lot's.
+//! Locks of the model checker (shuttle) with the interface of parking_lot.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
@@ -14,7 +14,7 @@ pub struct Mutex<T>(checked::Mutex<T>);
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     mutex: &'a checked::Mutex<T>,
-    /// None while its holder waits for a [`Condvar`].
+    /// `None` while its holder waits for a [`Condvar`].
     guard: Option<checked::MutexGuard<'a, T>>,
 }
 
@@ -23,12 +23,12 @@ fn lock<T>(mutex: &checked::Mutex<T>) -> checked::MutexGuard<'_, T> {
 }
 
 impl<T> Mutex<T> {
-    /// An unlocked one.
+    /// An unlocked mutex.
     pub const fn new(value: T) -> Self {
         Mutex(checked::Mutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard {
             mutex: &self.0,
@@ -36,7 +36,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Locks it unless somebody else holds it.
+    /// Takes the lock if no thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = match self.0.try_lock() {
             Ok(guard) => guard,
@@ -49,7 +49,7 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// The value, which nobody else can have.
+    /// The value, borrowed uniquely.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,24 +87,24 @@ impl Default for Condvar {
 }
 
 impl Condvar {
-    /// Which nobody waits for.
+    /// A condition variable without waiting threads.
     pub const fn new() -> Self {
         Condvar(checked::Condvar::new())
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 
-    /// Lets the lock go until it is notified.
+    /// Releases the lock until a notification.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.guard.take().expect(HELD);
         guard.guard = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Lets the lock go for a while, which time passes by: who waits looks again every now and
-    /// then, whether it was notified or not.
+    /// Releases the lock once and lets time pass. The caller tests its condition again, with or
+    /// without a notification.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
         guard.guard = None;
         super::yield_now();
@@ -114,22 +114,22 @@ impl Condvar {
     }
 }
 
-/// A lock that many may hold to read.
+/// A lock for many readers or one writer.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(checked::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// An unlocked one.
+    /// An unlocked lock.
     pub const fn new(value: T) -> Self {
         RwLock(checked::RwLock::new(value))
     }
 
-    /// Waits until nobody writes.
+    /// Waits for the lock as a reader.
     pub fn read(&self) -> checked::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None while somebody writes.
+    /// Takes the lock as a reader, unless a writer holds it.
     pub fn try_read(&self) -> Option<checked::RwLockReadGuard<'_, T>> {
         match self.0.try_read() {
             Ok(held) => Some(held),
@@ -138,7 +138,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits for the lock as the writer.
     pub fn write(&self) -> checked::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

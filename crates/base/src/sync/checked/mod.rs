@@ -1,12 +1,11 @@
-//! The same names for a model checker (shuttle): threads are coroutines on one thread of the
-//! system, and every use of a lock or atomic is a point where the checker may let another one go
-//! on.
+//! The same names for the model checker (shuttle). Threads are coroutines on one system thread, and
+//! every use of a lock or atomic is a scheduling point.
 //!
-//! What that can find and what not: it tries interleavings of whole operations, as if all were
-//! sequentially consistent. An ordering that is too weak for a real processor passes here; so the
-//! orderings of publication and of the memtable's nodes are argued in their files, tried by the
-//! stress tests, and by those under ThreadSanitizer (`scripts/sanitize.sh`). `Arc` and `OnceLock`
-//! are the real ones and no points; neither is plain memory.
+//! Limits: the checker tries interleavings of whole operations, as if all were sequentially
+//! consistent. It does not find an ordering that is too weak for a real processor. So publication
+//! and the memtable's nodes argue their orderings in their files. Stress tests check them, also
+//! under ThreadSanitizer (`scripts/sanitize.sh`). `Arc` and `OnceLock` are the real ones and have
+//! no scheduling points.
 
 mod atomics;
 mod locks;
@@ -22,16 +21,16 @@ pub use shuttle::thread_local;
 
 pub(crate) use shuttle::thread::Builder;
 
-/// Lets others go on.
+/// Lets other threads run.
 pub(crate) fn nap() {
     yield_now();
 }
 
-/// A checker of schedules knows no priorities.
+/// Does nothing: the model checker has no priorities.
 pub(crate) fn give_way() {}
 
-/// A point where another thread may come in between, for what is shared by other means than this
-/// module's. None outside of a model, nor while a failed one is unwound.
+/// A scheduling point for state that is shared by other means than this module's types. Does
+/// nothing outside a model, and while a failed model unwinds.
 pub fn point() {
     if shuttle::current::try_get_current_task().is_some() && !std::thread::panicking() {
         shuttle::thread::sleep(Duration::ZERO);
@@ -39,21 +38,21 @@ pub fn point() {
 }
 
 std::thread_local! {
-    /// What time it is in the model under way.
+    /// The current time of the running model.
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Back to the beginning of time.
+/// Sets the clock to zero.
 pub(super) fn restart_clock() {
     NOW_NS.set(0);
 }
 
-/// Lets time pass.
+/// Moves the clock forward.
 fn pass(ns: u64) {
     NOW_NS.set(NOW_NS.get().saturating_add(ns));
 }
 
-/// A clock that moves a little when it is looked at, and by leaps when somebody waits for it.
+/// A clock that moves a little with each look, and further with each timed wait.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock;
 
@@ -68,7 +67,7 @@ impl Clock {
     }
 }
 
-/// Bits that are the same in every run.
+/// Bits that are equal in every run.
 pub(crate) struct Entropy;
 
 impl Entropy {

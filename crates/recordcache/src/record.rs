@@ -1,28 +1,30 @@
-//! How a record lies in a segment: a header (sizes, collection, and the first bits of the key's
-//! hash, which the table wants when the record goes), the key, the value, each padded to a word.
-//! What fits into one word of header has one; else a second has the hash. Read by loads that may
-//! see another writer's words: nothing read here is believed before the segment's stamp was checked
-//! again.
+//! The layout of a record in a strip: a header, the key, and the value, each padded to words.
+//!
+//! The header has the sizes, the collection, and the first bits of the key's hash, which the table
+//! needs for the removal. Small sizes fit into one word. Otherwise a second word has the hash.
+//!
+//! Loads may see words of another record. So no result of this file counts before the strip's stamp
+//! was checked again.
 
 use terrapin_base::Slice;
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 use crate::table::TAG_SHIFT;
 
-/// The bit of a header's first word that says there is a second.
+/// The bit in the first word that announces a second word.
 const WIDE: u64 = 1 << 63;
-/// Fields of a header of two words, from the lowest bit: key's bytes, value's bytes, collection.
+/// Fields of a header of two words, from the lowest bit: key length, value length, collection.
 const WIDE_VALUE_SHIFT: u32 = 16;
 const WIDE_COLLECTION_SHIFT: u32 = 36;
 const WIDE_END_SHIFT: u32 = 63;
-/// Fields of one word: key's bytes, value's bytes, collection, the hash's first bits, as many as
-/// places of the table have.
+/// Fields of a header of one word: key length, value length, collection, and the hash's first bits,
+/// as many as a table entry has.
 const VALUE_SHIFT: u32 = 8;
 const COLLECTION_SHIFT: u32 = 20;
 const HASH_SHIFT: u32 = 39;
 const VALUE_MASK: u64 = (1 << (COLLECTION_SHIFT - VALUE_SHIFT)) - 1;
 
-/// The header that ends a segment's records: no record is of a collection of that number.
+/// The header that ends a strip's records. No record has a collection of that number.
 pub(crate) const END: u64 = u64::MAX;
 
 /// The bits of a word from `from` on and below `to`.
@@ -30,25 +32,26 @@ fn field(word: u64, from: u32, to: u32) -> u64 {
     word >> from & ((1 << (to - from)) - 1)
 }
 
-/// Whose records: what a keyspace holds goes by one number until it is cleared, and by another that
-/// nobody had afterwards. Records of the first half a million take the least memory; those beyond
-/// 2^27 are not cached.
+/// The number of a keyspace's records. A clear of the keyspace gives it a new, unused number.
+///
+/// Numbers up to half a million take the least memory. Records of numbers beyond 2^27 are not
+/// cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collection(pub u32);
 
-/// What a record is found by.
+/// What identifies a record.
 #[derive(Clone, Copy)]
 pub(crate) struct Key<'k> {
     pub(crate) collection: Collection,
     pub(crate) bytes: &'k [u8],
-    /// Of the bytes and the collection.
+    /// Hash of the key's bytes and the collection.
     pub(crate) hash: u64,
 }
 
 impl<'k> Key<'k> {
-    /// None for what the header has no room for.
+    /// `None` if the header has no room for the key or the collection.
     pub(crate) fn new(collection: Collection, bytes: &'k [u8], hash: u64) -> Option<Self> {
-        // The last collection is that of END.
+        // `END` uses the last collection.
         let collections = (1 << (WIDE_END_SHIFT - WIDE_COLLECTION_SHIFT)) - 1;
         if collection.0 >= collections || bytes.len() > usize::from(u16::MAX) {
             return None;
@@ -62,13 +65,13 @@ impl<'k> Key<'k> {
     }
 }
 
-/// Words that a record takes; none when its value is too large for a header.
+/// Number of words of a record; `None` if the header has no room for its value's length.
 pub(crate) fn words(key: &Key<'_>, value: usize) -> Option<usize> {
     (value < 1 << (WIDE_COLLECTION_SHIFT - WIDE_VALUE_SHIFT))
         .then(|| Sizes::of(first_word(key, value)).words())
 }
 
-/// A header's first word.
+/// The first word of a header.
 fn first_word(key: &Key<'_>, value: usize) -> u64 {
     let fits = value < 1 << (COLLECTION_SHIFT - VALUE_SHIFT);
     match narrow_word(key) {
@@ -80,7 +83,7 @@ fn first_word(key: &Key<'_>, value: usize) -> u64 {
     }
 }
 
-/// A header of one word, without the value's bytes, if the key fits into one.
+/// A header of one word without the value's length, if the key fits into one.
 #[inline]
 fn narrow_word(key: &Key<'_>) -> Option<u64> {
     let (bytes, collection) = (key.bytes.len() as u64, u64::from(key.collection.0));
@@ -89,7 +92,7 @@ fn narrow_word(key: &Key<'_>) -> Option<u64> {
     fits.then_some(bytes | collection << COLLECTION_SHIFT | hash)
 }
 
-/// The first word of a header, taken apart.
+/// The sizes in the first word of a header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
     header: usize,
@@ -117,14 +120,14 @@ impl Sizes {
         }
     }
 
-    /// Of the whole record.
+    /// Words of the whole record.
     pub(crate) fn words(self) -> usize {
         self.header + self.key.div_ceil(8) + self.value.div_ceil(8)
     }
 }
 
-/// The hash of the record that lies there, as far as the table goes by it; 0 beyond the memory's
-/// end.
+/// The hash bits of the record at the start of `from`, as far as the table needs them. 0 beyond the
+/// end of the memory.
 pub(crate) fn hash(from: &[AtomicU64]) -> u64 {
     let word = |at: usize| from.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
     let first = word(0);
@@ -135,7 +138,7 @@ pub(crate) fn hash(from: &[AtomicU64]) -> u64 {
     }
 }
 
-/// Writes a record. Panics when there are fewer words than [`words`] says.
+/// Writes a record. Panics if `to` is shorter than [`words`] returns.
 pub(crate) fn write(to: &[AtomicU64], key: &Key<'_>, value: &[u8]) {
     let first = first_word(key, value.len());
     let sizes = Sizes::of(first);
@@ -164,13 +167,13 @@ fn last_word(rest: &[u8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The sizes of the record that lies there, if it is that of the key. `from` begins at the record
-/// and ends with its segment.
+/// The sizes of the record at the start of `from`, if it has this key. `from` must end with the
+/// strip.
 #[inline]
 pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
     let first = from.first()?.load(Ordering::Relaxed);
     let sizes = if first & WIDE == 0 {
-        // All of the header but the value's size is the key's.
+        // The key determines all of the header except the value's length.
         let value = first >> VALUE_SHIFT & VALUE_MASK;
         if narrow_word(key)? != first & !(VALUE_MASK << VALUE_SHIFT) {
             return None;
@@ -202,14 +205,14 @@ pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
     equal.then_some(sizes)
 }
 
-/// Copies the value of a record that lies there and has these sizes.
+/// Copies the value of the record with these sizes.
 #[inline]
 pub(crate) fn value(from: &[AtomicU64], sizes: Sizes) -> Slice {
     let start = sizes.header + sizes.key.div_ceil(8);
     let words = &from[start..start + sizes.value.div_ceil(8)];
     let word = |word: &AtomicU64| word.load(Ordering::Relaxed).to_le_bytes();
-    // Both ways as long as the value is: a slice of a vector with room to spare is another
-    // allocation.
+    // Both branches make a vector without spare capacity. Spare capacity would cost another
+    // allocation in the slice.
     let (whole, rest) = (sizes.value / 8, sizes.value % 8);
     if rest == 0 {
         let bytes: Vec<[u8; 8]> = words.iter().map(word).collect();
@@ -228,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_as_it_was_written_whatever_its_sizes() {
+    fn a_record_of_any_size_is_read_as_it_was_written() {
         let bytes: Vec<u8> = (1..=255).cycle().take(4096).collect();
         for (key_bytes, collection) in [0, 1, 7, 8, 9, 64, 65, 255, 256, 300]
             .iter()
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_header_has_no_room_for_is_no_record() {
+    fn a_record_too_large_for_the_header_is_refused() {
         let key = Key::new(Collection(1), b"k", 1).unwrap();
         assert!(words(&key, 1 << 20).is_none());
         assert!(Key::new(Collection((1 << 27) - 1), b"k", 1).is_none());

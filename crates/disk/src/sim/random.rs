@@ -1,0 +1,33 @@
+//! The randomness of the simulated disk.
+
+/// A SplitMix64 generator: the only source of randomness of the simulated disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// An independent generator, seeded by this one.
+    pub(crate) fn fork(&mut self) -> Random {
+        Random(self.next())
+    }
+
+    pub(crate) fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+}
