@@ -99,8 +99,8 @@ impl Commit {
     }
 }
 
-/// Whether the log is synced that far after a request. `false` when a shortage of space ended the
-/// request and is over: the caller asks again.
+/// Whether the log is synced through `through` after a request. False when a shortage of space
+/// ended the request and is over. The caller then asks again.
 fn log_is_synced(log: &Log, through: Lsn) -> Result<bool> {
     if let Some(error) = log.failed() {
         return Err(error);
