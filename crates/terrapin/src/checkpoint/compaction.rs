@@ -361,7 +361,7 @@ mod tests {
 
     /// A keyspace with a damaged node prevented the compaction of all other trees.
     #[test]
-    fn a_tree_is_compacted_though_another_cannot_be_read() {
+    fn a_tree_is_compacted_even_if_another_is_unreadable() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.keyspace("paid for").unwrap();
         for number in 0..10_000u64 {
@@ -417,7 +417,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_read_pays_more_than_what_is_visited_and_less_beside_writes() {
+    fn reads_pay_more_than_visits_and_less_beside_writes() {
         let paid = |reads, outlook| {
             let ranges = Ranges {
                 reads,
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_runs_pay_besides_the_visit() {
+    fn records_of_runs_pay_in_addition_to_visits() {
         let ranges = Ranges {
             records: 4000,
             ..VISITING
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_memory_pays_less_where_buffers_hold_little() {
+    fn visits_in_memory_pay_less_while_buffers_hold_little() {
         let ranges = Ranges {
             records: 4000,
             outlook: Outlook::Wait,
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_go_on_where_they_are_most_of_what_came() {
+    fn more_ranges_are_expected_if_most_operations_were_ranges() {
         let outlook = |ranges: u64, writes: u64, reads| {
             let operations = |ranges, writes| Operations {
                 gets: 0,

@@ -275,7 +275,7 @@ mod tests {
 
     /// A range held the memtables of all keyspaces, and the fold merged them all for it.
     #[test]
-    fn ranges_give_the_memtables_of_other_keyspaces_back_as_they_are() {
+    fn ranges_release_memtables_of_other_keyspaces_unread() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         let others = ["one", "two"].map(|name| database.keyspace(name).unwrap());
@@ -316,7 +316,7 @@ mod tests {
 
     /// The job used to end with the panic. From then on every view kept its memtables.
     #[test]
-    fn a_fold_that_panics_is_tried_again() {
+    fn a_fold_that_panics_is_retried() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         keyspace.put("a", "1").unwrap();

@@ -92,7 +92,7 @@ impl Holders {
         let holds = |group: &&Group| {
             let is_looked_at = group.only.is_none_or(|only| only == id);
             let keyspace = group.state.keyspaces.get(id).filter(|_| is_looked_at);
-            keyspace.is_some_and(|keyspace| place_of(keyspace, memtable).is_some())
+            keyspace.is_some_and(|keyspace| role_of(keyspace, memtable).is_some())
         };
         wanted(self.0.iter().filter(holds), memtable)
     }
@@ -139,7 +139,7 @@ pub(super) fn retired<'a>(
     let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
     let memtables = sealed.into_iter().chain([&keyspace.active]);
     memtables.filter(move |memtable| {
-        !memtable.memtable.is_empty() && now.is_none_or(|now| place_of(now, memtable).is_none())
+        !memtable.memtable.is_empty() && now.is_none_or(|now| role_of(now, memtable).is_none())
     })
 }
 
@@ -162,17 +162,17 @@ fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, memtable: &LoggedMemtable
 }
 
 /// Which of a keyspace's two memtables is meant.
-enum Place {
+enum MemtableRole {
     Active,
     Sealed,
 }
 
-fn place_of(keyspace: &KeyspaceState, memtable: &Arc<LoggedMemtable>) -> Option<Place> {
+fn role_of(keyspace: &KeyspaceState, memtable: &Arc<LoggedMemtable>) -> Option<MemtableRole> {
     let is_sealed = |sealed: &SealedMemtable| Arc::ptr_eq(&sealed.records, memtable);
     if keyspace.sealed.as_ref().is_some_and(is_sealed) {
-        Some(Place::Sealed)
+        Some(MemtableRole::Sealed)
     } else {
-        Arc::ptr_eq(&keyspace.active, memtable).then_some(Place::Active)
+        Arc::ptr_eq(&keyspace.active, memtable).then_some(MemtableRole::Active)
     }
 }
 
@@ -249,7 +249,7 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
             let state = held.state.clone();
             let has = |finished: &&Finished| {
                 let keyspace = state.keyspaces.get(finished.keyspace);
-                keyspace.is_some_and(|k| place_of(k, &finished.memtable).is_some())
+                keyspace.is_some_and(|k| role_of(k, &finished.memtable).is_some())
             };
             let gone: Vec<_> = finished.iter().filter(has).collect();
             let next = (!gone.is_empty()).then(|| {
@@ -303,12 +303,12 @@ impl Replaced {
 fn without(core: &Core, keyspace: &KeyspaceState, finished: &Finished) -> KeyspaceState {
     let mut next = keyspace.clone();
     let mut spilled = next.spilled.as_deref().cloned().unwrap_or_default();
-    match place_of(keyspace, &finished.memtable) {
-        Some(Place::Sealed) => {
+    match role_of(keyspace, &finished.memtable) {
+        Some(MemtableRole::Sealed) => {
             next.sealed = None;
             spilled.sealed = finished.run.clone();
         }
-        Some(Place::Active) => {
+        Some(MemtableRole::Active) => {
             next.active = LoggedMemtable::over(next.active.start, core.no_memtable.clone());
             spilled.active = finished.run.clone();
         }

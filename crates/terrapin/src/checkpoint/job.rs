@@ -684,7 +684,7 @@ mod tests {
     /// The log ends before the jobs. A checkpoint that met the ended log used to report to every
     /// listener that the log was closed.
     #[test]
-    fn a_database_that_is_left_while_a_checkpoint_ends_tells_nobody_of_a_failure() {
+    fn leaving_a_database_during_a_checkpoint_reports_no_failure() {
         let mut ended = 0;
         for steps in 0..200 {
             let (database, sim) = Options::small().open_simulated();
@@ -717,7 +717,7 @@ mod tests {
     /// A close ended with the error of an older checkpoint. Writes that are in no log were lost,
     /// although the next checkpoint would have written them.
     #[test]
-    fn a_checkpoint_that_began_before_somebody_asked_fails_without_him() {
+    fn a_checkpoint_that_began_earlier_does_not_fail_a_later_request() {
         let mut under_way = 0;
         for steps in 0..80 {
             let (env, sim) = Env::simulated(1);
@@ -745,7 +745,7 @@ mod tests {
 
     /// A checkpoint call got this error, although nothing of that keyspace was left to merge.
     #[test]
-    fn what_a_clear_takes_from_a_merge_that_fails_is_no_failure() {
+    fn a_failed_merge_of_a_cleared_memtable_is_no_failure() {
         let mut failed = 0;
         for steps in 0..80 {
             let (env, sim) = Env::simulated(1);

@@ -29,7 +29,7 @@ use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result};
 
 use crate::engine::core::Core;
 use crate::engine::health::closed;
-use crate::engine::schedule::TIGHT_ROUNDS_MAX;
+use crate::engine::schedule::TIGHT_CHECKPOINTS_MAX;
 
 impl Core {
     /// Checkpoints everything that was published before the call, waits for it, and returns freed
@@ -68,7 +68,7 @@ impl Core {
             format!("{what}: not all that memory holds could be merged in a bounded number of checkpoints; the rest is in the log, and merging goes on in the background"),
         )
         .with("bytes of log not merged", left)
-        .with("checkpoints", TIGHT_ROUNDS_MAX);
+        .with("checkpoints", TIGHT_CHECKPOINTS_MAX);
         match self.health.background_error() {
             Some(cause) => error.with("last background error", cause),
             None => error,
@@ -77,7 +77,7 @@ impl Core {
 
     /// Waits until every record below an LSN is in durable trees. A checkpoint that began after the
     /// call and fails ends the wait with its error. So does a close, which ends the jobs. On a full
-    /// disk, [`TIGHT_ROUNDS_MAX`] checkpoints end the wait, too.
+    /// disk, [`TIGHT_CHECKPOINTS_MAX`] checkpoints end the wait, too.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_waits_on_when_a_checkpoint_failed_and_the_next_one_did_not() {
+    fn a_close_keeps_waiting_if_the_checkpoint_after_a_failed_one_commits() {
         let mut failed = 0;
         for seed in 0..20 {
             let (env, sim) = Env::simulated(seed);

@@ -163,9 +163,10 @@ impl Checkpoint {
         })
     }
 
-    /// The applied LSN after this checkpoint, of a keyspace whose memtables hold no record. It was
-    /// `before`. During replay, the seal is at the replay's LSN. The applied LSN never goes back:
-    /// replaying those records again would overwrite later writes that only trees hold.
+    /// The applied LSN after this checkpoint, of a keyspace whose memtables hold no record. Before
+    /// the checkpoint, it was `before`. During replay, the seal is at the replay's LSN and may be
+    /// lower. The applied LSN never goes back: replaying records again would overwrite later writes
+    /// that only trees hold.
     pub fn applied(&self, before: Lsn) -> Lsn {
         match mutant::active("replay-checkpoint-lowers-lsn") {
             true => self.seal,

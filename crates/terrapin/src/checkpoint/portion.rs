@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_portion_follows_from_what_the_last_one_wrote_and_from_the_room_there_is() {
+    fn a_portion_follows_from_the_bytes_of_the_last_one_and_the_room() {
         const MAX: u64 = 256 << 10;
         let mut portion = Portion::new(MAX);
         assert_eq!(portion.bytes(), MAX);

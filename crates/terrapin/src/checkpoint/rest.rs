@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_what_was_asked_for_before_ends_a_rest() {
+    fn a_repeated_request_of_a_waiting_caller_ends_a_rest() {
         let schedule = Schedule::default();
         schedule.ask(Lsn(5));
         let rest = Rest {
@@ -135,7 +135,7 @@ mod tests {
     /// One memtable was cleared and another one sealed in between. The number of sealed memtables
     /// is that of the left-out ones, but the set differs.
     #[test]
-    fn a_memtable_that_is_sealed_ends_a_rest_though_another_went() {
+    fn a_sealed_memtable_ends_a_rest_even_if_another_one_went() {
         let schedule = Schedule::default();
         schedule.sealed(1);
         let aside = Aside {

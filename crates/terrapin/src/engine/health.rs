@@ -25,7 +25,7 @@ pub(crate) struct Health {
     /// The error of the first job that panicked. Its work is not done any more.
     dead: OnceLock<Error>,
     /// Whether listeners got the error of a failed log.
-    log_told: AtomicBool,
+    log_reported: AtomicBool,
     /// The error of an open that could not read all of a tree.
     damaged: OnceLock<Error>,
     listeners: Mutex<Vec<Listener>>,
@@ -104,7 +104,7 @@ impl Health {
 
     /// Reports, once, that the log failed. Only a new open ends this failure.
     pub fn log_failed(&self, error: &Error) {
-        if !self.log_told.swap(true, Ordering::AcqRel) {
+        if !self.log_reported.swap(true, Ordering::AcqRel) {
             self.report(error);
         }
     }
@@ -120,8 +120,8 @@ impl Health {
     pub fn recovered(&self, lasting: impl FnOnce() -> Option<Error>) {
         *self.background.lock() = None;
         // Read at this point only: an error that comes later is reported later.
-        let for_good = || self.dead.get().or(self.damaged.get()).cloned();
-        if let Some(error) = lasting().or_else(for_good) {
+        let lasting_errors = || self.dead.get().or(self.damaged.get()).cloned();
+        if let Some(error) = lasting().or_else(lasting_errors) {
             *self.background.lock() = Some(error);
         }
     }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_close_closes_and_others_get_what_it_came_to() {
+    fn only_the_first_close_runs_and_later_ones_get_its_result() {
         let health = Health::default();
         let closing = health.close().expect("it was open");
         assert!(health.close().is_none() && health.close_outcome().is_none());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_that_panics_is_over_and_failed_for_those_that_wait_for_it() {
+    fn a_close_that_panics_fails_the_closes_that_wait_for_it() {
         let health = Health::default();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _closing = health.close().expect("it was open");

@@ -212,7 +212,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_holds_what_a_sorted_map_holds_and_copies_stay_as_they_were() {
+    fn it_equals_a_sorted_map_and_copies_do_not_change() {
         let (mut map, mut model) = (IdMap::default(), BTreeMap::new());
         let mut kept = Vec::new();
         let mut seed = 1u64;
@@ -240,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_emptied_map_keeps_no_node() {
+    fn an_empty_map_keeps_no_node() {
         let mut map = IdMap::default();
         map.insert(u32::MAX, 1);
         map.insert(5, 2);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_replaced_is_dropped_and_what_was_not_expected_is_not_replaced() {
+    fn replace_drops_the_expected_value_and_keeps_any_other() {
         let relay = Relay::new(1);
         for next in 2..5 {
             let held = relay.load().unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_find_a_value_while_it_is_replaced_over_and_over() {
+    fn readers_find_a_value_during_many_replacements() {
         let relay = Relay::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..2 {

@@ -12,7 +12,7 @@ use crate::engine::running_merge::RunningMerge;
 /// a memtable leaving memory (decision 0038). Such a checkpoint writes no more than there is room
 /// for, and syncs four times, so this limit bounds the work. Records that are not merged by then
 /// are in the log.
-pub(crate) const TIGHT_ROUNDS_MAX: u64 = 64;
+pub(crate) const TIGHT_CHECKPOINTS_MAX: u64 = 64;
 
 /// A request: how far to checkpoint, and how often a caller asked. A later request is greater.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,7 +189,7 @@ impl Schedule {
     /// Whether a wait that began at `begun` must end: too many checkpoints from the reserve freed
     /// no memtable.
     pub fn is_too_tight(&self, begun: u64) -> bool {
-        self.tight_checkpoints_since(begun) >= TIGHT_ROUNDS_MAX
+        self.tight_checkpoints_since(begun) >= TIGHT_CHECKPOINTS_MAX
     }
 
     /// A number that grows by one for each memtable that is sealed and for each sealed one that

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_ranges_follows_what_they_were_read_for() {
+    fn the_expected_length_follows_the_lengths_of_ranges() {
         let length = RangeLength::default();
         assert_eq!(length.expected(), ExpectedLength::default());
         for (records, expected) in [(50, 50), (3, 3), (0, 0), (1 << 40, 256)] {

@@ -108,7 +108,7 @@ mod tests {
     /// Threads of all stripes make views, more in each stripe than the thread has free guards. The
     /// views see their moments while the state is replaced, and other threads drop them.
     #[test]
-    fn views_of_many_threads_are_all_listed_and_leave_nothing() {
+    fn views_of_many_threads_are_all_listed_and_all_freed() {
         const ROUNDS: u64 = 2 * (Views::FEW as u64 + 6);
         let (database, sim) = Options::small().open_simulated();
         // Two threads must not run the jobs' steps at the same time.
@@ -157,7 +157,7 @@ mod tests {
 
     /// A view that was made while a memtable left the state never released that memtable.
     #[test]
-    fn a_view_of_a_state_that_was_replaced_has_its_memtables_looked_at() {
+    fn a_view_made_while_the_state_is_replaced_releases_its_memtable() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         keyspace.put("a", "1").unwrap();

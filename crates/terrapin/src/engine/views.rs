@@ -106,11 +106,11 @@ pub(crate) struct Views([Stripe; STRIPES]);
 struct Stripe {
     /// Number of views in the stripe.
     count: AtomicUsize,
-    places: Mutex<Places>,
+    slots: Mutex<Slots>,
 }
 
 #[derive(Default)]
-struct Places {
+struct Slots {
     views: Vec<Option<Arc<View>>>,
     free: Vec<usize>,
 }
@@ -119,10 +119,10 @@ struct Places {
 #[derive(Clone, Copy)]
 pub(crate) struct Registered {
     stripe: usize,
-    place: usize,
+    slot: usize,
 }
 
-impl Places {
+impl Slots {
     fn count(&self) -> usize {
         self.views.len() - self.free.len()
     }
@@ -138,24 +138,24 @@ impl Views {
     pub fn register(&self, view: &Arc<View>) -> Registered {
         let stripe = stripe();
         let part = &self.0[stripe];
-        let mut places = part.places.lock();
-        let place = places.free.pop().unwrap_or(places.views.len());
-        match places.views.get_mut(place) {
+        let mut slots = part.slots.lock();
+        let slot = slots.free.pop().unwrap_or(slots.views.len());
+        match slots.views.get_mut(slot) {
             Some(free) => *free = Some(view.clone()),
-            None => places.views.push(Some(view.clone())),
+            None => slots.views.push(Some(view.clone())),
         }
-        part.count.store(places.count(), Ordering::Relaxed);
-        Registered { stripe, place }
+        part.count.store(slots.count(), Ordering::Relaxed);
+        Registered { stripe, slot }
     }
 
     /// Removes a view from the registry.
     pub fn unregister(&self, at: Registered) {
         let part = &self.0[at.stripe];
-        let mut places = part.places.lock();
-        let view = places.views[at.place].take();
-        places.free.push(at.place);
-        part.count.store(places.count(), Ordering::Relaxed);
-        drop(places);
+        let mut slots = part.slots.lock();
+        let view = slots.views[at.slot].take();
+        slots.free.push(at.slot);
+        part.count.store(slots.count(), Ordering::Relaxed);
+        drop(slots);
         // Dropped outside the lock: the view may be the last to hold a memtable or a state.
         drop(view);
     }
@@ -173,7 +173,7 @@ impl Views {
         for part in &self.0 {
             let mut from = 0;
             // A view keeps its slot, so reading in pieces misses none.
-            while let Some(next) = part.places.lock().views.get(from..) {
+            while let Some(next) = part.slots.lock().views.get(from..) {
                 if next.is_empty() {
                     break;
                 }
@@ -188,7 +188,7 @@ impl Views {
     /// Whether a view satisfies `is`. Runs under the registry's locks, so `is` must be short.
     #[cfg(test)]
     pub fn any(&self, is: impl Fn(&View) -> bool) -> bool {
-        let of_stripe = |part: &Stripe| part.places.lock().views.iter().flatten().any(|v| is(v));
+        let of_stripe = |part: &Stripe| part.slots.lock().views.iter().flatten().any(|v| is(v));
         self.0.iter().any(of_stripe)
     }
 

@@ -97,7 +97,7 @@ mod tests {
     /// Creating ten thousand keyspaces took 0.85 s in an empty database and 24.6 s beside 40,000
     /// others. Each creation copied a list of all keyspaces and visited all of them three times.
     #[test]
-    fn what_is_done_to_one_keyspace_costs_nothing_for_the_others() {
+    fn the_cost_of_one_keyspace_does_not_grow_with_their_number() {
         // Both counts exceed what one leaf of each map holds, so all paths are equally long.
         let (few, many) = (5000, 25_000);
         let options = Options::small().memory(64 << 20).log_bytes_max(16 << 20);
@@ -150,7 +150,7 @@ mod tests {
     /// A write in a memtable of a frozen state is in the checkpoint's catalog, even if its keyspace
     /// was dropped or cleared since.
     #[test]
-    fn a_keyspace_is_forgotten_by_the_end_of_a_checkpoint_only() {
+    fn only_the_end_of_a_checkpoint_removes_a_written_keyspace() {
         let (database, sim) = Options::small().open_simulated();
         sim.settle();
         sim.set_breathing(false);

@@ -723,7 +723,7 @@ mod tests {
     /// Most jobs used to report nothing. Their work was not done any more, and only a close
     /// returned the error.
     #[test]
-    fn a_job_that_panics_is_a_background_error_at_once_and_for_good_whichever_it_is() {
+    fn the_panic_of_any_job_is_a_lasting_background_error() {
         let jobs = |core: &Arc<Core>| -> [Box<dyn Job>; 7] {
             [
                 Worker::job(core),

@@ -66,7 +66,7 @@ mod tests {
     /// For keyspaces whose trees share nodes, an open used to gather each tree's pages as a whole.
     /// It gathered as many references as the product of both numbers.
     #[test]
-    fn references_that_the_file_has_no_room_for_and_pages_from_the_future_are_refused() {
+    fn too_many_references_and_pages_of_later_lives_are_refused() {
         let disk: Arc<dyn Disk> = SimDisk::new(1).handle();
         let options = StoreOptions {
             budget: Budget::new(1 << 20),

@@ -261,7 +261,7 @@ mod tests {
 
     /// Replay used to visit all memtables twice for every record.
     #[test]
-    fn a_record_is_replayed_without_a_look_at_keyspaces_that_it_does_not_touch() {
+    fn replay_of_a_record_visits_only_its_own_keyspaces() {
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
         let options = Options::small().memory(64 << 20).log_bytes_max(8 << 20);
@@ -293,7 +293,7 @@ mod tests {
     /// After a logged drop of the default keyspace, the database could never be opened again. Other
     /// impossible changes did nothing, or made two keyspaces of one name.
     #[test]
-    fn keyspaces_that_cannot_be_are_refused_at_replay() {
+    fn replay_refuses_impossible_keyspaces() {
         let (taken, unknown) = (KeyspaceId(1), KeyspaceId(7));
         let options = KeyspaceOptions::default();
         let create = |id, name: &str| Schema::Create {
@@ -328,7 +328,7 @@ mod tests {
 
     /// `verify` used to panic here: no number follows the last one.
     #[test]
-    fn a_keyspace_of_the_last_number_is_refused_at_replay() {
+    fn replay_refuses_a_keyspace_of_the_last_number() {
         for (id, is_refused) in [(u32::MAX - 1, false), (u32::MAX, true)] {
             let (env, sim) = Env::simulated(1);
             let disk = SimDisk::new(1);

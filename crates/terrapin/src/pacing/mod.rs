@@ -1,6 +1,7 @@
-//! What slows writers down, as data: when the merge under way ends ([`forecast`]), which pace that
-//! leaves to writers ([`pace`]), whose turn it is on a processor ([`yielding`]), and how long one
-//! call may wait in all ([`patience`]). Nothing here knows the engine. `write` lets writers wait.
+//! What slows writers down, as data: the expected end of the merge under way ([`forecast`]), the
+//! pace for writers ([`pace`]), the order of writers on a processor ([`yielding`]), and the longest
+//! wait of one call ([`patience`]). This folder does not know the engine. `write` lets writers
+//! wait.
 
 pub mod forecast;
 pub mod pace;

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_kept_where_a_moment_sees_it_and_of_one_batch_the_last_operation() {
+    fn a_version_is_kept_if_a_moment_sees_it() {
         let all = [
             (90, Message::Delete),
             (70, Message::Put(b"c")),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_chain_says_at_each_moment_what_its_versions_said() {
+    fn a_short_chain_shows_each_moment_its_version() {
         let all = [
             (u64::MAX - 1, Message::Put(b"new")),
             (300, Message::Delete),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_stands_in_the_order_of_its_moments() {
+    fn the_keys_of_a_long_chain_are_in_the_order_of_its_moments() {
         let value = [0; SHORT_BYTES_MAX];
         assert_eq!(short_bytes(versions(&[(1, Message::Put(&value))])), None);
         let mut record = Vec::new();
