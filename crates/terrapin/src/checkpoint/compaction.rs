@@ -15,8 +15,8 @@
 //!   long ago.
 //!
 //! Blocks in memory were written lately, and the next memtable brings new ones. While buffers hold
-//! little, visits in memory therefore pay less, and ranges must pay the full price. LevelDB counts seeks
-//! for the same purpose (its `allowed_seeks`), but there each file pays for itself.
+//! little, visits in memory therefore pay less, and ranges must pay the full price. LevelDB counts
+//! seeks for the same purpose (its `allowed_seeks`), but there each file pays for itself.
 //!
 //! Gets pay nothing, since filters keep them from runs without their key. Ranges over snapshots
 //! that are older than the tree pay nothing either.

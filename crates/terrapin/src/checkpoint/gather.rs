@@ -3,9 +3,9 @@
 //! A leaf that loses one of twenty records is rewritten hardly shorter, together with all that
 //! buffers hold for it. The segments that held those messages stay. Scattered deletes therefore
 //! take room before they free any. The more deletes a leaf gets at once, the less room that takes.
-//! While the engine refuses puts, it lets deletes wait in memtables. It merges them when no more
-//! deletes arrive for a while, when the log writes its last file, when a memtable is full, or when
-//! a caller asks for a checkpoint.
+//! While the engine refuses puts, it lets deletes wait in memtables. Four events end the wait: no
+//! more deletes arrive for a while, the log writes its last file, a memtable is full, or a caller
+//! asks for a checkpoint.
 
 use crate::engine::core::Core;
 

@@ -214,7 +214,7 @@ impl Coordinator {
         let asked = core.schedule.asked();
         self.asked = asked;
         let mut install = core.install.lock();
-        // Memtables give up the older half of the log.
+        // Seals the memtables that keep the older half of a log that is too long.
         let oldest = self.catalog.durable_through();
         let end = core.log.as_ref().map_or(oldest, |l| l.tail());
         let middle = Lsn(oldest.0 + end.0.saturating_sub(oldest.0) / 2);

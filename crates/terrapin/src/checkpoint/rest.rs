@@ -11,7 +11,7 @@ pub(super) struct Rest {
     pub until_ns: u64,
     /// The requests when the rest began. A further request ends the rest.
     pub asked: Asked,
-    /// Set if memtables were left out. A change in the set of other sealed memtables ends the rest.
+    /// Set if memtables were left out. Any other sealed memtable ends the rest.
     pub aside: Option<LeftOut>,
 }
 

@@ -320,9 +320,9 @@ impl Core {
         }
     }
 
-    /// Returns the loaded state if it is still current, otherwise the state that replaced it. The
-    /// caller has held the append lock since a possible seal. It sees that seal, because the seal
-    /// stored its epoch under the same lock.
+    /// Returns the loaded state if it is still current, otherwise the state that replaced it. A
+    /// seal stores its epoch under the append lock. A caller that held the append lock after the
+    /// seal therefore sees the seal.
     #[inline]
     pub fn still_current(&self, loaded: Loaded) -> Guard<Arc<State>> {
         let epoch = self.state_epoch.load(Ordering::Acquire);

@@ -3,10 +3,10 @@
 //! These replace it, under the core's `install` mutex only: seals, commits of checkpoints, clears,
 //! changes of the set of keyspaces or their options, and the close.
 //!
-//! The records of a keyspace are, from new to old, in `active` (LSNs from its start), in `sealed`
-//! (from its start to its seal) and in `version` (older LSNs). `sealed.seal == active.start`. On a
-//! full disk, a checkpoint merges a slice of a sealed memtable. Then `version` holds some records
-//! of the memtable, too.
+//! The newest records of a keyspace are in `active` (LSNs from its start). Older ones are in
+//! `sealed` (from its start to its seal), and the oldest in `version`. The
+//! bounds meet: `sealed.seal == active.start`. On a full disk, a checkpoint merges a slice of a sealed memtable. Then `version`
+//! holds some records of the memtable, too.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 //! `verify` checks a database byte by byte and writes nothing. It checks superblocks, the catalog,
-//! every node, block and invariant of every tree, that no space has two owners, and that the log
-//! can be replayed. A torn tail of the log is sound. A damaged superblock slot is a finding even if
-//! the other slot serves, although a power cut during its write can leave the same.
+//! and every node, block and invariant of every tree. It also checks that no space has two owners
+//! and that the log can be replayed. A torn tail of the log is sound. A damaged superblock slot is
+//! a finding even if the other slot serves, although a power cut during its write can leave the
+//! same.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -105,10 +106,10 @@ impl VerifyReport {
 
 /// Verifies the database in a directory. Damage and missing files are findings.
 ///
-/// Fails if the database cannot be checked: it does not exist, is no database, has a newer or an
-/// older format, may not be read, or uses a compression that this build lacks. It also fails if
-/// this process runs short of a resource. Writers are locked out meanwhile. Fails with `Locked`
-/// while the database is open for writing, as a read-only open does ([`Options::read_only`]).
+/// Fails if the database cannot be checked: it does not exist, is no database, may not be read, or
+/// has a newer or an older format. It also fails if this build lacks the compression, or if this
+/// process runs short of a resource. Writers are locked out meanwhile. Fails with `Locked` while
+/// the database is open for writing, as a read-only open does ([`Options::read_only`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {

@@ -1,6 +1,6 @@
-//! What slows writers down, as data: the expected end of the merge under way ([`forecast`]), the
-//! pace for writers ([`pace`]), the order of writers on a processor ([`yielding`]), and the longest
-//! wait of one call ([`patience`]). This folder does not know the engine. `write` lets writers
+//! What slows writers down, as data. [`forecast`] expects the end of the merge under way, and
+//! [`pace`] derives the pace of writers. [`yielding`] orders writers on a processor. [`patience`]
+//! limits the total wait of one call. This folder does not know the engine. `write` lets writers
 //! wait.
 
 pub mod forecast;

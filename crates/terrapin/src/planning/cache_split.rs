@@ -34,7 +34,6 @@ const STRIDE_STEPS: u64 = 3;
 /// Steps at once if one side saves more than sixteen times as much and most reads are ranges. With
 /// gets, users may just have turned to other records. Then old blocks are more useful than old
 /// records for a while.
-/// records for a while.
 const LEAP_STEPS: u64 = 12;
 /// Misses between two looks, at least.
 const MISSES_MIN: u64 = 1024;

@@ -31,9 +31,9 @@ struct Left {
     stayed: bool,
 }
 
-/// Checks that after a power cut either all of a synced batch is there, or also its clear (or
-/// drop). The batch's writer is late for the clear. A checkpoint is frozen before the clear and
-/// committed after it.
+/// Checks that after a power cut either all of a synced batch is there, or its clear (or drop) is
+/// there, too. Here the batch's writer is late for the clear, and a checkpoint is frozen before the
+/// clear and committed after it.
 ///
 /// # Errors
 ///
