@@ -4,9 +4,9 @@
 //! changes of the set of keyspaces or their options, and the close.
 //!
 //! The newest records of a keyspace are in `active` (LSNs from its start). Older ones are in
-//! `sealed` (from its start to its seal), and the oldest in `version`. The
-//! bounds meet: `sealed.seal == active.start`. On a full disk, a checkpoint merges a slice of a sealed memtable. Then `version`
-//! holds some records of the memtable, too.
+//! `sealed` (from its start to its seal), and the oldest in `version`. The bounds meet:
+//! `sealed.seal == active.start`. On a full disk, a checkpoint merges a slice of a sealed memtable.
+//! Then `version` holds some records of the memtable, too.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
