@@ -250,7 +250,7 @@ fn creating_the_default_keyspace_creates_no_database() {
     assert!(!path.exists(), "{error}");
     succeed(&["put", text(&path), "k", "v"]);
     let error = fail(&create);
-    assert!(error.contains("is there already"), "{error}");
+    assert!(error.contains("exists already"), "{error}");
 }
 
 #[test]

@@ -99,8 +99,8 @@ impl Commit {
     }
 }
 
-/// Whether the log is synced that far after a request. `false` when a shortage of space ended the
-/// request and is over: the caller asks again.
+/// Whether the log is synced through `through` after a request. False when a shortage of space
+/// ended the request and is over. The caller then asks again.
 fn log_is_synced(log: &Log, through: Lsn) -> Result<bool> {
     if let Some(error) = log.failed() {
         return Err(error);
@@ -139,7 +139,7 @@ mod tests {
     /// The wait for the log ends when the log finds no space. The log may find space again before
     /// the commit looks at it; the commit must then ask again, and not report the log's end.
     #[test]
-    fn a_shortage_of_log_space_that_is_over_does_not_end_a_checkpoint() {
+    fn a_past_shortage_of_log_space_does_not_end_a_checkpoint() {
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
         let options = Options::new()

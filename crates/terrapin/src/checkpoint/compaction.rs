@@ -1,22 +1,29 @@
 //! When a tree is compacted for the ranges over it.
 //!
-//! A range visits every buffer level on its way: of five sorted runs it takes a block or two each,
-//! where a tree whose leaves hold everything has one. Each visit too many is a payment; once ranges
-//! have paid what it takes to merge all that buffers hold into the leaves, that is done, stretch by
-//! stretch, each a checkpoint of its own (`checkpoint::job`). Who rents until the rent comes to the
-//! price, and then buys, never pays more than twice what was the least in hindsight. Where mostly
-//! ranges are asked for they are taken to go on, and a part is enough: of what they went over in
-//! memory a quarter; of reads of the device, if they wait for it, an eighth, since what is not in
-//! memory was written long ago. What was written lately is, and comes again with the next memtable:
-//! while buffers hold little, what lies in memory pays less, and no part of it is enough. LevelDB
-//! counts seeks for the same purpose (its `allowed_seeks`); there each file pays for itself.
+//! A range visits every buffer level on its way. With five sorted runs it reads a block or two of
+//! each; in a tree whose leaves hold everything it reads one. Each visit of an extra run is a
+//! payment. Once ranges have paid the cost of merging all buffers into the leaves, the engine
+//! compacts the tree. It does so stretch by stretch, each in a checkpoint of its own
+//! (`checkpoint::job`). This is the rule of renting until the rent equals the price, and then
+//! buying. It never pays more than twice the least cost in hindsight.
 //!
-//! Gets pay nothing: filters keep them from runs that do not hold their key. Nor do ranges over
-//! snapshots that are older than the tree.
+//! Where users mostly ask for ranges, the engine expects more of them, and a part of the price is
+//! enough:
 //!
-//! Apart from that, a range that goes over deletes before it comes to a record pays for merging
-//! just what lies there (decision 0024): the looks at the front of a queue go over all that was
-//! taken out of it and waits in buffers, each time.
+//! - A quarter, of what ranges visited in memory.
+//! - An eighth, of device reads, if ranges wait for the device. Blocks outside memory were written
+//!   long ago.
+//!
+//! Blocks in memory were written lately, and the next memtable brings new ones. While buffers hold
+//! little, visits in memory therefore pay less, and ranges must pay the full price. LevelDB counts
+//! seeks for the same purpose (its `allowed_seeks`), but there each file pays for itself.
+//!
+//! Gets pay nothing, since filters keep them from runs without their key. Ranges over snapshots
+//! that are older than the tree pay nothing either.
+//!
+//! A range that passes deletes before it finds a record pays separately, for merging only the span
+//! of those deletes (decision 0024). Each `first` of a queue passes all deletes of removed records
+//! that still wait in buffers.
 
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
@@ -29,63 +36,62 @@ use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Operations;
 
-/// Ranges visit at most this many runs between two looks at what they paid.
+/// Ranges visit at most this many runs between two checks of what they paid.
 const LOOK_RUNS_MAX: u64 = 1 << 16;
-/// And so many while a tree is being compacted.
+/// The same limit, while a tree is being compacted.
 const BUSY_RUNS: u64 = 1 << 12;
-/// A visit to a cached block of a run takes as long as merging so many bytes does: a microsecond or
-/// two.
+/// Merging this many bytes takes as long as visiting a cached block of a run: a microsecond or two.
 const VISIT_BYTES: u64 = 512;
-/// And each record that came from a run so many more: an eighth of a microsecond for choosing it
-/// among the others.
+/// Merging this many bytes takes as long as choosing one record of a run among the other runs: an
+/// eighth of a microsecond.
 const RECORD_BYTES: u64 = 48;
-/// A visit pays less, and records nothing, where more than so many bytes would be written for each
-/// that buffers hold.
+/// A visit pays less, and records pay nothing, if a compaction would write more than this many
+/// bytes for each byte in buffers.
 const WRITTEN_MAX: u64 = 16;
 const VISIT_BYTES_THEN: u64 = 64;
-/// And one to a block that must be read first so many more: forty.
+/// Merging this many bytes takes as long as reading a block from the device: forty microseconds.
 const READ_BYTES: u64 = 5 << 10;
-/// Where ranges are taken to go on, each visit and each record counts as so many.
+/// Each visit and each record counts this many times where the engine expects more ranges.
 const GO_ON: u64 = 4;
-/// And each read, where they wait for the device.
+/// Each read counts this many times where ranges also wait for the device.
 const GO_ON_WAITING: u64 = 8;
-/// Ranges wait for the device where a read comes for this many of them, or for fewer.
+/// Ranges wait for the device if there is at least one read for each this many ranges.
 const RANGES_A_READ: u64 = 2;
-/// Fewer deletes that a range went over at once, or less than so many for each record, are not
-/// worth taking note of.
+/// A range notes the deletes that it passed only if there were at least this many, and this many
+/// per record.
 const PASSED_NOTED: u64 = 64;
 const PASSED_A_RECORD: u64 = 4;
-/// Ranges that went over so many have paid for merging what lies there: that took them some fifty
-/// milliseconds.
+/// Ranges that passed this many deletes have paid for merging their span. Passing them took about
+/// fifty milliseconds.
 const PASSED_MAX: u64 = 1 << 20;
 
 /// What ranges did since the last compaction.
 #[derive(Clone, Copy, Default)]
 struct Ranges {
-    /// Runs that they visited.
+    /// Runs that ranges visited.
     runs: u64,
-    /// Records that they fetched.
+    /// Records that ranges fetched.
     records: u64,
-    /// What they read from the device.
+    /// Reads from the device by ranges.
     reads: u64,
     outlook: Outlook,
 }
 
-/// What is expected of ranges, by what came since the last look.
+/// What the engine expects of ranges, from the operations since the last check.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 enum Outlook {
-    /// Nothing: they are a part of what comes.
+    /// Ranges are a part of the operations: no expectation.
     #[default]
     Mixed,
-    /// That they go on: mostly they are what is asked for.
+    /// Most operations are ranges: more of them are expected.
     GoOn,
-    /// That they go on, and wait for the device.
+    /// More ranges are expected, and they wait for the device.
     Wait,
 }
 
 impl Ranges {
-    /// What they paid for a compaction, in bytes that could have been merged meanwhile. Of what was
-    /// fetched and read, the runs' share is as theirs of all bytes.
+    /// What ranges paid for a compaction, in bytes that a merge could have merged in that time.
+    /// Runs have the same share of fetched records and of reads as they have of all bytes.
     fn paid(self, to_do: ToCompact) -> u64 {
         let of_runs = |all: u64| {
             u128::from(all) * u128::from(to_do.buffered_bytes)
@@ -110,9 +116,9 @@ impl Ranges {
 }
 
 impl Core {
-    /// A range over a keyspace, as a view has it, began in so many runs besides a leaf. In a tree
-    /// that is not the keyspace's any more no compaction makes them fewer: they do not pay, and
-    /// what was read there pays for nothing either.
+    /// Notes that a range over a keyspace, as a view has it, began and visits `runs` runs besides a
+    /// leaf. If the view's tree is not the keyspace's tree any more, no compaction can reduce those
+    /// runs. Then neither its visits nor its reads pay.
     #[inline]
     pub fn range_visited(&self, keyspace: &KeyspaceState, runs: u64) {
         if runs == 0 {
@@ -140,9 +146,9 @@ impl Core {
         current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
     }
 
-    /// A range over a keyspace, as a view has it, went over so many deletes in its tree for so many
-    /// records, in a span of keys: once ranges have paid for it, that is compacted. A tree that is
-    /// not the keyspace's any more stays as it is.
+    /// Notes that a range over a keyspace, as a view has it, passed deletes in its tree, for some
+    /// records, within a span of keys. Asks for a compaction of the span once ranges have paid for
+    /// it. Ignores a tree that is not the keyspace's any more.
     #[inline]
     pub fn range_passed(
         &self,
@@ -177,15 +183,15 @@ impl Core {
     }
 }
 
-/// Looks at what ranges paid, and asks for compactions.
+/// The job that checks what ranges paid and asks for compactions.
 pub(crate) struct Compactor {
     core: Arc<Core>,
-    /// What is being compacted.
+    /// The keyspace that is being compacted.
     compacting: Option<KeyspaceId>,
-    /// What had been done when the last compaction ended, and which runs had been visited.
+    /// What users had done when the last compaction ended.
     compacted: Done,
     runs: u64,
-    /// What had been done at the last look.
+    /// What users had done at the last check.
     looked: Done,
 }
 
@@ -206,7 +212,7 @@ impl Done {
         }
     }
 
-    /// What came since then.
+    /// What users did since `then`.
     fn since(self, then: Done) -> Done {
         Done {
             operations: self.operations.since(then.operations),
@@ -215,7 +221,7 @@ impl Done {
         }
     }
 
-    /// What is to be expected, if this is what came lately.
+    /// What to expect, given the operations since the last check.
     fn outlook(self) -> Outlook {
         if !self.operations.is_mostly_ranges() {
             Outlook::Mixed
@@ -228,7 +234,7 @@ impl Done {
 }
 
 impl Compactor {
-    /// For a core.
+    /// Builds the job for a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Compactor::new(core))
     }
@@ -243,10 +249,10 @@ impl Compactor {
         }
     }
 
-    /// Asks for a compaction if one was paid for; about how many runs must be visited before
-    /// another look is likely to find one. Visits that give hundreds of records, or read more than
-    /// once, pay more than is reckoned with here: they have theirs [`LOOK_RUNS_MAX`] runs later at
-    /// most.
+    /// Asks for a compaction if ranges have paid for one. Returns the number of runs after which
+    /// the next check is likely to find one. Ranges may pay more than this estimate, with hundreds
+    /// of records or several reads for each visit. They wait for the next check by
+    /// [`LOOK_RUNS_MAX`] runs at most.
     fn look(&mut self) -> Result<u64> {
         let core = self.core.clone();
         let now = Done::of(&core);
@@ -258,7 +264,7 @@ impl Compactor {
         }
         let state = core.observe()?.state.clone();
         if let Some(compacted) = self.compacting.take() {
-            // What was visited meanwhile paid for what is done.
+            // The visits since the compaction began have paid for that compaction.
             if let Some(keyspace) = state.keyspaces.get(compacted) {
                 keyspace.shared.visits.runs.store(0, Ordering::Relaxed);
             }
@@ -280,8 +286,8 @@ impl Compactor {
                     return Ok(BUSY_RUNS);
                 }
                 Ok(Some(left)) => least = least.min(left),
-                // Where a node cannot be read, a range that comes there reports it; the other trees
-                // are looked at all the same.
+                // A range that meets the unreadable node reports it. The check goes on with the
+                // other trees.
                 Ok(None) | Err(_) => {}
             }
         }
@@ -289,8 +295,8 @@ impl Compactor {
         Ok((least / dearest).min(LOOK_RUNS_MAX))
     }
 
-    /// Bytes that ranges have yet to pay for, after what all ranges did since the last compaction;
-    /// none where there is nothing to compact, or nobody visited it.
+    /// Bytes that ranges have yet to pay, given what all ranges did since the last compaction. None
+    /// if there is nothing to compact, or no range visited the tree.
     fn left_to_pay(
         &self,
         keyspace: &KeyspaceState,
@@ -301,7 +307,7 @@ impl Compactor {
         if runs == 0 {
             return Ok(None);
         }
-        // Of what all ranges fetched and read, as much as of the runs that they visited.
+        // A keyspace's share of all fetched records and reads equals its share of visited runs.
         let all_runs = self.core.compactions.runs.load(Ordering::Relaxed);
         let all_runs = all_runs.saturating_sub(self.runs).max(runs);
         let part = |all: u64| {
@@ -353,9 +359,9 @@ mod tests {
     use crate::Options;
     use crate::testing::unreadable::make_unreadable;
 
-    /// One keyspace with a damaged node kept the trees of all others as they were.
+    /// A keyspace with a damaged node prevented the compaction of all other trees.
     #[test]
-    fn a_tree_is_compacted_though_another_cannot_be_read() {
+    fn a_tree_is_compacted_even_if_another_is_unreadable() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.keyspace("paid for").unwrap();
         for number in 0..10_000u64 {
@@ -411,7 +417,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_read_pays_more_than_what_is_visited_and_less_beside_writes() {
+    fn reads_pay_more_than_visits_and_less_beside_writes() {
         let paid = |reads, outlook| {
             let ranges = Ranges {
                 reads,
@@ -438,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_runs_pay_besides_the_visit() {
+    fn records_of_runs_pay_in_addition_to_visits() {
         let ranges = Ranges {
             records: 4000,
             ..VISITING
@@ -448,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_memory_pays_less_where_buffers_hold_little() {
+    fn visits_in_memory_pay_less_while_buffers_hold_little() {
         let ranges = Ranges {
             records: 4000,
             outlook: Outlook::Wait,
@@ -462,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_go_on_where_they_are_most_of_what_came() {
+    fn more_ranges_are_expected_if_most_operations_were_ranges() {
         let outlook = |ranges: u64, writes: u64, reads| {
             let operations = |ranges, writes| Operations {
                 gets: 0,

@@ -1,12 +1,12 @@
-//! Emptying buffers on a full disk (D10).
+//! [`Drain`]: emptying buffers on a full disk (D10).
 //!
-//! A slice that brings a record here and there takes along what buffers hold for these leaves, and
-//! the segments that held it stay until their last part is flushed: so it may take more room than
-//! it gives back, and many of them use up the reserve. Stretches of leaves one after the other,
-//! with all that buffers hold for them, let segments go as they come by. So once slices have used
-//! of the reserve, trees are emptied into their leaves, keyspace by keyspace and in the order of
-//! keys, until it is whole again (decision 0025). One pass over everything at most for each slice
-//! that was merged.
+//! A slice with records in scattered leaves also flushes what buffers hold for these leaves. The
+//! segments that held those messages stay until their last part is flushed. A slice may therefore
+//! take more room than it frees, and many slices use up the reserve. A stretch of consecutive
+//! leaves, merged with all that buffers hold for them, frees segments one after another. Once
+//! slices have used some of the reserve, the engine therefore empties trees into their leaves
+//! (decision 0025). It goes keyspace by keyspace, in the order of keys, until the reserve is whole
+//! again. For each merged slice, it makes at most one pass over all trees.
 
 use std::sync::Arc;
 
@@ -14,24 +14,25 @@ use terrapin_base::{EXTENT_ALIGNMENT, KeyspaceId};
 
 use crate::engine::state::{KeyspaceState, State};
 
-/// Groups of fewer extents than this lose more by what fills their last one up than segments give.
+/// With groups of fewer extents, the unused rest of each last extent costs more than freed segments
+/// give.
 const GROUP_EXTENTS_MIN: u64 = 4;
 
 /// How far trees are emptied.
 pub(super) struct Drain {
-    /// Where the next stretch begins: in a tree, or in the first behind it, at a key.
+    /// Where the next stretch begins: a keyspace (or the next one above that id), and a key.
     at: (KeyspaceId, Box<[u8]>),
-    /// Key and value bytes that it is to merge.
+    /// Key and value bytes that the next stretch merges.
     bytes: u64,
     bytes_max: u64,
-    /// There is nothing more to be had until another slice is merged.
+    /// Set when emptying can free nothing more until another slice is merged.
     is_over: bool,
-    /// The most room that the shortest stretch did not find enough.
+    /// The largest room that was too small even for the shortest stretch.
     refused_room: u64,
 }
 
 impl Drain {
-    /// Nothing was merged yet.
+    /// The state before the first slice was merged.
     pub fn new(group_bytes: u64) -> Drain {
         Drain {
             at: (KeyspaceId(0), Box::default()),
@@ -42,7 +43,7 @@ impl Drain {
         }
     }
 
-    /// The keyspace whose tree is next, if one is.
+    /// The keyspace whose tree is emptied next, if any.
     pub fn next<'a>(&mut self, state: &'a State) -> Option<&'a Arc<KeyspaceState>> {
         if self.is_over || self.bytes_max < GROUP_EXTENTS_MIN * EXTENT_ALIGNMENT {
             return None;
@@ -56,19 +57,19 @@ impl Drain {
         next
     }
 
-    /// Where the next stretch of that tree begins, and how many bytes it should merge.
+    /// The start of the next stretch in that tree, and the bytes to merge.
     pub fn stretch(&self) -> (&[u8], u64) {
         (&self.at.1, self.bytes)
     }
 
-    /// A slice is merged, and left so much room. Where that is no more than a stretch found too
-    /// little, none is tried.
+    /// Notes that a slice was merged and left this much room. Does nothing if that is no more than
+    /// the room that was too small for a stretch.
     pub fn is_left(&mut self, room: u64) {
         self.is_over = room <= self.refused_room;
     }
 
-    /// A stretch is merged; another begins there, or the tree has no more, or none that can be
-    /// read.
+    /// Notes that a stretch was merged. The next one begins at `next`. None means that the tree has
+    /// no further stretch, or none that can be read.
     pub fn went_on(&mut self, next: Option<Box<[u8]>>) {
         self.bytes = (self.bytes * 2).min(self.bytes_max);
         self.refused_room = 0;
@@ -79,8 +80,8 @@ impl Drain {
         }
     }
 
-    /// A stretch found that room to be too little: a shorter one may do with it, but for the
-    /// shortest.
+    /// Notes that this much room was too small for a stretch. A shorter stretch follows, unless
+    /// this one was the shortest.
     pub fn found_no_room(&mut self, room: u64) {
         self.bytes /= 2;
         if self.bytes < self.bytes_max / 4 {
@@ -90,7 +91,7 @@ impl Drain {
         }
     }
 
-    /// That was the last tree.
+    /// Notes that the last tree is done.
     fn is_done(&mut self) {
         self.is_over = true;
         self.at = (KeyspaceId(0), Box::default());

@@ -1,12 +1,16 @@
-//! The fold job: views that are left with memtables which the current state does not have give them
-//! back (DESIGN §5, "held snapshots pin pages, never memtables").
+//! The fold job: it takes memtables from views once those memtables have left the current state.
+//! Held snapshots keep pages in use, and no memtables.
 //!
-//! A checkpoint writes what old views need of its memtables itself, before it commits (`spill.rs`).
-//! What is left for this job are memtables of views that were young then and grew old, of keyspaces
-//! that were cleared or dropped, and those whose run could not be written. Once a view of such a
-//! memtable is older than a second, or memtable memory is short, the job writes the memtable's run,
-//! for all views that hold the memtable, and gives it to them. A range's view lets go of the
-//! memtables of all keyspaces but its own, which it never looks at.
+//! A checkpoint itself writes the runs that old views need of its memtables, before it commits
+//! (`spill.rs`). The fold job handles the rest:
+//!
+//! - memtables of views that were young then and grew old,
+//! - memtables of cleared or dropped keyspaces,
+//! - memtables whose run could not be written.
+//!
+//! It acts once a view of such a memtable is older than a second, or when memtable memory is short.
+//! It writes one run for all views that hold the memtable, and gives the run to them. A range's
+//! view releases the memtables of all other keyspaces, which the range never reads.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -20,32 +24,34 @@ use crate::engine::running_merge::guarded;
 use crate::engine::state::{LoggedMemtable, State};
 use crate::engine::views::{Held, View};
 
-/// Pause of a memtable whose run could not be written, and of all on a full disk.
+/// Rest, in nanoseconds, of a memtable whose run could not be written, and of all memtables on a
+/// full disk.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// The job.
+/// The fold job.
 pub(crate) struct FoldJob {
     core: Arc<Core>,
     work: Option<RunWriter>,
-    /// Runs that no view has yet. They are handed over together, but for large ones.
+    /// Finished runs that no view has yet. The job hands small ones over together.
     finished: Vec<Finished>,
-    /// Memtables whose run failed, and when each is tried again: the others do not wait for them.
+    /// Memtables whose run failed, and the time of each retry. Other memtables do not wait for that
+    /// time.
     failed: Vec<(Weak<LoggedMemtable>, u64)>,
-    /// No run is written before: the disk was full.
+    /// No run is written before this time, because the disk was full.
     rests_until_ns: Option<u64>,
 }
 
-/// What looking for work found.
+/// The result of a search for work.
 enum Search {
     Found(Box<RunWriter>),
-    /// Views were given something: look again.
+    /// Some views got runs: search again.
     Again,
-    /// Nothing yet; look again at that time at the latest, if any.
+    /// Nothing to do yet. Search again at this time at the latest, if any.
     Later(Option<u64>),
 }
 
 impl FoldJob {
-    /// The job of one open database.
+    /// Builds the job of one open database.
     pub fn new(core: Arc<Core>) -> Self {
         FoldJob {
             core,
@@ -59,10 +65,10 @@ impl FoldJob {
     fn search(&mut self) -> Search {
         let now = self.core.env.now_ns();
         self.failed.retain(|(_, retry)| *retry > now);
-        // Then views give memtables back whatever their age.
+        // Views then release memtables at any age.
         let short = self.core.memtables_are_large();
-        // In this order: then no view is of a later state than `state`. A memtable of a later state
-        // would look as if it had left.
+        // The views are listed before the state is loaded. No view is then of a later state than
+        // `state`. A later state's memtable would look as if it had left the state.
         let views = self.core.views.all();
         let state = self.core.state.load_full();
         let narrowed = narrow(&self.core, &views, &state);
@@ -97,7 +103,7 @@ impl FoldJob {
         if let Some(writer) = due {
             return Search::Found(Box::new(writer));
         }
-        // The views' states, before their memtables are counted as released.
+        // The views' states go before their memtables are counted as released.
         drop((holders, views));
         if self.hand_over() || narrowed {
             self.core.schedule.released();
@@ -106,19 +112,19 @@ impl FoldJob {
         Search::Later(later)
     }
 
-    /// Gives views what is finished; whether there was anything for any.
+    /// Hands finished runs to views. Returns whether there was any view for them.
     fn hand_over(&mut self) -> bool {
         let finished = std::mem::take(&mut self.finished);
         !finished.is_empty() && hand_over(&self.core, &finished)
     }
 
-    /// One step of the run at hand; `true` when it is over.
+    /// Does one step of the current run. Returns `true` when the run is over.
     fn advance(&mut self) -> Result<bool> {
         let Some(writer) = &mut self.work else {
             return Ok(true);
         };
         if Arc::strong_count(&writer.memtable) == 1 {
-            // All views were let go meanwhile.
+            // All views of the memtable went meanwhile.
             self.abandon();
             return Ok(true);
         }
@@ -129,7 +135,7 @@ impl FoldJob {
         self.finished.push(finished);
         let bytes: u64 = self.finished.iter().map(Finished::bytes).sum();
         if bytes >= self.core.settings.merge.group_bytes && self.hand_over() {
-            // The views' memtables may have been the last to hold memory that writers wait for.
+            // The views may have been the last to hold memtables whose memory writers wait for.
             self.work = None;
             self.core.schedule.released();
         }
@@ -168,7 +174,7 @@ impl Job for FoldJob {
                         self.failed.push((memtable, retry_ns));
                     }
                     self.abandon();
-                    tracing::warn!(%error, "views could not give a memtable back; it will be tried again");
+                    tracing::warn!(%error, "a memtable that snapshots or iterators hold could not be written out; the engine retries in a second");
                 }
             }
             return Step::Again;
@@ -202,12 +208,12 @@ impl Job for FoldJob {
     }
 }
 
-/// Has ranges' views let go of all keyspaces but their own, if they hold a memtable that the
-/// current state does not; whether any did. Views of one moment and keyspace hold the same
-/// afterwards, so that they are folded together.
+/// Makes the views of ranges release all keyspaces but their own, if they hold a memtable that is
+/// not in the current state. Returns whether any view did. Afterwards, views of one moment and
+/// keyspace hold the same value, so one fold serves them all.
 fn narrow(core: &Core, views: &[Arc<View>], current: &State) -> bool {
-    // By where the state lies that was held before, which is kept so that no other comes to lie
-    // there, and by keyspace.
+    // Keyed by the address of the previous state and by keyspace. The map keeps that state, so no
+    // other state gets its address.
     let mut narrowed: BTreeMap<(usize, KeyspaceId), (Arc<State>, Arc<Held>)> = BTreeMap::new();
     for view in views {
         let (Some(only), Ok(held)) = (view.only, view.held()) else {
@@ -229,7 +235,7 @@ fn narrow(core: &Core, views: &[Arc<View>], current: &State) -> bool {
     !narrowed.is_empty()
 }
 
-/// Whether a view holds a memtable that the current state does not.
+/// Whether a view holds a memtable that the current state does not hold.
 fn holds_retired(held: &Held, current: &State) -> bool {
     let mut differing = held.state.keyspaces.differing_from(&current.keyspaces);
     !held.is_settled && differing.any(|(keyspace, now)| retired(keyspace, now).next().is_some())
@@ -267,9 +273,9 @@ mod tests {
         fn abandon(&self) {}
     }
 
-    /// A range had the memtables of all keyspaces merged for it.
+    /// A range held the memtables of all keyspaces, and the fold merged them all for it.
     #[test]
-    fn ranges_give_the_memtables_of_other_keyspaces_back_as_they_are() {
+    fn ranges_release_memtables_of_other_keyspaces_unread() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         let others = ["one", "two"].map(|name| database.keyspace(name).unwrap());
@@ -290,7 +296,7 @@ mod tests {
             assert_eq!(keys, ["a", "b"]);
         }
         drop(ranges);
-        // A snapshot may be asked for any.
+        // A snapshot may read any keyspace.
         let snapshot = database.snapshot().unwrap();
         for keyspace in others.iter().chain([&keyspace]) {
             keyspace.delete("a").unwrap();
@@ -308,9 +314,9 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// The job was gone, and from then on every view kept its memtables.
+    /// The job used to end with the panic. From then on every view kept its memtables.
     #[test]
-    fn a_fold_that_panics_is_tried_again() {
+    fn a_fold_that_panics_is_retried() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         keyspace.put("a", "1").unwrap();
@@ -321,7 +327,7 @@ mod tests {
         let core = database.core();
         assert!(holds_a_memtable(core));
         sim.advance_ns(AGE_NS);
-        // In the place of the database's own, which is not stepped any more.
+        // This job replaces the database's own, which takes no steps here.
         let mut job = FoldJob::new(core.clone());
         while !job.work.as_ref().is_some_and(RunWriter::is_writing) {
             assert!(matches!(job.step(), Step::Again));

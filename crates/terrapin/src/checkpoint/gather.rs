@@ -1,30 +1,32 @@
-//! Deletes that come together on a full disk (D10, decision 0029).
+//! [`Gathering`]: deletes that wait in memtables on a full disk (D10, decision 0029).
 //!
-//! A leaf that loses one record of twenty is written anew hardly shorter, with all that buffers
-//! hold for it, while the segments that held that stay. So scattered deletes take room before they
-//! give any, the less the more of them a leaf gets at once. While puts are refused they are not
-//! merged as they come: they wait in memtables until no more have come for a while, the log writes
-//! its last file, a memtable is full, or somebody asks for a checkpoint.
+//! A leaf that loses one of twenty records is rewritten hardly shorter, together with all that
+//! buffers hold for it. The segments that held those messages stay. Scattered deletes therefore
+//! take room before they free any. The more deletes a leaf gets at once, the less room that takes.
+//! While the engine refuses puts, it lets deletes wait in memtables. Four events end the wait: no
+//! more deletes arrive for a while, the log writes its last file, a memtable is full, or a caller
+//! asks for a checkpoint.
 
 use crate::engine::core::Core;
 
-/// No more have come for so long, or they wait for so long, in nanoseconds.
+/// Deletes are merged after this time without a new delete, or after waiting this long, in
+/// nanoseconds.
 const QUIET_NS: u64 = 1_000_000_000;
 const LONG_NS: u64 = 10_000_000_000;
 
-/// What deletes wait for, and since when.
+/// The deletes that wait, and since when.
 #[derive(Default)]
 pub(super) struct Gathering {
-    /// Deletes that there had been at the last look, and since when there were no more.
+    /// Number of deletes at the last check, and the time since which that number is the same.
     deletes: u64,
     quiet_since_ns: u64,
-    /// Since when some wait.
+    /// The time since which a delete waits.
     since_ns: Option<u64>,
 }
 
 impl Gathering {
-    /// Whether deletes go on to wait, as far as time decides. To be asked every second while the
-    /// disk is full. A look at each keyspace.
+    /// Whether deletes may wait longer, as far as time decides. The coordinator calls this every
+    /// second on a full disk. O(written keyspaces).
     pub fn go_on(&mut self, core: &Core) -> bool {
         if !core.schedule.space_is_short() || !Self::has_some(core) {
             self.since_ns = None;
@@ -40,14 +42,14 @@ impl Gathering {
         quiet < QUIET_NS && waited < LONG_NS
     }
 
-    /// Whether a memtable has something that could be merged.
+    /// Whether a memtable holds something that a checkpoint could merge.
     pub fn has_some(core: &Core) -> bool {
         let state = core.state.load();
         let noted = core.written.noted_of(&state);
         noted.iter().any(|k| !k.active.memtable.is_empty())
     }
 
-    /// Whether the log has a file to go on with after the one that it writes.
+    /// Whether the log has another file to use after the current one.
     pub fn log_has_room(core: &Core) -> bool {
         core.log.as_ref().is_some_and(|log| log.spares() > 0)
     }

@@ -1,9 +1,9 @@
-//! Which registered views hold which memtables, and how they come to hold runs instead.
+//! Which registered views hold which memtables, and how runs replace those memtables.
 //!
-//! Views of one state hold the same, so they are looked at by state: all work is O(views) with a
-//! constant of some tens of nanoseconds, and O(states that views hold) for each memtable in
-//! question. What views of one state hold next is made once and shared, and so is the keyspace
-//! state that several states share.
+//! Views of one state hold the same memtables, so this file groups views by state. All work is
+//! O(views), with a constant of some tens of nanoseconds, and O(states that views hold) for each
+//! memtable in question. The value that the views of one state hold next is made once and shared.
+//! So is a keyspace state that several states share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,32 +16,33 @@ use crate::engine::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State}
 use crate::engine::views::{Held, View};
 use crate::run::Run;
 
-/// Age from which on a view gives its memtables back; any does where memtable memory is short.
+/// Age, in nanoseconds, from which a view releases memtables. When memtable memory is short, every
+/// age is old enough.
 pub(super) const AGE_NS: u64 = 1_000_000_000;
 
-/// The registered views that hold memtables, by what they hold.
+/// The registered views that hold memtables, grouped by what they hold.
 pub(super) struct Holders(Vec<Group>);
 
-/// Views that hold one state.
+/// The views that hold one state.
 struct Group {
     state: Arc<State>,
-    /// The keyspace of ranges, which look at no other.
+    /// The keyspace of ranges, which read no other one.
     only: Option<KeyspaceId>,
-    /// Their bounds, ascending, each once.
+    /// The views' LSN bounds, ascending, each once.
     moments: Vec<Lsn>,
-    /// When the oldest was made.
+    /// When the oldest view was made.
     oldest_ns: u64,
 }
 
-/// What views want of a memtable.
+/// What views need of a memtable.
 pub(super) struct Wanted {
-    /// The bounds of the views that see anything of it, ascending, each once.
+    /// The bounds of the views that see records of the memtable, ascending, each once.
     pub moments: Vec<Lsn>,
-    /// When the oldest of their groups was made.
+    /// When the oldest view of their groups was made.
     pub oldest_ns: u64,
 }
 
-/// A memtable that left the current state, and is held by views.
+/// A memtable that left the current state while views still hold it.
 pub(super) struct Retired {
     pub keyspace: KeyspaceId,
     pub memtable: Arc<LoggedMemtable>,
@@ -49,11 +50,11 @@ pub(super) struct Retired {
 }
 
 impl Holders {
-    /// Of all views. One that is being made may be missing.
+    /// Groups all views. A view that is being made may be missing.
     pub fn of(views: &[Arc<View>]) -> Self {
         let mut groups: Vec<Group> = Vec::new();
-        // By where the state lies; the groups keep the states there. Groups are in the order of the
-        // views.
+        // Keyed by the address of the state, which the groups keep alive. Groups are in the order
+        // of the views.
         let mut by_state: BTreeMap<(usize, Option<KeyspaceId>), usize> = BTreeMap::new();
         for view in views {
             let Ok(held) = view.held() else { continue };
@@ -86,25 +87,25 @@ impl Holders {
         self.0.is_empty()
     }
 
-    /// What views want of a memtable that they hold, as they hold it now.
+    /// What views need of a memtable that they hold now.
     pub fn want(&self, id: KeyspaceId, memtable: &Arc<LoggedMemtable>) -> Wanted {
         let holds = |group: &&Group| {
             let is_looked_at = group.only.is_none_or(|only| only == id);
             let keyspace = group.state.keyspaces.get(id).filter(|_| is_looked_at);
-            keyspace.is_some_and(|keyspace| place_of(keyspace, memtable).is_some())
+            keyspace.is_some_and(|keyspace| role_of(keyspace, memtable).is_some())
         };
         wanted(self.0.iter().filter(holds), memtable)
     }
 
-    /// What views want of a memtable that left the state.
+    /// What views need of a memtable that left the state.
     pub fn want_of(&self, retired: &Retired) -> Wanted {
         let groups = retired.groups.iter().map(|&at| &self.0[at]);
         wanted(groups, &retired.memtable)
     }
 
-    /// The memtables that views hold and a state does not, which was the current one after the
-    /// views were listed: what it lacks was merged or cleared indeed. Of a keyspace the older
-    /// memtable comes first.
+    /// The memtables that views hold and `current` does not. `current` was loaded after the views
+    /// were listed, so a missing memtable was merged or cleared. The older memtable of a keyspace
+    /// comes first.
     pub fn retired(&self, current: &State) -> Vec<Retired> {
         let mut all: Vec<Retired> = Vec::new();
         let mut by_memtable: BTreeMap<usize, usize> = BTreeMap::new();
@@ -129,8 +130,8 @@ impl Holders {
     }
 }
 
-/// A keyspace's memtables that hold something and are not among those that it has now, if it is
-/// there: the older one first.
+/// The memtables of a keyspace that hold a record and are not among its current ones, the older one
+/// first. The keyspace may be gone.
 pub(super) fn retired<'a>(
     keyspace: &'a KeyspaceState,
     now: Option<&'a Arc<KeyspaceState>>,
@@ -138,7 +139,7 @@ pub(super) fn retired<'a>(
     let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
     let memtables = sealed.into_iter().chain([&keyspace.active]);
     memtables.filter(move |memtable| {
-        !memtable.memtable.is_empty() && now.is_none_or(|now| place_of(now, memtable).is_none())
+        !memtable.memtable.is_empty() && now.is_none_or(|now| role_of(now, memtable).is_none())
     })
 }
 
@@ -148,7 +149,7 @@ fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, memtable: &LoggedMemtable
         oldest_ns: u64::MAX,
     };
     for group in groups {
-        // The others see nothing of it.
+        // Earlier moments see nothing of the memtable.
         let from = group.moments.partition_point(|m| *m <= memtable.start);
         if from < group.moments.len() {
             wanted.moments.extend_from_slice(&group.moments[from..]);
@@ -160,34 +161,34 @@ fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, memtable: &LoggedMemtable
     wanted
 }
 
-/// Where a keyspace has a memtable.
-enum Place {
+/// Which of a keyspace's two memtables is meant.
+enum MemtableRole {
     Active,
     Sealed,
 }
 
-fn place_of(keyspace: &KeyspaceState, memtable: &Arc<LoggedMemtable>) -> Option<Place> {
+fn role_of(keyspace: &KeyspaceState, memtable: &Arc<LoggedMemtable>) -> Option<MemtableRole> {
     let is_sealed = |sealed: &SealedMemtable| Arc::ptr_eq(&sealed.records, memtable);
     if keyspace.sealed.as_ref().is_some_and(is_sealed) {
-        Some(Place::Sealed)
+        Some(MemtableRole::Sealed)
     } else {
-        Arc::ptr_eq(&keyspace.active, memtable).then_some(Place::Active)
+        Arc::ptr_eq(&keyspace.active, memtable).then_some(MemtableRole::Active)
     }
 }
 
-/// A memtable that views need no more: they have its run instead, or see nothing of it.
+/// A memtable that views need no more: they get its run, or they see nothing of it.
 pub(super) struct Finished {
     keyspace: KeyspaceId,
     memtable: Arc<LoggedMemtable>,
     run: Written,
-    /// The run's moments.
+    /// The moments that the run serves.
     moments: Arc<[Lsn]>,
-    /// The memtable holds nothing from here on: all later moments see the same of it.
+    /// The memtable holds no LSN at or above this. All later moments see the same of it.
     end: Lsn,
 }
 
 impl Finished {
-    /// Nobody sees anything of a memtable.
+    /// For a memtable of which no view sees anything.
     pub fn unseen(retired: &Retired) -> Self {
         Finished {
             keyspace: retired.keyspace,
@@ -198,7 +199,7 @@ impl Finished {
         }
     }
 
-    /// A writer came to that. The memtable holds nothing from `end` on.
+    /// For a memtable whose run a writer has finished. The memtable holds no LSN at or above `end`.
     pub fn written(writer: &RunWriter, run: Written, end: Lsn) -> Self {
         Finished {
             keyspace: writer.keyspace,
@@ -214,7 +215,7 @@ impl Finished {
         self.run.as_deref().map_or(0, Run::bytes)
     }
 
-    /// Whether it is that memtable.
+    /// Whether this is about `memtable`.
     pub fn is_of(&self, memtable: &Arc<LoggedMemtable>) -> bool {
         Arc::ptr_eq(&self.memtable, memtable)
     }
@@ -229,12 +230,12 @@ impl Finished {
     }
 }
 
-/// Gives all views that hold such memtables what stands in their place, if that serves them;
-/// whether there were any. O(views + states that they hold · memtables).
+/// Replaces finished memtables by their runs, in all views that the runs serve. Returns whether
+/// there were such views. O(views + states that they hold · memtables).
 pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
     let mut handed_over = false;
     // By the address of a state: what its holders hold next, and the memtables that leave it. The
-    // states are kept alive, so that no other state gets such an address.
+    // map keeps the states alive, so no other state gets such an address.
     type Next<'f> = Option<(Arc<Held>, Vec<&'f Finished>)>;
     let mut next_of: BTreeMap<usize, (Arc<State>, Next<'_>)> = BTreeMap::new();
     let mut replaced = Replaced::default();
@@ -248,7 +249,7 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
             let state = held.state.clone();
             let has = |finished: &&Finished| {
                 let keyspace = state.keyspaces.get(finished.keyspace);
-                keyspace.is_some_and(|k| place_of(k, &finished.memtable).is_some())
+                keyspace.is_some_and(|k| role_of(k, &finished.memtable).is_some())
             };
             let gone: Vec<_> = finished.iter().filter(has).collect();
             let next = (!gone.is_empty()).then(|| {
@@ -270,16 +271,16 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
     handed_over
 }
 
-/// Keyspace states and what took their places: by where the former lie, which are kept there.
+/// Keyspace states and their replacements, by the address of the former, which the map keeps alive.
 #[derive(Default)]
 struct Replaced(BTreeMap<usize, (Arc<KeyspaceState>, Arc<KeyspaceState>)>);
 
 impl Replaced {
-    /// The same state with runs in the place of memtables that it has.
+    /// The same state, with runs in place of memtables.
     fn state_without(&mut self, core: &Core, state: &State, gone: &[&Finished]) -> State {
         let mut keyspaces = state.keyspaces.clone();
         for finished in gone {
-            // Of a keyspace both memtables may go.
+            // Both memtables of a keyspace may go.
             if let Some(before) = keyspaces.get(finished.keyspace).cloned() {
                 let place = Arc::as_ptr(&before).addr();
                 let (_, after) = self.0.entry(place).or_insert_with(|| {
@@ -298,16 +299,16 @@ impl Replaced {
     }
 }
 
-/// The same keyspace with a run in the place of a memtable.
+/// The same keyspace state, with a run in place of one memtable.
 fn without(core: &Core, keyspace: &KeyspaceState, finished: &Finished) -> KeyspaceState {
     let mut next = keyspace.clone();
     let mut spilled = next.spilled.as_deref().cloned().unwrap_or_default();
-    match place_of(keyspace, &finished.memtable) {
-        Some(Place::Sealed) => {
+    match role_of(keyspace, &finished.memtable) {
+        Some(MemtableRole::Sealed) => {
             next.sealed = None;
             spilled.sealed = finished.run.clone();
         }
-        Some(Place::Active) => {
+        Some(MemtableRole::Active) => {
             next.active = LoggedMemtable::over(next.active.start, core.no_memtable.clone());
             spilled.active = finished.run.clone();
         }

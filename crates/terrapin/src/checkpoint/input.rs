@@ -1,5 +1,5 @@
-//! A sealed memtable as a merge sees it: a cursor over its newest versions, and a sketch of how its
-//! bytes are spread over the keys, for plans.
+//! A sealed memtable as a merge reads it: a cursor over its newest versions, and a sketch of how
+//! its bytes are spread over the keys, for plans.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Lookups;
 
-/// Marks that a sketch aims at; each stands for an equal share of the bytes.
+/// Number of marks that a sketch aims at. Each mark stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
-/// The key of one in so many is asked for in the tree: a few reads of the device for a memtable.
+/// One of this many marks is looked up in the tree, so a memtable costs a few reads of the device.
 const MARKS_ASKED: usize = 64;
-/// A mark is so many times its key's bytes behind the one before, at least.
+/// Each mark comes at least this many times its key's bytes after the previous mark.
 const MARK_SHARE: u64 = 16;
 
 /// The versions of a memtable within LSN bounds and, on a full disk, within a slice of the keys.
@@ -25,17 +25,16 @@ pub(crate) struct MemtableInput {
     after: Lsn,
     before: Lsn,
     slice: KeySlice,
-    /// By key; each says what lies before it.
+    /// Marks by key. Each one holds the totals before it.
     marks: Vec<Mark>,
     total: Estimate,
-    /// Records of keys that the tree was seen to hold already: they were cached.
+    /// Number of records whose keys the record cache held, so the tree holds them already.
     replacing: u64,
-    /// The share of what the keyspace writes that replaces something, in thousandths; 0 where that
-    /// is not known.
+    /// Share of the keyspace's writes that replace a record, in thousandths. 0 if unknown.
     replacing_permille: u16,
 }
 
-/// Keys from `lo` to before `hi`; none means unbounded.
+/// Keys from `lo` to below `hi`. None means unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySlice {
     /// Inclusive.
@@ -49,35 +48,35 @@ struct Mark {
     before: Estimate,
 }
 
-/// Records that one step of a preparation walks over: a millisecond or so.
+/// Records that one step of a preparation visits: about a millisecond of work.
 const STEP_RECORDS: usize = 16 << 10;
 
-/// Walks a memtable once, in pieces, and makes its [`MemtableInput`].
+/// Builds a [`MemtableInput`] by walking a memtable once, in steps.
 pub(crate) struct Preparation {
     cursor: OwnedCursor,
     spacing_bytes: u64,
     next_mark_bytes: u64,
     input: MemtableInput,
-    /// Ends the slice once it holds so many bytes, if any.
+    /// Ends the slice once it holds this many bytes, if set.
     slice_bytes_max: Option<u64>,
-    /// Whose cached records are to be told what the memtable says.
+    /// The cached records that the walk updates with the memtable's.
     sweeps: Option<Sweep>,
-    /// The keyspace, before the merge, whose tree is asked for some keys, and what it said.
+    /// The keyspace before the merge, whose tree is asked for some keys, and the answers.
     asks: Option<Arc<KeyspaceState>>,
     lookups: Lookups,
 }
 
-/// How cached records are told.
+/// How the walk updates cached records.
 struct Sweep {
     core: Arc<Core>,
     collection: Collection,
-    /// Those come in that were not there, as far as they were read or there is room.
+    /// Whether records that were not cached are added, as far as they were read or there is room.
     take: bool,
 }
 
 impl Preparation {
-    /// Tells the cached records of a keyspace on the way; the memtable's come in that were not
-    /// there, as far as they were read or there is room, if they are to (`take`).
+    /// Updates the keyspace's cached records during the walk. With `take`, the walk also adds
+    /// records that were not cached, as far as they were read or there is room.
     pub fn sweep(mut self, core: &Arc<Core>, collection: Collection, take: bool) -> Self {
         self.sweeps = Some(Sweep {
             core: core.clone(),
@@ -87,13 +86,14 @@ impl Preparation {
         self
     }
 
-    /// Finds out on the way how much of the memtable replaces something in the keyspace's tree.
+    /// Estimates during the walk how much of the memtable replaces records of the keyspace's tree.
     pub fn asking(mut self, keyspace: &Arc<KeyspaceState>) -> Self {
         self.asks = Some(keyspace.clone());
         self
     }
 
-    /// Starts at a key, and ends once the records hold so many bytes: a slice of the memtable.
+    /// Restricts the walk to a slice: it starts at a key, and ends once its records hold
+    /// `bytes_max` bytes.
     pub fn slice(mut self, lo: Option<Box<[u8]>>, bytes_max: u64) -> Self {
         if let Some(lo) = &lo {
             self.cursor.seek(lo);
@@ -103,7 +103,7 @@ impl Preparation {
         self
     }
 
-    /// Walks on; the input, once everything was walked over.
+    /// Does one step. Returns the input once the walk is done.
     pub fn step(&mut self) -> Option<Arc<MemtableInput>> {
         for _ in 0..STEP_RECORDS {
             let Some(key) = self.cursor.key() else {
@@ -120,8 +120,8 @@ impl Preparation {
                     key: key.into(),
                     before: *total,
                 });
-                // Marks hold keys that nobody charges for: a small part of the memtable, however
-                // long those are.
+                // No budget is charged for the keys of marks. This spacing makes them a small part
+                // of the memtable, however long the keys are.
                 let spacing_bytes = self.spacing_bytes.max(MARK_SHARE * key.len() as u64);
                 self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
@@ -143,7 +143,7 @@ impl Preparation {
                     true => Ok(true),
                     false => keyspace.version.contains(key, hash64(key)),
                 };
-                // Who needs what cannot be read reports it.
+                // A read that needs an unreadable node reports the error.
                 if let Ok(is_there) = is_there {
                     self.lookups.asked += 1;
                     self.lookups.found += u64::from(is_there);
@@ -167,8 +167,8 @@ impl Preparation {
 }
 
 impl MemtableInput {
-    /// Of the versions of `memtable` in `[after, before)`, once the preparation is stepped to its
-    /// end.
+    /// Prepares the versions of `memtable` in `[after, before)`. The caller steps the preparation
+    /// to its end.
     pub fn prepare(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Preparation {
         let mut cursor = memtable.cursor_owned(after, before);
         cursor.seek_first();
@@ -199,17 +199,17 @@ impl MemtableInput {
         }
     }
 
-    /// How many records it can add to the tree, at most, as far as cached ones tell.
+    /// The most records that this input can add to the tree, as far as the record cache can tell.
     pub fn added(&self) -> u64 {
         self.total.records - self.replacing
     }
 
-    /// Where it ends; none when it goes to the memtable's last key.
+    /// The end of the slice. None if the input reaches the memtable's last key.
     pub fn slice_end(&self) -> Option<&[u8]> {
         self.slice.hi.as_deref()
     }
 
-    /// What lies before a key: half way between the marks around it.
+    /// An estimate of what the input holds below a key: halfway between the marks around it.
     fn before(&self, key: &[u8]) -> Estimate {
         let place = self.marks.partition_point(|m| *m.key < *key);
         let low = place
@@ -275,7 +275,7 @@ impl MergeInput for MemtableInput {
 struct MemtableCursor {
     cursor: OwnedCursor,
     hi: Option<Box<[u8]>>,
-    /// The cursor stands on a record below `hi`.
+    /// Whether the cursor is at a record below `hi`.
     inside: bool,
 }
 
@@ -336,7 +336,8 @@ mod tests {
         keys
     }
 
-    /// The sketch of a memtable of long keys was a second copy of it, which nobody had charged.
+    /// The sketch of a memtable of long keys was a second copy of the memtable, which no budget was
+    /// charged for.
     #[test]
     fn a_sketch_of_long_keys_is_a_small_part_of_their_memtable() {
         let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
@@ -392,8 +393,8 @@ mod tests {
             .unwrap()
     }
 
-    /// No mark of the memtable's sketch lies in a slice of one record, so that it estimates as if
-    /// half of that came first and half last.
+    /// A slice of one record contains no mark. The sketch then estimates that half of it comes
+    /// first and half comes last.
     #[test]
     fn a_slice_of_one_record_leaves_the_first_and_the_last_leaves_of_a_tree_alone() {
         let budget = Budget::new(64 << 20);
@@ -453,7 +454,7 @@ mod tests {
         );
         let now = pages(&after);
         let replaced = before.iter().filter(|page| !now.contains(page)).count();
-        // Its leaf, and each node above it.
+        // The delete replaces its leaf and each node above the leaf.
         assert_eq!(replaced, stats.height as usize + 1, "of {}", before.len());
     }
 

@@ -1,37 +1,37 @@
-//! The coordinator: one checkpoint after the other, each cut into steps.
+//! The coordinator: the job that runs one checkpoint after another, in steps.
 //!
 //! ```text
 //! idle ─ freeze ─ settle ─┬─ (prepare ─ merge)* ─ spill ─ catalog ─ commit ─ install ─ idle
-//!                         └─ on an error: give the pages back, rest, freeze again
+//!                         └─ on an error: free the pages, rest, freeze again
 //! ```
 //!
-//! What ends a checkpoint is beside this file: [`install`], and [`failure`] where it comes to none.
+//! The end of a checkpoint is in [`install`], and the end of a failed one in [`failure`].
 //!
-//! *Freeze* seals what is to be sealed and takes the state and an LSN, the checkpoint's seal;
-//! *settle* waits until every record below it is in its memtable. Everything that the catalog will
-//! say is as of that seal; what changes meanwhile (a clear, say) is in the log above it, where a
-//! power cut may take it away again. But a writer that is late finds no memtable any more once its
-//! keyspace is cleared or dropped, though its record lies below the seal: what the trees lack then,
-//! only the clear explains. So the commit syncs the log through that, too.
+//! *Freeze* seals the memtables that are due. It takes the state, and an LSN: the checkpoint's
+//! seal. *Settle* waits until every record below the seal is in its memtable. The catalog describes
+//! the database as of the seal. A change meanwhile, such as a clear, is in the log above the seal,
+//! where a power cut may remove it. A late writer finds no memtable once its keyspace is cleared or
+//! dropped, although its record is below the seal. Only the clear then explains why the trees lack
+//! the record. The commit therefore syncs the log through the clear, too.
 //!
-//! A memtable that cannot be merged (a node of its tree is damaged, say) is left out of its
-//! checkpoint, and stays sealed: the others go on, and nobody waits for the memory that it holds
-//! but writers of its keyspace. It is tried again after a rest, or when somebody asks for a
-//! checkpoint, who is told why there is none.
+//! A checkpoint leaves out a memtable that it cannot merge, for example because a node of the tree
+//! is damaged. That memtable stays sealed and the others go on. Only writers of its keyspace wait
+//! for its memory. The coordinator retries after a rest, or when a caller asks for a checkpoint.
+//! That caller gets the error.
 //!
-//! A checkpoint without a sealed memtable compacts a stretch of a tree if ranges have paid for that
-//! (`compaction`); one that comes to be sealed meanwhile waits for as long as sixteen page groups
-//! take. One that fails is nobody's failed checkpoint: the tree stays as it is.
+//! A checkpoint without a sealed memtable compacts a stretch of a tree if ranges have paid for it
+//! (`compaction`). A memtable that is sealed meanwhile waits as long as merging sixteen page groups
+//! takes. A failed compaction fails no caller's checkpoint: the tree stays as it is.
 //!
-//! When a merge finds no space the next checkpoint takes the reserve, merges straight to the leaves
-//! and nowhere else, and only a slice of one memtable at a time, as long as the room allows
-//! ([`Portion`]; D10). A slice's records stay in the sealed memtable until the last slice is
-//! merged; that the tree holds them as well does not matter, they say the same. It would matter for
-//! a batch that the log does not have, of which a slice may hold a part: a memtable with such a one
-//! is merged in one piece, after all others, or waits for room. Where slices have used of the
-//! reserve, trees are emptied before the next one, until it is whole again (`drain`). Once there is
-//! room again what is left of a memtable is merged as ever. Deletes come together meanwhile
-//! (`gather`): the more of them a leaf gets at once, the less room that takes.
+//! When a merge finds no space, the next checkpoint writes from the reserve (D10). It merges only a
+//! slice of one memtable, straight into the leaves, as far as the room allows ([`Portion`]). The
+//! slice's records stay in the sealed memtable until the last slice is merged. The tree then holds
+//! the same records, which does no harm. A batch that is not in the log must not be split, so the
+//! engine merges such a memtable in one piece. It does so after all others, or when there is room.
+//! Once slices have used some of the reserve, the coordinator empties trees until the reserve is
+//! whole again (`drain`). When there is room again, it merges the rest of the memtable as usual.
+//! Meanwhile deletes gather (`gather`). The more deletes a leaf gets at once, the less room they
+//! take.
 
 mod failure;
 mod install;
@@ -58,10 +58,10 @@ use crate::engine::schedule::Asked;
 use crate::engine::state::SealedMemtable;
 use crate::keyspaces::catalog::{Catalog, Following};
 
-/// The first rest after a failed checkpoint, and the longest, in nanoseconds.
+/// The first rest after a failed checkpoint, and the longest one, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
 const REST_NS_MAX: u64 = 10_000_000_000;
-/// How often a full disk is looked at, in nanoseconds.
+/// Time between two checks of a full disk, in nanoseconds.
 const SPACE_POLL_NS: u64 = 1_000_000_000;
 
 /// The job that runs the checkpoints.
@@ -71,32 +71,33 @@ pub(crate) struct Coordinator {
     superblock: Superblock,
     phase: Phase,
     rest_ns: u64,
-    /// Keyspaces that were created, dropped, cleared or given options since the last catalog
+    /// Keyspaces that were created, dropped, cleared or reconfigured since the last catalog
     /// ([`crate::engine::core::Install::changed`]).
     changed: BTreeSet<KeyspaceId>,
-    /// The checkpoint at hand compacts, and merges no memtable.
+    /// Whether the current checkpoint compacts a tree and merges no memtable.
     compacting: bool,
-    /// A merge found no space: memtables are merged in slices until one is through, or there is
-    /// room.
+    /// Set when a merge found no space. Memtables are merged in slices until one is done or there
+    /// is room.
     slicing: bool,
-    /// There was said to be since the last one was through: if a merge found none all the same (a
-    /// quota, say), it is not believed again.
+    /// Whether the file system reported room since a memtable was last done. If a merge fails
+    /// nevertheless (because of a quota, for example), the engine does not trust such a report
+    /// again.
     tried_room: bool,
-    /// The checkpoint at hand is for one that is not.
+    /// Whether the current checkpoint merges a memtable that may not be sliced.
     is_whole: bool,
-    /// Memtables that could not be merged, and [`Schedule::seals`] as the checkpoint at hand knows
-    /// it.
+    /// Memtables that could not be merged, and the value of [`Schedule::seals`] that the current
+    /// checkpoint saw.
     aside: Aside,
     seals: u64,
-    /// What was asked for when it began.
+    /// The requests when the current checkpoint began.
     asked: Asked,
-    /// How long the next slice is, and how far each sealed memtable is merged.
+    /// The size of the next slice, and how far each sealed memtable is merged.
     portion: Portion,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
-    /// Emptying trees for room, and whether the checkpoint at hand does that.
+    /// The emptying of trees, and whether the current checkpoint does that.
     drain: Drain,
     draining: bool,
-    /// Deletes that come together before they are merged.
+    /// Deletes that gather before they are merged.
     gathering: Gathering,
 }
 
@@ -119,7 +120,7 @@ struct Committing {
 }
 
 impl Coordinator {
-    /// For a core that was opened with that superblock and catalog.
+    /// Builds the job for a core that was opened with this superblock and catalog.
     pub fn job(core: &Arc<Core>, superblock: Superblock, catalog: Catalog) -> Box<dyn Job> {
         Box::new(Coordinator {
             core: core.clone(),
@@ -153,14 +154,14 @@ impl Coordinator {
             || (Self::merges_deletes(core, gathers) && Gathering::has_some(core))
     }
 
-    /// Whether the disk is full, and it is time to merge what may make room.
+    /// Whether the disk is full and it is time to merge deletes, which may make room.
     fn merges_deletes(core: &Core, gathers: bool) -> bool {
         core.schedule.space_is_short() && !(gathers && Gathering::log_has_room(core))
     }
 
     fn idle(&mut self) -> Step {
         let core = self.core.clone();
-        // Somebody else may make room on the disk, and nobody tells.
+        // Other programs may free disk space, without notice to the engine.
         core.see_whether_room_is_back();
         if core.schedule.take_up_seal() {
             core.seal_full();
@@ -185,8 +186,8 @@ impl Coordinator {
         })
     }
 
-    /// Whether a compaction is asked for and finds room for its next stretch; one that does not is
-    /// given up.
+    /// Whether a compaction was asked for and finds room for its next stretch. Gives up a
+    /// compaction that finds no room.
     fn may_compact(&self) -> bool {
         let core = &self.core;
         if !core.compactions.is_any_asked() {
@@ -195,14 +196,14 @@ impl Coordinator {
         let has_room = core.has_room_for_stretch();
         if !has_room {
             tracing::info!(
-                "the disk is nearly full: a tree stays as it is, and is not compacted for ranges"
+                "the disk is nearly full: a compaction for ranges is given up, and its tree stays as it is"
             );
             core.compactions.went_on(None);
         }
         has_room
     }
 
-    /// Seals what is asked for and what holds the log up, and freezes the state.
+    /// Seals the memtables that are asked for or that keep the log long, and freezes the state.
     fn freeze(&mut self, may_compact: bool, gathers: bool) -> Checkpoint {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
@@ -213,7 +214,7 @@ impl Coordinator {
         let asked = core.schedule.asked();
         self.asked = asked;
         let mut install = core.install.lock();
-        // The half of the log that is oldest is what laggards give up.
+        // Seals the memtables that keep the older half of a log that is too long.
         let oldest = self.catalog.durable_through();
         let end = core.log.as_ref().map_or(oldest, |l| l.tail());
         let middle = Lsn(oldest.0 + end.0.saturating_sub(oldest.0) / 2);
@@ -221,7 +222,7 @@ impl Coordinator {
         self.changed.append(&mut install.changed);
         let seal = core.seal(&mut install, |keyspace| {
             let memtable = &keyspace.active;
-            // A memtable that was empty at the last checkpoint has an old start, and newer records.
+            // A memtable that was empty at the last checkpoint has an old start and newer records.
             let from = applied(keyspace.id).max(memtable.start);
             let reaches = from < asked.through || (long && from <= middle);
             (reaches || merges_deletes) && !memtable.memtable.is_empty()
@@ -244,8 +245,8 @@ impl Coordinator {
         self.seals = core.schedule.seals();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
         if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
-            // What the slices of a memtable have merged is merged once more, which costs less than
-            // the slices that are left.
+            // The whole memtable is merged, including the slices that are already in the tree. That
+            // costs less than the slices that are left.
             self.slicing = false;
             self.tried_room = true;
         }
@@ -257,12 +258,14 @@ impl Coordinator {
             self.draining = true;
             parts = vec![Part::new(keyspace, None)];
         } else if self.slicing {
-            // One memtable at a time, the smallest first: it frees the most for the space that it
-            // takes. One that may find no room, or could not be merged before, holds up no other.
+            // One memtable at a time, the smallest first: it frees the most memory for the space
+            // that it takes. A memtable that may find no room, or that could not be merged before,
+            // must not hold up others.
             let bytes = |sealed: &SealedMemtable| sealed.records.memtable.live_bytes();
             let bytes = |p: &Part| p.sealed.as_ref().map_or(0, bytes);
             parts.sort_by_key(|p| (self.aside.has(p), p.is_whole(), bytes(p)));
-            // Trees that were let go come before: they make room, for two pages of the catalog.
+            // Trees that were let go come first: freeing their pages makes room, and costs two
+            // pages of the catalog.
             parts.truncate(usize::from(!core.schedule.has_trees_to_give_up()));
         } else if parts.is_empty()
             && !short
@@ -303,8 +306,8 @@ impl Coordinator {
     fn settle(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         let log = self.core.log()?;
         if self.core.visible() >= checkpoint.publish_to {
-            // What took the memtable of a late write away was appended and in the state before that
-            // write was published.
+            // The clear or drop that removed the memtable of a late write was appended, and was in
+            // the state, before that write was published.
             let floor = self.core.state.load().floor;
             if floor > checkpoint.seal && !mutant::active("late-write-left-out-of-log") {
                 checkpoint.through = log.tail();
@@ -344,11 +347,11 @@ impl Coordinator {
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
-            // Every reader from here on finds this memtable's keys in it; what is cached of them is
-            // of before.
+            // Every later reader finds the keys in this memtable. Cached records of these keys are
+            // older.
             let take = checkpoint.takes;
             if self.core.records.begin_sweep() || take {
-                // Of a keyspace that was cleared since, nobody looks for them.
+                // If the keyspace was cleared meanwhile, no reader looks for them.
                 let state = self.core.state.load();
                 let current = state.keyspaces.get(part.keyspace.id);
                 let is_there = current.is_some_and(|k| k.collection == part.keyspace.collection);
@@ -365,7 +368,7 @@ impl Coordinator {
         Ok(Step::Again)
     }
 
-    /// Writes what views need of the memtables that are merged.
+    /// Writes the runs that views need of the merged memtables.
     fn spill(
         &mut self,
         mut checkpoint: Box<Checkpoint>,
@@ -378,7 +381,7 @@ impl Coordinator {
         Ok(Step::Again)
     }
 
-    /// Begins to compact a stretch of the tree of a checkpoint's only part.
+    /// Begins to compact a stretch of the tree of the checkpoint's only part.
     fn compact(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = &self.core;
         if self.draining {
@@ -406,8 +409,8 @@ impl Coordinator {
         Ok(self.merge_stretch(checkpoint, begun, is_wanted))
     }
 
-    /// Merges the stretch that was begun of a checkpoint's only part. Where there is none there is
-    /// nothing new to commit, unless somebody wants that.
+    /// Merges the stretch that was begun, of the checkpoint's only part. Without a stretch, there
+    /// is nothing new to commit, unless another request needs a commit.
     fn merge_stretch(
         &mut self,
         mut checkpoint: Box<Checkpoint>,
@@ -434,7 +437,7 @@ impl Coordinator {
         Step::Again
     }
 
-    /// Begins to empty a stretch of the tree of a checkpoint's only part into its leaves.
+    /// Begins to empty a stretch of the tree of the checkpoint's only part into its leaves.
     fn drain(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = &self.core;
         let Some(part) = checkpoint.parts.get(checkpoint.at) else {
@@ -453,8 +456,8 @@ impl Coordinator {
         if begun.is_none() {
             self.drain.went_on(None);
         }
-        // Where no room is gained a log that is to be shorter is, and trees that were let go give
-        // some.
+        // Without new room, a commit still shortens the log if that was asked for, and frees the
+        // pages of trees that were let go.
         let is_wanted = checkpoint.shortens_log || self.core.schedule.has_trees_to_give_up();
         Ok(self.merge_stretch(checkpoint, begun, is_wanted))
     }
@@ -468,7 +471,7 @@ impl Coordinator {
             Ok(prepared) => prepared,
             Err(error) => return self.part_failed(checkpoint, error),
         };
-        // Records that came in take the memory of blocks.
+        // New cached records take memory from the block cache.
         self.core.store.shrink_fully();
         let Some(input) = prepared else {
             self.phase = Phase::Prepare(checkpoint, preparation);
@@ -548,8 +551,8 @@ impl Coordinator {
         let mut changes = std::mem::take(&mut checkpoint.changes);
         let mut unread = Vec::new();
         let parts = checkpoint.parts_by_id();
-        // After the checkpoint has settled: every keyspace with a record below the seal is among
-        // the written ones.
+        // The checkpoint has settled, so every keyspace with a record below the seal is listed as
+        // written.
         let mut changed = self.changed.clone();
         changed.extend(core.written.ids());
         changed.extend(parts.iter().map(|part| part.keyspace.id));
@@ -620,7 +623,7 @@ impl Coordinator {
         }
     }
 
-    /// The database is being closed or left: what was not committed never was.
+    /// The database is being closed or left. Pages that were not committed are not part of it.
     fn give_up(&mut self) {
         self.core.schedule.offer(None);
         self.phase = Phase::Idle;
@@ -678,10 +681,10 @@ mod tests {
     use super::*;
     use crate::{Durability, Options};
 
-    /// The log ends before the jobs do, and a checkpoint that came to it in between told every
-    /// listener that it was closed.
+    /// The log ends before the jobs. A checkpoint that met the ended log used to report to every
+    /// listener that the log was closed.
     #[test]
-    fn a_database_that_is_left_while_a_checkpoint_ends_tells_nobody_of_a_failure() {
+    fn leaving_a_database_during_a_checkpoint_reports_no_failure() {
         let mut ended = 0;
         for steps in 0..200 {
             let (database, sim) = Options::small().open_simulated();
@@ -699,7 +702,7 @@ mod tests {
             for _ in 0..steps {
                 sim.step();
             }
-            // What the end of the last handle does first.
+            // The end of the last handle does this first.
             drop(core.health.close());
             log.stop();
             sim.settle();
@@ -711,10 +714,10 @@ mod tests {
         assert!((1..200).contains(&ended), "{ended} checkpoints committed");
     }
 
-    /// A close ended with its error, and what no log holds was lost, though the next checkpoint
-    /// would have written it.
+    /// A close ended with the error of an older checkpoint. Writes that are in no log were lost,
+    /// although the next checkpoint would have written them.
     #[test]
-    fn a_checkpoint_that_began_before_somebody_asked_fails_without_him() {
+    fn a_checkpoint_that_began_earlier_does_not_fail_a_later_request() {
         let mut under_way = 0;
         for steps in 0..80 {
             let (env, sim) = Env::simulated(1);
@@ -740,10 +743,9 @@ mod tests {
         assert!((2..80).contains(&under_way), "{under_way}");
     }
 
-    /// It was an error of the checkpoint that somebody waited for, though there was nothing left of
-    /// that keyspace to be merged.
+    /// A checkpoint call got this error, although nothing of that keyspace was left to merge.
     #[test]
-    fn what_a_clear_takes_from_a_merge_that_fails_is_no_failure() {
+    fn a_failed_merge_of_a_cleared_memtable_is_no_failure() {
         let mut failed = 0;
         for steps in 0..80 {
             let (env, sim) = Env::simulated(1);

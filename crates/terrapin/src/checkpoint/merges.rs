@@ -6,13 +6,13 @@ use terrapin_base::{Condition, Error, Job, Step};
 
 use crate::engine::core::Core;
 
-/// Helps the coordinator to merge.
+/// A job that helps the coordinator to merge.
 pub(crate) struct Worker {
     core: Arc<Core>,
 }
 
 impl Worker {
-    /// A worker for a core.
+    /// Builds a worker for a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Worker { core: core.clone() })
     }

@@ -1,12 +1,13 @@
-//! Checkpoints: sealed memtables are merged into the trees below them, and the new roots become
-//! durable (D2).
+//! Checkpoints merge sealed memtables into their trees and make the new roots durable (D2).
 //!
-//! One coordinator job ([`job`]) runs one checkpoint ([`outcome`]) at a time. A checkpoint freezes
-//! the database at an LSN, waits until every record below it is in its memtable, merges the sealed
-//! memtables ([`merges`], with as many workers as there are background threads; [`input`] is how a
-//! merge sees a memtable), writes the catalog, and commits ([`commit`], which reads like D2).
-//! [`crate::engine::schedule`] is what the rest of the engine sees of it: what is asked for, and
-//! how far it is.
+//! One coordinator job ([`job`]) runs one checkpoint ([`outcome`]) at a time:
+//!
+//! - It freezes the database at an LSN and waits until every record below it is in its memtable.
+//! - It merges the sealed memtables, with as many workers ([`merges`]) as there are background
+//!   threads. A merge reads a memtable through [`input`].
+//! - It writes the catalog and commits ([`commit`], which follows D2).
+//!
+//! The rest of the engine sees requests and progress in [`crate::engine::schedule`].
 
 pub(crate) mod commit;
 mod commit_mutants;
@@ -28,12 +29,12 @@ use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result};
 
 use crate::engine::core::Core;
 use crate::engine::health::closed;
-use crate::engine::schedule::TIGHT_ROUNDS_MAX;
+use crate::engine::schedule::TIGHT_CHECKPOINTS_MAX;
 
 impl Core {
-    /// Checkpoints everything that was published before the call, waits for it, and gives the space
-    /// that it freed back. The error of a checkpoint that fails meanwhile; the coordinator goes on
-    /// trying.
+    /// Checkpoints everything that was published before the call, waits for it, and returns freed
+    /// space to the file system. Fails with the error of a checkpoint that fails meanwhile. The
+    /// coordinator then retries in the background.
     pub fn checkpoint(&self) -> Result<()> {
         self.health.check_open()?;
         let log = self.log()?;
@@ -42,8 +43,8 @@ impl Core {
         Ok(())
     }
 
-    /// Gives free space back to the file system, all but the reserve. What is durable is so whether
-    /// or not that succeeds: an error is a background error.
+    /// Returns free space to the file system, except the reserve. A failure does not affect what is
+    /// durable, so it becomes a background error.
     pub fn give_space_back(&self) {
         if let Err(error) = self.try_to_give_space_back()
             && error.kind() != ErrorKind::Closed
@@ -58,7 +59,7 @@ impl Core {
         self.log()?.rest()
     }
 
-    /// Why nobody waits on for a checkpoint on a full disk.
+    /// The error for a caller that stops waiting for a checkpoint on a full disk.
     pub fn too_tight(&self, through: Lsn) -> Error {
         let left = through.0.saturating_sub(self.schedule.durable_through().0);
         let what = self.what_is_full();
@@ -67,16 +68,16 @@ impl Core {
             format!("{what}: not all that memory holds could be merged in a bounded number of checkpoints; the rest is in the log, and merging goes on in the background"),
         )
         .with("bytes of log not merged", left)
-        .with("checkpoints", TIGHT_ROUNDS_MAX);
+        .with("checkpoints", TIGHT_CHECKPOINTS_MAX);
         match self.health.background_error() {
             Some(cause) => error.with("last background error", cause),
             None => error,
         }
     }
 
-    /// Waits until everything below an LSN is in durable trees. A checkpoint that began since and
-    /// fails ends the wait with its error; so does the end of the jobs, which is a close; and on a
-    /// full disk so do [`TIGHT_ROUNDS_MAX`] checkpoints.
+    /// Waits until every record below an LSN is in durable trees. A checkpoint that began after the
+    /// call and fails ends the wait with its error. So does a close, which ends the jobs. On a full
+    /// disk, [`TIGHT_CHECKPOINTS_MAX`] checkpoints end the wait, too.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
@@ -94,8 +95,8 @@ impl Core {
                         || schedule.is_too_tight(begun)
                 }))?;
             let failed = self.schedule.failures();
-            // Why it failed is read before how far checkpoints came: one that commits takes it away
-            // after it said how far.
+            // The error is read before the progress. A checkpoint that commits stores its progress
+            // first and then clears the error.
             let why = self.schedule.last_error();
             let is_mine = self.schedule.failed_times() >= times;
             if self.schedule.durable_through() >= through {
@@ -103,11 +104,11 @@ impl Core {
             }
             match why {
                 Some(error) if failed != failures && is_mine => return Err(error),
-                // A close waits here, too: that the database is being closed ends nobody's wait.
+                // A close waits here, too, so a close that has begun ends no wait.
                 _ if self.schedule.is_stopping() => return Err(closed()),
                 _ if self.schedule.is_too_tight(begun) => return Err(self.too_tight(through)),
-                // The next checkpoint committed, but not as far, or one failed that began before
-                // this asked.
+                // Either the next checkpoint committed, but not as far as asked, or a checkpoint
+                // failed that began before this request.
                 _ => failures = failed,
             }
         }
@@ -124,7 +125,7 @@ mod tests {
     use terrapin_base::{Env, Job, Step};
     use terrapin_disk::SimDisk;
 
-    /// A checkpoint that fails, and another that commits too little, before anyone looks.
+    /// A checkpoint fails, and another commits too little, before the waiting caller looks.
     struct FailsAndCommits(Arc<Schedule>);
 
     impl Job for FailsAndCommits {
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_waits_on_when_a_checkpoint_failed_and_the_next_one_did_not() {
+    fn a_close_keeps_waiting_if_the_checkpoint_after_a_failed_one_commits() {
         let mut failed = 0;
         for seed in 0..20 {
             let (env, sim) = Env::simulated(seed);

@@ -1,5 +1,5 @@
-//! What one checkpoint is made of, and what it comes to for each keyspace: which tree the catalog
-//! names, and how much of the log that holds.
+//! [`Checkpoint`]: the parts of one checkpoint, and its result for each keyspace: the tree that the
+//! catalog names, and the applied LSN.
 
 use std::sync::Arc;
 
@@ -15,46 +15,47 @@ use crate::keyspaces::catalog::{Catalog, Outcome};
 
 /// One checkpoint.
 pub(super) struct Checkpoint {
-    /// When it began.
+    /// Time at which the checkpoint began, in nanoseconds.
     pub began_ns: u64,
     pub frozen: Arc<State>,
     pub next_id: u32,
     pub seal: Lsn,
     pub publish_to: Lsn,
-    /// How much of the log is to be durable before what the checkpoint makes is.
+    /// The log must be durable below this LSN before the checkpoint commits.
     pub through: Lsn,
-    /// Keyspaces with a sealed memtable; those before `at` are merged.
+    /// Keyspaces with a sealed memtable. Those before `at` are merged.
     pub parts: Vec<Part>,
     pub at: usize,
     pub changes: Changes,
-    /// What could not be read of trees that are let go.
+    /// Errors of nodes that could not be read, of trees that were let go.
     pub unread: Vec<Error>,
-    /// Memtables of it that views need no more once it is durable.
+    /// Memtables that views need no more once the checkpoint is durable.
     pub spilled: Vec<Finished>,
-    /// Why a part of it was left out.
+    /// The error because of which a part was left out.
     pub failed: Option<Error>,
-    /// [`super::Schedule::trees_let_go`] when it began.
+    /// [`super::Schedule::trees_let_go`] when the checkpoint began.
     pub trees_let_go: u64,
-    /// The log was too long when it began.
+    /// Whether the log was too long when the checkpoint began.
     pub shortens_log: bool,
-    /// Made of one slice, or of a memtable that may not be sliced, from the reserve.
+    /// Whether the checkpoint consists of one slice, or of a memtable that may not be sliced, and
+    /// writes from the reserve.
     pub sliced: bool,
-    /// What the memtables hold comes among the cached records.
+    /// Whether records of the memtables are added to the record cache.
     pub takes: bool,
 }
 
-/// What a checkpoint does to one keyspace.
+/// The work of a checkpoint on one keyspace.
 pub(super) struct Part {
     pub keyspace: Arc<KeyspaceState>,
-    /// What is merged into its tree; none where that is compacted.
+    /// The memtable that is merged into the tree. None for a compaction.
     pub sealed: Option<SealedMemtable>,
     /// The tree after the merge.
     pub merged: Option<Arc<dyn Version>>,
-    /// Where a slice ended, if the memtable goes on behind it.
+    /// The key at which the rest of the memtable begins, if this part is a slice.
     pub rest_from: Option<Box<[u8]>>,
-    /// How many records it adds to the tree, at most.
+    /// The most records that the part adds to the tree.
     pub added: u64,
-    /// Where a compaction of the tree goes on.
+    /// The key at which the compaction of the tree continues.
     pub next_stretch: Option<Box<[u8]>>,
 }
 
@@ -70,7 +71,7 @@ impl Part {
         }
     }
 
-    /// Whether its memtable is merged in one piece however little room there is.
+    /// Whether the memtable is merged in one piece, however little room there is.
     pub fn is_whole(&self) -> bool {
         let memtable = self.sealed.as_ref().map(|sealed| &sealed.records);
         memtable.is_some_and(|memtable| memtable.unlogged_batch.load(Ordering::Acquire))
@@ -78,7 +79,7 @@ impl Part {
 }
 
 impl Checkpoint {
-    /// What it merged, for the event.
+    /// What the checkpoint merged, for the event.
     pub fn merged(&self) -> Merged {
         let memtables = self.parts.iter().filter(|part| part.merged.is_some());
         let memtables = memtables.filter_map(|part| part.sealed.as_ref());
@@ -97,15 +98,15 @@ impl Checkpoint {
         }
     }
 
-    /// Its parts in the order of their keyspaces' numbers.
+    /// The parts in the order of their keyspaces' ids.
     pub fn parts_by_id(&self) -> Vec<&Part> {
         let mut parts: Vec<_> = self.parts.iter().collect();
         parts.sort_unstable_by_key(|part| part.keyspace.id);
         parts
     }
 
-    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far
-    /// it was. With [`Checkpoint::parts_by_id`].
+    /// The result for a keyspace of the frozen state. `catalog` is the previous catalog, and
+    /// `parts` comes from [`Checkpoint::parts_by_id`].
     pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId, parts: &[&Part]) -> Result<Outcome> {
         let before = catalog.applied_of(id).unwrap_or(Lsn(0));
         let part = parts.binary_search_by_key(&id, |part| part.keyspace.id);
@@ -123,7 +124,7 @@ impl Checkpoint {
                 Some(_) => before.max(sealed.records.start),
                 None => sealed.seal,
             };
-            // The log is synced so far before this is committed (D2).
+            // The log is synced through the applied LSN before this checkpoint commits (D2).
             debug_assert!(applied <= before.max(self.through));
             return Ok(Outcome {
                 version,
@@ -143,7 +144,7 @@ impl Checkpoint {
                 applied: before.max(sealed.records.start),
                 quiet: false,
             },
-            // Read after everything below the seal was in its memtable (D3).
+            // Read after every record below the seal was in its memtable (D3).
             None if keyspace.active.memtable.is_empty()
                 || mutant::active("written-keyspace-counts-as-quiet") =>
             {
@@ -162,10 +163,10 @@ impl Checkpoint {
         })
     }
 
-    /// How far something is applied after it of which no memtable has a record, and how far that
-    /// was `before`. While the log is replayed it is sealed where the replay is. What was applied
-    /// beyond that stays so: were it replayed again, it would go over later writes that are in
-    /// trees only.
+    /// The applied LSN after this checkpoint, of a keyspace whose memtables hold no record. Before
+    /// the checkpoint, it was `before`. During replay, the seal is at the replay's LSN and may be
+    /// lower. The applied LSN never goes back: replaying records again would overwrite later writes
+    /// that only trees hold.
     pub fn applied(&self, before: Lsn) -> Lsn {
         match mutant::active("replay-checkpoint-lowers-lsn") {
             true => self.seal,

@@ -1,12 +1,12 @@
-//! How much of a memtable one checkpoint merges while it writes from the reserve (D10, decision
-//! 0038).
+//! [`Portion`]: how much of a memtable one checkpoint merges while it writes from the reserve (D10,
+//! decision 0038).
 //!
-//! What a slice of a memtable writes depends on how many leaves its records lie in, which nobody
-//! knows before. So the next slice follows from the last one: from what that wrote, and from the
-//! room there is now. Slices that are too large fail, and each failure writes all the room there is
-//! in vain; slices that are too small make many checkpoints, each with its syncs.
+//! The bytes that a slice writes depend on the number of leaves that its records touch. That number
+//! is unknown beforehand. The size of the next slice therefore follows from the bytes that the last
+//! one wrote and from the room now. A slice that is too large fails, after filling all the room in
+//! vain. Slices that are too small make many checkpoints, each with its syncs.
 
-/// A slice that found no room is followed by one of this share (1/n).
+/// A slice that found no room is followed by one of 1/n of its size.
 const SHRINKS_TO: u64 = 4;
 
 /// Key and value bytes of the next slice.
@@ -29,12 +29,14 @@ impl Portion {
         self.bytes
     }
 
-    /// A slice of this size was merged, wrote so many bytes, and left so much room for the next.
+    /// A slice of this size was merged. It wrote `wrote` bytes and left `room` bytes for the next
+    /// one.
     pub fn fitted(&mut self, wrote: u64, room: u64) {
         let budget = u128::from(room - room / 4);
         let next = u128::from(self.bytes) * budget / u128::from(wrote.max(1));
         let next = u64::try_from(next).unwrap_or(u64::MAX);
-        // The records of a small slice lie in one leaf: twice as many write as much.
+        // The records of a small slice are in one leaf, so twice as many records write as many
+        // bytes.
         let least = match wrote.saturating_mul(2) <= room {
             true => self.bytes.saturating_mul(2),
             false => 1,
@@ -42,7 +44,7 @@ impl Portion {
         self.bytes = next.max(least).min(self.bytes_max);
     }
 
-    /// A slice of this size found no room. Whether a smaller one may.
+    /// A slice of this size found no room. Returns whether a smaller one may find some.
     pub fn found_no_room(&mut self) -> bool {
         let may_be_smaller = self.bytes > 1;
         self.bytes = (self.bytes / SHRINKS_TO).max(1);
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_portion_follows_from_what_the_last_one_wrote_and_from_the_room_there_is() {
+    fn a_portion_follows_from_the_bytes_of_the_last_one_and_the_room() {
         const MAX: u64 = 256 << 10;
         let mut portion = Portion::new(MAX);
         assert_eq!(portion.bytes(), MAX);
@@ -72,7 +74,7 @@ mod tests {
         assert!(portion.bytes() > 1000, "{}", portion.bytes());
         portion.fitted(200 << 10, 100 << 20);
         assert_eq!(portion.bytes(), MAX);
-        // One that took almost all there was is not repeated.
+        // A slice that took almost all the room is not repeated.
         portion.fitted(60 << 20, 50 << 20);
         assert!((MAX / 2..MAX).contains(&portion.bytes()));
         portion.fitted(u64::MAX, 0);

@@ -1,5 +1,4 @@
-//! What follows on a failure: a rest, and without which memtables checkpoints go on until those are
-//! tried again.
+//! What follows a failure: a rest, and the memtables that checkpoints leave out until their retry.
 
 use terrapin_base::{KeyspaceId, Lsn};
 
@@ -10,23 +9,23 @@ use crate::engine::schedule::{Asked, Schedule};
 #[derive(Clone, Copy)]
 pub(super) struct Rest {
     pub until_ns: u64,
-    /// What was asked for: who asks for more, or again, ends it.
+    /// The requests when the rest began. A further request ends the rest.
     pub asked: Asked,
-    /// Where memtables were left out: others end it.
+    /// Set if memtables were left out. Any other sealed memtable ends the rest.
     pub aside: Option<LeftOut>,
 }
 
-/// What was left out of a checkpoint.
+/// The memtables that a checkpoint left out.
 #[derive(Clone, Copy)]
 pub(super) struct LeftOut {
-    /// So many memtables.
+    /// Number of memtables that were left out.
     memtables: usize,
-    /// [`Schedule::seals`] as the checkpoint knows it.
+    /// The value of [`Schedule::seals`] that the checkpoint saw.
     seals: u64,
 }
 
 impl Rest {
-    /// Whether there is reason not to wait for its end.
+    /// Whether there is a reason to end the rest early.
     pub fn is_broken(self, schedule: &Schedule) -> bool {
         let has_others = |left: LeftOut| {
             left.memtables != schedule.sealed_count() || left.seals != schedule.seals()
@@ -38,36 +37,36 @@ impl Rest {
 /// Sealed memtables that could not be merged.
 #[derive(Default)]
 pub(super) struct Aside {
-    /// By their cuts.
+    /// The memtables, by keyspace and seal.
     memtables: Vec<(KeyspaceId, Lsn)>,
-    /// When they are tried again, unless somebody asks for more than was asked for, or again.
+    /// Time of the retry in nanoseconds. A further request causes an earlier one.
     retry_ns: u64,
     asked: Asked,
 }
 
 impl Aside {
-    /// None of them: checkpoints merge all there is.
+    /// Whether there are none, so that checkpoints merge all memtables.
     pub fn is_empty(&self) -> bool {
         self.memtables.is_empty()
     }
 
-    /// The keyspaces that they are of, each of which has one.
+    /// The keyspaces of these memtables. Each keyspace has one.
     pub fn keyspaces(&self) -> impl ExactSizeIterator<Item = KeyspaceId> {
         self.memtables.iter().map(|(id, _)| *id)
     }
 
-    /// Whether that of a part is among them.
+    /// Whether the memtable of a part is among these.
     pub fn has(&self, part: &Part) -> bool {
         name(part).is_some_and(|name| self.memtables.contains(&name))
     }
 
-    /// A part could not be merged.
+    /// Adds the memtable of a part that could not be merged.
     pub fn add(&mut self, id: KeyspaceId, seal: Lsn) {
         self.memtables.push((id, seal));
     }
 
-    /// Makes its memtables the last of a checkpoint's parts, and no parts of it while it is too
-    /// early for that. [`Aside::tried`] follows.
+    /// Moves these memtables behind all other parts of a checkpoint, or removes them if it is too
+    /// early for a retry. A call of [`Aside::tried`] follows.
     pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Asked) {
         self.memtables
             .retain(|memtable| parts.iter().any(|part| name(part) == Some(*memtable)));
@@ -78,21 +77,20 @@ impl Aside {
         }
     }
 
-    /// Those that are parts of a checkpoint are none of its memtables any more, unless they are
-    /// added again.
+    /// Forgets those that are parts of a checkpoint. A part that fails again is added again.
     pub fn tried(&mut self, parts: &[Part]) {
         self.memtables
             .retain(|memtable| !parts.iter().any(|part| name(part) == Some(*memtable)));
     }
 
-    /// They are tried again after that rest, which others need not wait for. The checkpoint knows
-    /// of so many [`Schedule::seals`].
+    /// Sets the retry after `rest`, for which other memtables need not wait. `seals` is the value
+    /// of [`Schedule::seals`] that the checkpoint saw.
     pub fn after(&mut self, rest: Rest, seals: u64) -> Rest {
         (self.retry_ns, self.asked) = (rest.until_ns, rest.asked);
         self.rest(seals)
     }
 
-    /// What is left of their rest.
+    /// The rest that is left.
     pub fn rest(&self, seals: u64) -> Rest {
         let memtables = self.memtables.len();
         Rest {
@@ -103,7 +101,7 @@ impl Aside {
     }
 }
 
-/// A sealed memtable, by its seal.
+/// The name of a sealed memtable: its keyspace and its seal.
 fn name(part: &Part) -> Option<(KeyspaceId, Lsn)> {
     Some((part.keyspace.id, part.sealed.as_ref()?.seal))
 }
@@ -113,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_what_was_asked_for_before_ends_a_rest() {
+    fn a_repeated_request_of_a_waiting_caller_ends_a_rest() {
         let schedule = Schedule::default();
         schedule.ask(Lsn(5));
         let rest = Rest {
@@ -134,10 +132,10 @@ mod tests {
         assert!(rest.is_broken(&schedule));
     }
 
-    /// One memtable was cleared and another sealed before anyone looked: as many as were left out,
-    /// but not those.
+    /// One memtable was cleared and another one sealed in between. The number of sealed memtables
+    /// is that of the left-out ones, but the set differs.
     #[test]
-    fn a_memtable_that_is_sealed_ends_a_rest_though_another_went() {
+    fn a_sealed_memtable_ends_a_rest_even_if_another_one_went() {
         let schedule = Schedule::default();
         schedule.sealed(1);
         let aside = Aside {

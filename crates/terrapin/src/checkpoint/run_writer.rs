@@ -1,5 +1,5 @@
-//! Writing a run: the memtable is walked over once to learn what the run comes to, and once for
-//! each of its trees.
+//! [`RunWriter`]: it walks a memtable once to measure the run, and once for each of the run's
+//! trees.
 
 use std::sync::Arc;
 
@@ -14,37 +14,37 @@ use crate::engine::state::LoggedMemtable;
 use crate::run::chain::{kept, long_key, put_long, put_short, short_bytes};
 use crate::run::{Run, Seen};
 
-/// Keys that one step of the first walk passes: a millisecond or so.
+/// Keys that one step of the first walk passes: about a millisecond of work.
 const STEP_KEYS: usize = 16 << 10;
-/// Moments of which a run remembers what they see, for estimates.
+/// The most moments for which a run stores totals, for estimates.
 const SEEN_MAX: usize = 256;
 
-/// Writes the run of one memtable in steps of bounded size.
+/// Writes the run of one memtable, in steps of bounded size.
 pub(crate) struct RunWriter {
     core: Arc<Core>,
     /// The memtable's keyspace.
     pub keyspace: KeyspaceId,
-    /// The memtable. Nothing below the moments may be on its way into it any more.
+    /// The memtable. No write below the moments may still be entering it.
     pub memtable: Arc<LoggedMemtable>,
-    /// Exclusive LSN bounds of the views that the run is for, ascending, each once.
+    /// Exclusive LSN bounds of the run's views, ascending, each once.
     pub moments: Arc<[Lsn]>,
     stage: Stage,
     run: Run,
 }
 
 enum Stage {
-    /// The memtable is being measured.
+    /// The first walk, which measures the run.
     Measure(Box<Measure>),
-    /// A tree is being written; what the second one comes to, if that follows.
+    /// A tree is being written. The estimate is that of the second tree, if one follows.
     Write(Arc<dyn Merge>, Option<Estimate>),
     Done,
 }
 
-/// What a writer makes: the run, or none where the views need nothing of the memtable.
+/// The result of a writer: the run, or none if the views need nothing of the memtable.
 pub(crate) type Written = Option<Arc<Run>>;
 
 impl RunWriter {
-    /// For the views of these moments, ascending, each once.
+    /// Builds a writer for views of these moments, which are ascending and distinct.
     pub fn new(
         core: &Arc<Core>,
         keyspace: KeyspaceId,
@@ -63,7 +63,8 @@ impl RunWriter {
         }
     }
 
-    /// Goes on; the run, once it is written. After an error [`RunWriter::abandon`] follows.
+    /// Does one step. Returns the run once it is written. After an error, the caller calls
+    /// [`RunWriter::abandon`].
     pub fn step(&mut self) -> Result<Option<Written>> {
         match &mut self.stage {
             Stage::Measure(measure) => {
@@ -108,7 +109,7 @@ impl RunWriter {
         }
     }
 
-    /// A tree is written.
+    /// Takes a tree that is written.
     fn take(&mut self, version: Arc<dyn Version>, pages: PrivatePages) {
         match &mut self.run.long {
             Some(long) => *long = version,
@@ -139,7 +140,7 @@ impl RunWriter {
         Ok(None)
     }
 
-    /// Gives back what was written.
+    /// Frees the pages that were written.
     pub fn abandon(&mut self) {
         if let Stage::Write(merge, _) = std::mem::replace(&mut self.stage, Stage::Done) {
             merge.abandon();
@@ -150,12 +151,12 @@ impl RunWriter {
 
 #[cfg(test)]
 impl RunWriter {
-    /// Whether it is past its first walk.
+    /// Whether the first walk is over.
     pub fn is_writing(&self) -> bool {
         matches!(self.stage, Stage::Write(..))
     }
 
-    /// Takes the merge of the tree that is being written out, and another in.
+    /// Replaces the merge of the tree that is being written, and returns the previous merge.
     pub fn replace_merge(&mut self, merge: Arc<dyn Merge>) -> Arc<dyn Merge> {
         match &mut self.stage {
             Stage::Write(now, _) => std::mem::replace(now, merge),
@@ -164,17 +165,17 @@ impl RunWriter {
     }
 }
 
-/// A walk over a memtable: how much its run holds, and what each moment sees of it.
+/// A walk over a memtable that measures its run, and what each moment sees of it.
 struct Measure {
     cursor: OwnedCursor,
     moments: Arc<[Lsn]>,
     keys: Estimate,
     long: Estimate,
-    /// What becomes visible (and what ceases to be) from one moment on.
+    /// What appears and what disappears, from one moment on.
     changes: Vec<Change>,
 }
 
-/// How what is seen of a run differs from what the moment before sees.
+/// The difference between what a moment and the moment before it see of a run.
 #[derive(Clone, Copy, Default)]
 struct Change {
     records: i64,
@@ -266,7 +267,7 @@ impl Measure {
     }
 }
 
-/// A cursor that stands on the first key with a version that the last moment sees.
+/// A cursor at the first key with a version that the last moment sees.
 fn cursor_over(memtable: &Arc<Memtable>, moments: &[Lsn]) -> OwnedCursor {
     let last = moments.last().copied().unwrap_or(Lsn(0));
     let mut cursor = memtable.cursor_owned(Lsn(0), last);
@@ -274,15 +275,15 @@ fn cursor_over(memtable: &Arc<Memtable>, moments: &[Lsn]) -> OwnedCursor {
     cursor
 }
 
-/// Which of a run's trees.
+/// The two trees of a run.
 #[derive(Clone, Copy)]
 enum Part {
     Keys,
     Long,
 }
 
-/// A memtable as the merge into one of a run's trees sees it. That merge has one task: how the
-/// bytes are spread over the keys does not matter.
+/// A memtable as the merge into one of the run's trees reads it. That merge has one task, so the
+/// spread of bytes over the keys does not matter.
 struct Input {
     memtable: Arc<Memtable>,
     moments: Arc<[Lsn]>,
@@ -302,7 +303,7 @@ impl MergeInput for Input {
             record: Record::default(),
             is_inside: false,
         };
-        // From the start, or nobody knows the numbers of long chains.
+        // From the start: the numbers of long chains follow from all earlier keys.
         cursor.look();
         while lo.is_some_and(|lo| cursor.key().is_some_and(|key| key < lo)) {
             cursor.go_on();
@@ -326,18 +327,19 @@ struct ChainCursor {
     cursor: OwnedCursor,
     input: Arc<Input>,
     hi: Option<Box<[u8]>>,
-    /// Long chains before the memtable's key, and whether that has one.
+    /// Number of long chains before the memtable's current key, and whether that key has one.
     chains: u64,
     is_long: bool,
-    /// Of the second tree: older versions of that key, and how many of the moments see one of them.
+    /// For the second tree: older versions of the key, and the number of moments that see one of
+    /// them.
     older: Option<(OwnedVersions, usize)>,
-    /// What it shows.
+    /// The current record.
     record: Record,
     is_inside: bool,
 }
 
 impl ChainCursor {
-    /// Shows the first record of the memtable's key, or of the next one that has any.
+    /// Moves to the first record of the memtable's current key, or of the next key that has any.
     fn look(&mut self) {
         self.is_inside = false;
         while let Some(key) = self.cursor.key() {
@@ -371,7 +373,7 @@ impl ChainCursor {
         }
     }
 
-    /// Shows the next older version of a long chain, if there is one.
+    /// Moves to the next older version of a long chain, if there is one.
     fn show_older(&mut self) -> bool {
         let Some((versions, end)) = &mut self.older else {
             return false;
@@ -401,14 +403,14 @@ impl ChainCursor {
         self.is_inside = self.hi.as_deref().is_none_or(is_below);
     }
 
-    /// Goes to the memtable's next key.
+    /// Moves to the memtable's next key.
     fn pass(&mut self) {
         self.older = None;
         self.chains += u64::from(self.is_long);
         self.cursor.next();
     }
 
-    /// Goes to the next record.
+    /// Moves to the next record.
     fn go_on(&mut self) {
         if !self.show_older() {
             self.pass();
@@ -428,9 +430,7 @@ impl MessageCursor for ChainCursor {
 
     fn advance(&mut self) -> Result<()> {
         if !self.is_inside {
-            return Err(Error::internal(
-                "a cursor over a run went on behind its end",
-            ));
+            return Err(Error::internal("a cursor over a run moved past its end"));
         }
         self.go_on();
         Ok(())

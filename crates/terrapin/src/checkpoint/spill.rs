@@ -1,15 +1,15 @@
-//! A checkpoint's last work before its catalog: the runs of its memtables, for views that are going
-//! to be held.
+//! The spill: a checkpoint writes runs of its memtables, just before its catalog, for views that
+//! may be held long.
 //!
-//! Its place is behind the merges, so that snapshots which were taken meanwhile are served too, and
-//! before the commit, so that the memtable's memory goes when the checkpoint is over, whoever holds
-//! views: writers, who are held to a pace at which their next memtable lasts until then, wait a
-//! little longer for each of their writes, and for nothing else.
+//! The spill comes after the merges, so that it serves snapshots taken meanwhile. It comes before
+//! the commit, so that the memtable's memory is free when the checkpoint ends, whatever views
+//! exist. Writers keep a pace at which their next memtable lasts until then, so each of their
+//! writes takes a little longer.
 //!
-//! A memtable gets a run where one of its views is older than a second, or memtable memory is
-//! short. Then it is for all views of the memtable, however young. What cannot be written, for want
-//! of room on the disk as a rule, is not in the way of the checkpoint: the fold job tries it again.
-//! A checkpoint that merges slices on a full disk writes no runs.
+//! A memtable gets a run if one of its views is older than a second, or if memtable memory is
+//! short. The run is then for all views of the memtable, of any age. A run that cannot be written,
+//! mostly because the disk is full, does not stop the checkpoint: the fold job retries. A
+//! checkpoint that merges slices on a full disk writes no runs.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::checkpoint::run_writer::RunWriter;
 use crate::engine::core::Core;
 use crate::engine::running_merge::guarded;
 
-/// The runs of a checkpoint, one after the other.
+/// The runs of a checkpoint, one after another.
 pub(super) struct Spilling {
     holders: Holders,
-    /// The part of the checkpoint that is next, or whose run is being written.
+    /// Index of the part whose run is next or is being written.
     at: usize,
     writer: Option<RunWriter>,
 }
 
 impl Spilling {
-    /// For a checkpoint whose parts are merged; none where no view holds a memtable.
+    /// For a checkpoint whose parts are merged. None if no view holds a memtable.
     pub fn of(core: &Core, checkpoint: &Checkpoint) -> Option<Self> {
         if checkpoint.sliced || core.views.len() == 0 {
             return None;
@@ -43,7 +43,7 @@ impl Spilling {
         })
     }
 
-    /// Goes on; whether it is over.
+    /// Does one step. Returns whether the spill is over.
     pub fn step(&mut self, core: &Arc<Core>, checkpoint: &mut Checkpoint) -> bool {
         let Some(part) = checkpoint.parts.get(self.at) else {
             return true;
@@ -55,7 +55,7 @@ impl Spilling {
         };
         let Some(writer) = &mut self.writer else {
             let mut wanted = self.holders.want(id, &sealed.records);
-            // A view of later sees all of it, and so does every other.
+            // A later view sees the whole memtable, and so does every view after it.
             for moment in &mut wanted.moments {
                 *moment = sealed.seal.min(*moment);
             }
@@ -82,7 +82,7 @@ impl Spilling {
             }
             Err(error) => {
                 writer.abandon();
-                tracing::warn!(%error, "what snapshots need of a memtable could not be written; it will be tried again");
+                tracing::warn!(%error, "a memtable that snapshots or iterators hold could not be written out; the engine retries in the background");
                 self.at = match error.kind() {
                     ErrorKind::NoSpace => checkpoint.parts.len(),
                     _ => self.at + 1,

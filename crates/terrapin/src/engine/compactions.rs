@@ -1,38 +1,39 @@
-//! What ranges paid for compactions, and what is being compacted. Data only:
-//! `checkpoint::compaction` decides.
+//! What ranges paid towards compactions, and the keyspace that is being compacted. This file holds
+//! data only. `checkpoint::compaction` decides.
 
 use terrapin_base::KeyspaceId;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 
-/// Ranges visit at least this many runs between two looks at what they paid.
+/// Ranges visit at least this many runs between two checks of what they paid.
 pub(crate) const LOOK_RUNS: u64 = 64;
-/// A stretch is this many times L.
+/// Length of a stretch, in units of L.
 pub(crate) const STRETCH_GROUPS: u64 = 16;
 
-/// What ranges over a keyspace went by since it was compacted.
+/// What ranges over a keyspace visited since its last compaction.
 #[derive(Default)]
 pub(crate) struct Visits {
-    /// Runs that they visited.
+    /// Runs that the ranges visited.
     pub runs: AtomicU64,
-    /// Deletes that they went over in the tree, since any of it was compacted.
+    /// Deletes in the tree that ranges passed since any part of the tree was compacted.
     pub passed: AtomicU64,
 }
 
 impl Visits {
-    /// Some of the tree was compacted: what there was to go over may be gone.
+    /// Forgets the passed deletes: a compaction may have removed the deletes that ranges counted.
     pub fn forget_passed(&self) {
         self.passed.store(0, Ordering::Relaxed);
     }
 }
 
-/// Keys from one to another, or to the end.
+/// A lower bound of keys, and an exclusive upper bound. Without an upper bound, the span has no
+/// end.
 pub(crate) type KeySpan = (Box<[u8]>, Option<Box<[u8]>>);
 
-/// What is being compacted, and what all ranges visited.
+/// The compaction under way, and the runs that all ranges visited.
 pub(crate) struct Compactions {
     /// Runs that ranges of all keyspaces visited.
     pub runs: AtomicU64,
-    /// Runs at which to look at what was paid.
+    /// The value of `runs` at which the next check of payments is due.
     pub next_look: AtomicU64,
     asked: Mutex<Option<Stretches>>,
 }
@@ -47,7 +48,7 @@ impl Default for Compactions {
     }
 }
 
-/// A keyspace that is being compacted, and between which keys there is more to do.
+/// A keyspace that is being compacted, and the span of keys that is still to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Stretches {
     pub keyspace: KeyspaceId,
@@ -55,17 +56,18 @@ pub(crate) struct Stretches {
 }
 
 impl Compactions {
-    /// The keyspace to compact, if one is.
+    /// The compaction that was asked for or is under way, if any.
     pub fn asked(&self) -> Option<Stretches> {
         self.asked.lock().clone()
     }
 
-    /// Whether there is one.
+    /// Whether a compaction was asked for or is under way.
     pub fn is_any_asked(&self) -> bool {
         self.asked.lock().is_some()
     }
 
-    /// Asks for a compaction; whether no other is under way or asked for. Waits for nobody.
+    /// Asks for a compaction. Returns false if another one is under way or the lock is taken. Never
+    /// waits.
     pub fn ask(&self, stretches: Stretches) -> bool {
         match self.asked.try_lock() {
             Some(mut asked) if asked.is_none() => {
@@ -76,12 +78,12 @@ impl Compactions {
         }
     }
 
-    /// There is more to do from there on, or nothing.
+    /// Stores what is still to do after a stretch: the rest of the span, or nothing.
     pub fn went_on(&self, next: Option<Stretches>) {
         *self.asked.lock() = next;
     }
 
-    /// Whether ranges visited enough to look at what they paid.
+    /// Whether ranges visited enough runs for the next check of payments.
     pub fn is_look_due(&self) -> bool {
         self.runs.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
     }

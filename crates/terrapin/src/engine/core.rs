@@ -1,9 +1,9 @@
-//! What every handle, job and view shares: [`Core`].
+//! [`Core`]: the data that every handle, job and view shares.
 //!
-//! Locks: `install` comes before the log's append lock; nothing else is taken under the latter, and
-//! no wait happens under it. Under the former a change of the set of keyspaces waits for earlier
-//! writers to publish, who need no lock for that. Reads of records take neither, and writes the
-//! append lock only: they load the state, which is replaced as a whole.
+//! Lock order: `install`, then the log's append lock. Under the append lock, the engine takes no
+//! other lock and does not wait. Under `install`, a change of the set of keyspaces waits until
+//! earlier writers published. Publishing needs no lock. Reads take neither lock: they load the
+//! state, which is replaced as a whole. Writes take the append lock only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -50,80 +50,83 @@ pub(crate) struct Core {
     pub store: Arc<PageStore>,
     /// Hot records of the trees.
     pub records: RecordCache,
-    /// The first number that no keyspace's cached records had yet.
+    /// The lowest number that no keyspace's cached records used yet.
     next_collection: AtomicU64,
-    /// How cached records and cached blocks share memory.
+    /// The division of memory between cached records and cached blocks.
     pub cache_split: CacheSplit,
-    /// Of trees, for ranges.
+    /// Compactions of trees, for which ranges pay.
     pub compactions: Compactions,
-    /// Memory of memtables that are gone, for the next ones.
+    /// Memory of freed memtables, for new memtables.
     pub pool: Arc<Pool>,
     /// The structure of every keyspace.
     pub structure: Arc<dyn Structure>,
-    /// The log; none when the database is open for reading only.
+    /// The log. None when the database is open for reading only.
     pub log: Option<Log>,
-    /// Where a read-only replay ended; what [`Core::visible`] says without a log.
+    /// The LSN at which a read-only replay ended. [`Core::visible`] returns it when there is no
+    /// log.
     pub replayed: AtomicU64,
-    /// The current state. Replaced by [`Core::replace_state`] only.
+    /// The current state. Only [`Core::replace_state`] replaces it.
     pub state: ArcSwap<State>,
-    /// Odd while the state is being replaced, and another even number afterwards.
+    /// Odd while a thread replaces the state. Each replacement ends with a new even number.
     state_epoch: AtomicU64,
-    /// Held by whoever replaces the state.
+    /// The lock of threads that replace the state, and the data that only they need.
     pub install: Mutex<Install>,
-    /// What the jobs are asked for, and how far they are.
+    /// Requests to the jobs, and the jobs' progress.
     pub schedule: Arc<Schedule>,
     /// Registered views: snapshots and iterators.
     pub views: Views,
-    /// Which keyspaces have memtables that were written.
+    /// The keyspaces whose memtables were written.
     pub written: Written,
-    /// What all trees hold.
+    /// The sizes of all trees.
     pub tree_sizes: Arc<TreeSizes>,
-    /// What views have in the place of memtables that are gone. It is always empty.
+    /// An always empty memtable. Views hold it in place of memtables that left memory.
     pub no_memtable: Arc<Memtable>,
-    /// What users mostly do.
+    /// The kind of workload that users run.
     pub workload: Workload,
-    /// The plan that memory is shared by.
+    /// The plan by which memory is shared now.
     pub plan_in_force: Mutex<Plan>,
-    /// Whose turn it is among writers.
+    /// The order in which paced writers take turns.
     pub turns: Turns,
-    /// What [`Core::memtable_memory_high`] says: set as memtables are given their limits.
+    /// The value of [`Core::memtable_memory_high`]. The engine sets it when it sets memtable
+    /// limits.
     pub memtable_memory_high: AtomicU64,
-    /// Bytes that small memtables of all who wrote would have come to when puts were refused last.
+    /// Bytes that small memtables of all written keyspaces would have taken when puts were last
+    /// refused.
     pub refused_memtable_bytes: AtomicU64,
-    /// [`Core::room`] when the disk was found full last.
+    /// [`Core::room`] at the moment when the disk was last found full.
     pub refused_room_bytes: AtomicU64,
-    /// What puts are refused for is a quota, not a full disk.
+    /// True if a quota, and not a full disk, is the reason for refusing puts.
     pub meets_quota: AtomicBool,
-    /// What writes waited for in vain.
+    /// Deadlines that writes missed, and the progress that they missed it for.
     pub marks: Marks,
-    /// Writes that have stopped, for events.
+    /// Writes that have stalled, for events.
     pub stalls: Stalls,
     /// Counters and histograms behind `metrics()`.
     pub counters: Counters,
-    /// Closed, failed, and whom to tell.
+    /// Whether the database is open, its background errors, and their listeners.
     pub health: Health,
-    /// Of a database that is read only, what the files of its log take: nobody changes them
-    /// meanwhile.
+    /// Disk space of the log's files, for a database that is open for reading only. The files do
+    /// not change meanwhile.
     pub log_space: OnceLock<LogSpace>,
 }
 
-/// What only changes of the state need.
+/// Data that only changes of the state need, under the install lock.
 pub(crate) struct Install {
-    /// The keyspaces by name.
+    /// Ids of the keyspaces by name.
     pub names: BTreeMap<Box<str>, KeyspaceId>,
-    /// Keyspaces that were created, dropped, cleared or given options since a checkpoint took this:
-    /// what the next catalog says anew, besides what the checkpoint merges.
+    /// Keyspaces that were created, dropped, cleared or reconfigured since a checkpoint last took
+    /// this set. The next catalog writes their entries, besides those of merged keyspaces.
     pub changed: BTreeSet<KeyspaceId>,
-    /// The next keyspace's number; numbers below belong, or belonged, to some keyspace.
+    /// The next keyspace's number. Every lower number belongs, or belonged, to a keyspace.
     pub next_id: u32,
-    /// While the log is replayed: everything below is in the memtables. Seals are made here, not at
-    /// the log's end.
+    /// Set during replay: every record below this LSN is in the memtables. Seals use this LSN
+    /// instead of the log's end.
     pub replay: Option<Lsn>,
-    /// χ of keyspaces without one of their own.
+    /// χ of keyspaces that have no χ of their own.
     pub checkpoint_distance: CheckpointDistance,
 }
 
-/// What an open hands to [`Core::new`]. The fields are those of [`Core`].
+/// The parts from which an open builds a [`Core`]. The fields are those of [`Core`].
 pub(crate) struct Parts {
     pub env: Env,
     pub settings: Settings,
@@ -139,7 +142,7 @@ pub(crate) struct Parts {
     pub install: Install,
 }
 
-/// A state, and when it was loaded: see [`Core::still_current`].
+/// A state and the epoch at which it was loaded, for [`Core::still_current`].
 pub(crate) struct Loaded {
     state: Guard<Arc<State>>,
     epoch: u64,
@@ -154,16 +157,16 @@ impl std::ops::Deref for Loaded {
     }
 }
 
-/// A state, and the bound below which it covers every published record.
+/// A state, and an LSN bound below which the state covers every published record.
 pub(crate) struct Observed {
-    /// The state; dropping it may free memtables and let pages go.
+    /// The state. Dropping it may free memtables and release pages.
     pub state: Guard<Arc<State>>,
-    /// Exclusive LSN bound of what this view sees.
+    /// Exclusive LSN bound of what the reader sees.
     pub before: Lsn,
 }
 
 impl Core {
-    /// A core in its first state.
+    /// Builds a core in its first state.
     pub fn new(parts: Parts) -> Arc<Self> {
         let Parts {
             env,
@@ -228,13 +231,13 @@ impl Core {
         })
     }
 
-    /// What the cached records of a keyspace that is new, or empty from now on, go by.
+    /// A new number for the cached records of a keyspace that is new or was just emptied.
     pub fn new_collection(&self) -> Collection {
         let next = self.next_collection.fetch_add(1, Ordering::Relaxed);
         Collection(u32::try_from(next).unwrap_or(u32::MAX))
     }
 
-    /// A read was not served by cached records.
+    /// Notes that cached records did not serve a read.
     #[inline]
     pub fn missed_records(&self) {
         if self.cache_split.missed() {
@@ -242,8 +245,9 @@ impl Core {
         }
     }
 
-    /// Keeps what a get found in a tree. Records that come in take the memory of blocks, which
-    /// would learn of it at their next insert only.
+    /// Offers a record that a get found in a tree to the record cache. New records take memory from
+    /// the block cache. This call shrinks the block cache, which would otherwise notice at its next
+    /// insert only.
     pub fn keep(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64, value: &[u8]) {
         self.counters.tree_gets.add(1);
         self.records.fill(epoch, collection, key, hash, value);
@@ -252,21 +256,21 @@ impl Core {
         }
     }
 
-    /// A range begins, which asks no cached records.
+    /// Notes that a range begins. Ranges do not use the record cache.
     pub fn range_begins(&self) {
         self.counters.scans.add(1);
-        // Blocks may have come to want what records have beyond their share.
+        // The block cache may need memory that the record cache holds beyond its share.
         if self.cache_split.ranged() || self.records.over_target() {
             self.store.reclaim_signal().notify();
         }
     }
 
-    /// An empty memtable, in recycled memory as far as there is any.
+    /// Creates an empty memtable, in pooled memory as far as the pool has any.
     pub fn new_memtable(&self) -> Memtable {
         Memtable::with_pool(&self.budget, &self.pool)
     }
 
-    /// Every record that starts below is published.
+    /// The bound below which every record is published.
     #[inline]
     pub fn visible(&self) -> Lsn {
         match &self.log {
@@ -275,7 +279,7 @@ impl Core {
         }
     }
 
-    /// The log, or [`ErrorKind::ReadOnly`].
+    /// The log. Fails with [`ErrorKind::ReadOnly`] if the database is open for reading only.
     #[inline]
     pub fn log(&self) -> Result<&Log> {
         self.log
@@ -283,10 +287,9 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
     }
 
-    /// A state and a bound such that the state's memtables and versions hold every published record
-    /// below the bound: the state was still current when the bound was read, so what a later
-    /// state's memtables own starts at or above it. Lock-free; repeats when a seal or commit comes
-    /// in between.
+    /// Loads a state and a bound such that the state holds every published record below the bound.
+    /// The state is still current after the bound was read. Memtables of later states therefore own
+    /// LSNs at or above the bound only. Lock-free. Repeats if a seal or a commit intervenes.
     #[inline]
     pub fn observe(&self) -> Result<Observed> {
         self.health.check_open()?;
@@ -301,13 +304,13 @@ impl Core {
             if unchanged && before >= state.floor {
                 return Ok(Observed { state, before });
             }
-            // A state is being stored, or a clear is between its append and its publication, which
-            // waits for writers before it only.
+            // Another thread is storing a state, or a clear is between its append and its
+            // publication. The clear waits only for writers before its LSN.
             backoff.pause();
         }
     }
 
-    /// The current state, for who will want it again soon.
+    /// Loads the current state together with its epoch, for a later [`Core::still_current`].
     #[inline]
     pub fn load_state(&self) -> Loaded {
         let epoch = self.state_epoch.load(Ordering::Acquire);
@@ -317,9 +320,9 @@ impl Core {
         }
     }
 
-    /// A state that was loaded before, if no other has replaced it, or the one that did. A seal
-    /// that the caller has come after is seen: its epoch was stored under the append lock, which
-    /// the caller has held since.
+    /// Returns the loaded state if it is still current, otherwise the state that replaced it. A
+    /// seal stores its epoch under the append lock. A caller that held the append lock after the
+    /// seal therefore sees the seal.
     #[inline]
     pub fn still_current(&self, loaded: Loaded) -> Guard<Arc<State>> {
         let epoch = self.state_epoch.load(Ordering::Acquire);
@@ -330,8 +333,8 @@ impl Core {
         self.state.load()
     }
 
-    /// Why a keyspace is not in the state: it was dropped, or the database was closed, which
-    /// empties the state.
+    /// The error for a keyspace that is missing from the state. Either the keyspace was dropped, or
+    /// the database was closed, which empties the state.
     #[cold]
     pub fn dropped(&self) -> Error {
         match self.health.check_open() {
@@ -340,8 +343,8 @@ impl Core {
         }
     }
 
-    /// Makes a state the current one and returns the last, whose end may free much: drop it where
-    /// that does no harm. The caller holds `install`.
+    /// Makes `state` the current state and returns the previous one. Dropping the previous state
+    /// may free much memory, so the caller drops it outside locks. The caller holds `install`.
     pub fn replace_state(&self, state: State) -> Arc<State> {
         self.state_epoch.fetch_add(1, Ordering::SeqCst);
         let last = self.state.swap(Arc::new(state));

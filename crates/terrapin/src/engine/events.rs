@@ -1,15 +1,16 @@
-//! What the engine says of itself through the crate `tracing`, at level `info`: opening, recovery,
-//! checkpoints, closing. Warnings and errors are emitted where they arise.
+//! The engine's events at level `info`, through the crate `tracing`: opening, recovery,
+//! checkpoints, closing. The code that meets a warning or an error emits that event itself.
 //!
 //! Fields have the same names and units in every event: `directory`, `keyspaces`, `records`,
-//! `bytes`, `duration_ms`, `generation`, `cause`, `error`. The crate's front page lists the events.
+//! `bytes`, `duration_ms`, `generation`, `cause`, `error`. The documentation of the crate lists the
+//! events.
 
 use terrapin_base::{Error, Lsn};
 
 use crate::engine::core::Core;
 use crate::types::closed::Closed;
 
-/// What an open found: called once the database serves.
+/// Emits what an open found, once the database serves calls.
 pub(crate) fn opened(core: &Core, began_ns: u64) {
     tracing::info!(
         directory = core.disk.describe(),
@@ -21,14 +22,14 @@ pub(crate) fn opened(core: &Core, began_ns: u64) {
     );
 }
 
-/// The log holds something that no checkpoint does.
+/// Emits that a replay begins: the log holds records that no checkpoint holds.
 pub(crate) fn replay_begins(from: Lsn, end: Lsn) {
     if end > from {
         tracing::info!(bytes = end.0 - from.0, "replaying the log");
     }
 }
 
-/// The log was replayed.
+/// Emits that the replay of the log ended.
 pub(crate) fn replay_ended(core: &Core, from: Lsn, end: Lsn, began_ns: u64) {
     if end > from {
         tracing::info!(
@@ -40,17 +41,17 @@ pub(crate) fn replay_ended(core: &Core, from: Lsn, end: Lsn, began_ns: u64) {
     }
 }
 
-/// What a checkpoint merged.
+/// What one checkpoint merged.
 #[derive(Clone, Copy)]
 pub(crate) struct Merged {
     pub began_ns: u64,
-    /// Keyspaces whose memtable it merged, or a slice of it.
+    /// Number of keyspaces of which the checkpoint merged a memtable or a slice of one.
     pub keyspaces: usize,
-    /// Live bytes of these memtables.
+    /// Live bytes of the merged memtables.
     pub bytes: u64,
 }
 
-/// A checkpoint, or a compaction, is durable.
+/// Emits that a checkpoint or a compaction is durable.
 pub(crate) fn checkpointed(core: &Core, generation: u64, merged: Merged) {
     let duration_ms = core.milliseconds_since(merged.began_ns);
     let Merged {
@@ -65,7 +66,7 @@ pub(crate) fn checkpointed(core: &Core, generation: u64, merged: Merged) {
     }
 }
 
-/// A close ended.
+/// Emits that a close ended.
 pub(crate) fn closed(core: &Core, began_ns: u64, outcome: Result<&Closed, &Error>) {
     let directory = core.disk.describe();
     let duration_ms = core.milliseconds_since(began_ns);

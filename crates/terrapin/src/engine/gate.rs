@@ -1,7 +1,7 @@
-//! A disk whose files can be let go all at once. `close` must unlock the database while handles,
-//! snapshots and iterators still hold pages and logs; so everything opens its files through the
-//! [`Gate`], and shutting it drops the real files, their locks with them. Whoever comes later gets
-//! [`ErrorKind::Closed`].
+//! [`Gate`]: a disk that can release all its files at once. `close` must unlock the database while
+//! handles, snapshots and iterators still hold pages and logs. Therefore the engine opens every
+//! file through the gate. Shutting the gate drops the real files and their locks. Later calls fail
+//! with [`ErrorKind::Closed`].
 
 use std::sync::{Arc, Weak};
 
@@ -13,15 +13,15 @@ use terrapin_disk::{
 
 /// The disk that one open database sees.
 pub(crate) struct Gate {
-    /// A read lock is held across calls, so that shutting waits for them: another may open the
-    /// database right after it, whose files they are then.
+    /// Calls hold the read lock until they return, so shutting waits for them. Right after the
+    /// shut, another process may open the database and own its files.
     disk: RwLock<Option<Arc<dyn Disk>>>,
     files: Mutex<Vec<Weak<GatedFile>>>,
     description: String,
 }
 
 struct GatedFile {
-    /// A read lock is held across I/O, so that shutting waits for what is under way.
+    /// I/O holds the read lock until it ends, so shutting waits for I/O under way.
     file: RwLock<Option<Arc<dyn File>>>,
     alignment: u32,
     description: String,
@@ -32,7 +32,7 @@ fn closed() -> Error {
 }
 
 impl Gate {
-    /// An open gate.
+    /// Creates an open gate.
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
         let description = disk.describe();
         Arc::new(Gate {
@@ -42,7 +42,7 @@ impl Gate {
         })
     }
 
-    /// Lets every file and the disk go, once the I/O under way is over. Idempotent.
+    /// Releases the disk and every file once the I/O under way has ended. Idempotent.
     pub fn shut(&self) {
         drop(self.disk.write().take());
         let files = std::mem::take(&mut *self.files.lock());

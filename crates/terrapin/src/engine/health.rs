@@ -1,4 +1,4 @@
-//! Whether the database is open, and what went wrong behind its callers' backs.
+//! Whether the database is open, and which errors its background work met.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -12,33 +12,33 @@ use crate::types::closed::Closed;
 
 type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 
-/// Closed or open; the last background error; whom to tell of the next.
+/// Whether the database is open, the last background errors, and the listeners for further ones.
 #[derive(Default)]
 pub(crate) struct Health {
-    /// Which opened it: a forked child must not use it.
+    /// The process that opened the database. A forked child must not use it.
     process: Process,
     closed: AtomicBool,
-    /// What the close that began first came to, once it is over.
+    /// The result of the first close, once that close is over.
     outcome: OnceLock<Result<Closed>>,
     ended: Arc<Signal>,
     background: Mutex<Option<Error>>,
-    /// Why the first job that panicked did: its duty is done no more.
+    /// The error of the first job that panicked. Its work is not done any more.
     dead: OnceLock<Error>,
-    /// Whether it was told that the log failed.
-    log_told: AtomicBool,
-    /// Which tree the open could not read all of.
+    /// Whether listeners got the error of a failed log.
+    log_reported: AtomicBool,
+    /// The error of an open that could not read all of a tree.
     damaged: OnceLock<Error>,
     listeners: Mutex<Vec<Listener>>,
 }
 
 impl Health {
-    /// Whether it is open, and open for the calling process.
+    /// Whether the database is open, and the calling process is the one that opened it.
     #[inline]
     pub fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Acquire) && self.process.is_this()
     }
 
-    /// [`ErrorKind::Closed`] once the database is closed, and in a forked child.
+    /// Fails with [`ErrorKind::Closed`] once the database is closed, and in a forked child.
     #[inline]
     pub fn check_open(&self) -> Result<()> {
         if self.is_open() {
@@ -48,7 +48,7 @@ impl Health {
         }
     }
 
-    /// The process that opened it.
+    /// The process that opened the database.
     pub fn process(&self) -> Process {
         self.process
     }
@@ -61,7 +61,7 @@ impl Health {
         }
     }
 
-    /// Closes; none if it was closed already.
+    /// Begins the close. None if another call began it.
     pub fn close(&self) -> Option<Closing<'_>> {
         let first = !self.closed.swap(true, Ordering::AcqRel);
         first.then(|| Closing(self))
@@ -72,68 +72,66 @@ impl Health {
         self.ended.notify();
     }
 
-    /// What the close that began first came to; none while it goes on.
+    /// The result of the first close. None while that close goes on.
     pub fn close_outcome(&self) -> Option<Result<Closed>> {
         self.outcome.get().cloned()
     }
 
-    /// Tells when it is over.
+    /// The signal that the first close sends at its end.
     pub fn close_signal(&self) -> &Arc<Signal> {
         &self.ended
     }
 
-    /// Keeps an error of a background job, and tells every listener at once, on this thread.
+    /// Stores an error of a background job and calls every listener, on this thread.
     pub fn report(&self, error: &Error) {
         tracing::error!(%error, "background work failed");
         *self.background.lock() = Some(error.clone());
         let listeners = self.listeners.lock().clone();
         for listener in listeners {
-            // It is the user's. The job that tells it goes on whatever it does, or a close would
-            // wait for that for ever.
+            // The listener is the user's code. The calling job must survive its panic, or a close
+            // would wait for the job without end.
             if catch_unwind(AssertUnwindSafe(|| listener(error))).is_err() {
                 tracing::error!("a listener for background errors panicked");
             }
         }
     }
 
-    /// A background job panicked, and is gone: as [`Health::report`], and no success of others ends
-    /// it.
+    /// Reports that a background job panicked and is gone. Later successes do not clear this error.
     pub fn job_died(&self, error: &Error) {
         self.dead.get_or_init(|| error.clone());
         self.report(error);
     }
 
-    /// The log failed, for good: as [`Health::report`], the first time.
+    /// Reports, once, that the log failed. Only a new open ends this failure.
     pub fn log_failed(&self, error: &Error) {
-        if !self.log_told.swap(true, Ordering::AcqRel) {
+        if !self.log_reported.swap(true, Ordering::AcqRel) {
             self.report(error);
         }
     }
 
-    /// The open could not read all of a tree: as [`Health::report`], and no success of others ends
-    /// it.
+    /// Reports that the open could not read all of a tree. Later successes do not clear this error.
     pub fn damaged(&self, error: &Error) {
         self.damaged.get_or_init(|| error.clone());
         self.report(error);
     }
 
-    /// Background work succeeded again: there is no error to show any more but one that `lasting`
-    /// says no success ends, and what lasts anyway.
+    /// Notes that background work succeeded again, which clears the stored error. Three errors
+    /// stay: one that `lasting` returns, that of a dead job, and that of a damaged tree.
     pub fn recovered(&self, lasting: impl FnOnce() -> Option<Error>) {
         *self.background.lock() = None;
-        // Asked for only now: one that comes later is reported later.
-        let for_good = || self.dead.get().or(self.damaged.get()).cloned();
-        if let Some(error) = lasting().or_else(for_good) {
+        // Read at this point only: an error that comes later is reported later.
+        let lasting_errors = || self.dead.get().or(self.damaged.get()).cloned();
+        if let Some(error) = lasting().or_else(lasting_errors) {
             *self.background.lock() = Some(error);
         }
     }
 
-    /// The last background error that is not yet overcome.
+    /// The last background error that no success has cleared yet.
     pub fn background_error(&self) -> Option<Error> {
         self.background.lock().clone()
     }
 
-    /// Tells this one, too, until the database is closed.
+    /// Adds a listener, which is called until the database is closed.
     pub fn listen(&self, listener: Listener) {
         let mut listeners = self.listeners.lock();
         if self.is_open() {
@@ -141,19 +139,19 @@ impl Health {
         }
     }
 
-    /// Lets the listeners of a closed database go: what they hold may hold the database.
+    /// Drops the listeners of a closed database. What they hold may keep the database alive.
     pub fn let_listeners_go(&self) {
         let listeners = std::mem::take(&mut *self.listeners.lock());
         drop(listeners);
     }
 }
 
-/// The close that began first. Others wait until it is over, and it is over once this is gone, if
-/// by a panic, too.
+/// The close that began first. Other closes wait until this value is dropped, also if a panic drops
+/// it.
 pub(crate) struct Closing<'a>(&'a Health);
 
 impl Closing<'_> {
-    /// What it came to.
+    /// Ends the close with its result.
     pub fn ended(self, outcome: Result<Closed>) {
         self.0.close_ended(outcome);
     }
@@ -161,14 +159,14 @@ impl Closing<'_> {
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        // Counts only if nothing was said before.
+        // Has an effect only if `ended` set no result before.
         self.0.close_ended(Err(Error::internal(
-            "the close that began first panicked; the next open replays what it left",
+            "the close that began first panicked; the next open replays the log",
         )));
     }
 }
 
-/// What every call on a closed database gets.
+/// The error of every call on a closed database.
 #[cold]
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the database is closed")
@@ -179,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_close_closes_and_others_get_what_it_came_to() {
+    fn only_the_first_close_runs_and_later_ones_get_its_result() {
         let health = Health::default();
         let closing = health.close().expect("it was open");
         assert!(health.close().is_none() && health.close_outcome().is_none());
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_that_panics_is_over_and_failed_for_those_that_wait_for_it() {
+    fn a_close_that_panics_fails_the_closes_that_wait_for_it() {
         let health = Health::default();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _closing = health.close().expect("it was open");

@@ -1,21 +1,20 @@
-//! A persistent map from small numbers to values: a tree of fixed fan-out, of which a copy shares
+//! A persistent map from small numbers to values. It is a tree of fixed fan-out. A copy shares
 //! every node that does not change.
 //!
-//! The state, which readers load without a lock, and the catalog keep one entry for each keyspace
-//! in such a map. A change copies the nodes on one path: O(log n), whatever else the map holds. A
-//! lookup follows one pointer for each level: one level up to number 63, two up to 4,095, three up
-//! to 262,143.
+//! The state and the catalog keep one entry for each keyspace in such a map. A change copies the
+//! nodes on one path: O(log n), whatever else the map holds. A lookup follows one pointer per
+//! level: one level up to number 63, two up to 4,095, three up to 262,143.
 //!
-//! Invariants: no node is empty but a root that no map keeps; all leaves lie equally deep.
+//! Invariants: no map keeps an empty node. All leaves are equally deep.
 
 use std::sync::Arc;
 
-/// Bits of a number that choose a child.
+/// Bits of a number that select a child.
 const BITS: u32 = 6;
-/// Children of a node, and values of a leaf.
+/// Number of children of a node, and of values of a leaf.
 pub(crate) const FANOUT: usize = 1 << BITS;
 
-/// See the head of this file.
+/// A persistent map from small numbers to values.
 #[derive(Clone)]
 pub(crate) struct IdMap<V> {
     root: Option<Arc<Node<V>>>,
@@ -26,7 +25,7 @@ pub(crate) struct IdMap<V> {
 #[derive(Clone)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "every node lies in an `Arc`, and a box would cost each lookup a pointer"
+    reason = "every node is in an `Arc`, and a box would cost each lookup a pointer"
 )]
 enum Node<V> {
     Branch([Option<Arc<Node<V>>>; FANOUT]),
@@ -42,13 +41,13 @@ impl<V> Default for IdMap<V> {
     }
 }
 
-/// Which child of a node `level` levels above the leaves holds a number.
+/// The child that holds a number, in a node `level` levels above the leaves.
 #[inline]
 fn slot(number: u32, level: u32) -> usize {
     (number >> (BITS * level)) as usize % FANOUT
 }
 
-/// Whether a map of that height has a place for a number.
+/// Whether a map of that height covers a number.
 #[inline]
 fn holds(height: u32, number: u32) -> bool {
     u64::from(number) >> (BITS * (height + 1)) == 0
@@ -69,7 +68,7 @@ impl<V> Node<V> {
         }
     }
 
-    /// The first value at or behind a number that this node has a place for.
+    /// The first value at or above a number that this node covers.
     fn next_from(&self, number: u32, level: u32) -> Option<(u32, &V)> {
         let first = slot(number, level);
         let above = number >> (BITS * level) >> BITS << BITS;
@@ -107,7 +106,7 @@ impl<V> IdMap<V> {
         }
     }
 
-    /// The first number at or behind another, with its value.
+    /// The first entry at or above a number.
     pub fn next_from(&self, number: u32) -> Option<(u32, &V)> {
         match holds(self.height, number) {
             true => self.root.as_ref()?.next_from(number, self.height),
@@ -115,7 +114,7 @@ impl<V> IdMap<V> {
         }
     }
 
-    /// All values in the order of their numbers, from one on.
+    /// All entries at or above a number, in ascending order.
     pub fn iter_from(&self, number: u32) -> impl Iterator<Item = (u32, &V)> {
         let mut next = Some(number);
         std::iter::from_fn(move || {
@@ -129,8 +128,8 @@ impl<V> IdMap<V> {
 }
 
 impl<V: Clone> IdMap<V> {
-    /// Adds a value, or replaces that of the same number. O(log of the largest number): copies the
-    /// nodes on its path that others share.
+    /// Adds a value, or replaces the value of the same number. O(log of the largest number): copies
+    /// those nodes of the path that other maps share.
     pub fn insert(&mut self, number: u32, value: V) {
         while !holds(self.height, number) {
             self.height += 1;
@@ -172,7 +171,7 @@ impl<V: Clone> IdMap<V> {
     }
 }
 
-/// Removes a number that is there; whether the node is empty now.
+/// Removes a number that the node holds. Returns whether the node is empty afterwards.
 fn remove<V: Clone>(node: &mut Arc<Node<V>>, number: u32, level: u32) -> bool {
     let node = Arc::make_mut(node);
     match node {
@@ -199,7 +198,7 @@ pub(crate) mod tests {
     use terrapin_base::sync::thread_local;
 
     thread_local! {
-        /// Values that were gone over, one after the other, in maps of any kind.
+        /// Number of values that iterators of all maps visited, for tests of costs.
         pub(crate) static STEPS: Cell<u64> = const { Cell::new(0) };
     }
 
@@ -213,14 +212,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_holds_what_a_sorted_map_holds_and_copies_stay_as_they_were() {
+    fn it_equals_a_sorted_map_and_copies_do_not_change() {
         let (mut map, mut model) = (IdMap::default(), BTreeMap::new());
         let mut kept = Vec::new();
         let mut seed = 1u64;
         for step in 0..6000u64 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let random = (seed >> 33) as u32;
-            // Dense small numbers, and some of every size.
+            // Dense small numbers, and some numbers of every size.
             let number = match random % 4 {
                 0 => random.rotate_left(random % 32),
                 _ => random / 4 % 300,
@@ -241,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_emptied_map_keeps_no_node() {
+    fn an_empty_map_keeps_no_node() {
         let mut map = IdMap::default();
         map.insert(u32::MAX, 1);
         map.insert(5, 2);

@@ -1,4 +1,5 @@
-//! The data that all threads share, and nothing that decides: [`core`], [`state`], views, health.
+//! The data that all threads share: [`core`], [`state`], views, health. This folder decides
+//! nothing.
 
 pub mod compactions;
 pub mod core;

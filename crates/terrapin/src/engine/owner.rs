@@ -1,8 +1,8 @@
-//! What keeps an open database open: every handle, snapshot and iterator holds the [`Owner`]; the
-//! jobs hold only the [`Core`]. When the last owner goes, the jobs end and the files are let go.
-//! Nothing is checkpointed then, and nothing is lost but writes of `Durability::None`: what else
-//! was acknowledged is in the log, which is synced. In a forked child nothing ends and nothing
-//! goes: all of it is the parent's.
+//! [`Owner`]: what keeps an open database open. Every handle, snapshot and iterator holds the
+//! owner. Jobs hold only the [`Core`]. When the last owner goes, the jobs end and the files are
+//! released, without a checkpoint. Only writes of `Durability::None` are lost: all other
+//! acknowledged writes are in the log, which is synced. In a forked child, dropping the owner does
+//! nothing, since jobs and files belong to the parent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::engine::core::Core;
 use crate::engine::gate::Gate;
 use crate::engine::state::{KeyspaceShared, Keyspaces, State};
 
-/// The one owner behind all handles.
+/// The one owner that all handles share.
 pub(crate) struct Owner {
     /// The engine.
     pub core: Arc<Core>,
-    /// Tells this open database from every other of the process.
+    /// A number that no other open database of this process has.
     pub number: u64,
     /// The keyspace that every database has.
     pub default_keyspace: Arc<KeyspaceShared>,
-    /// Where it lies; none on a disk of the caller's.
+    /// The database's directory. None on a disk that the caller supplied.
     pub path: Option<PathBuf>,
     gate: Arc<Gate>,
     jobs: Mutex<Vec<JobHandle>>,
 }
 
 impl Owner {
-    /// Takes over a core that is being opened.
+    /// Takes ownership of a core that is being opened.
     pub fn new(
         core: Arc<Core>,
         gate: Arc<Gate>,
@@ -49,22 +49,22 @@ impl Owner {
         })
     }
 
-    /// Starts a job, to be joined at the end.
+    /// Starts a job. The end of the database joins it.
     pub fn run(&self, job: Box<dyn Job>) -> Result<()> {
         let handle = self.core.env.spawn(job)?;
         self.jobs.lock().push(handle);
         Ok(())
     }
 
-    /// Ends the jobs where they stand and lets the files go, so that the database can be opened
-    /// again. Every later call gets [`terrapin_base::ErrorKind::Closed`]. Returns what a job said
-    /// of its own failure.
+    /// Ends the jobs without further work and releases the files, so the database can be opened
+    /// again. Later calls fail with [`terrapin_base::ErrorKind::Closed`]. Returns the error of a
+    /// job that failed.
     pub fn shut(&self) -> Result<()> {
         self.shut_as(false)
     }
 
-    /// As [`Owner::shut`]. If the log was `closed`, and no job failed, the data file says so from
-    /// then on.
+    /// Ends the jobs and releases the files, like [`Owner::shut`]. If the log was `closed` and no
+    /// job failed, the data file records a clean close.
     pub fn shut_as(&self, closed: bool) -> Result<()> {
         self.core.health.close();
         if let Some(log) = &self.core.log {
@@ -84,7 +84,7 @@ impl Owner {
         if closed && self.core.log.is_some() {
             outcome = outcome.and_then(|()| self.core.store.end_branch());
         }
-        // Its last sync may have failed when the job that tells of it was over.
+        // The log's last sync may have failed after the job that reports failures ended.
         if let Some(error) = self.core.log.as_ref().and_then(|log| log.failed()) {
             self.core.health.log_failed(&error);
         }
@@ -100,7 +100,7 @@ impl Owner {
                 keyspaces: Keyspaces::default(),
             });
             drop(last);
-            // Handles may live on, and read nothing any more.
+            // Handles may outlive the close. They read nothing any more.
             self.core.records.set_share(0);
             self.core.records.clear();
         }
@@ -118,13 +118,13 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.core.health.process().is_this() {
-            // This is a forked child. Jobs and files are its parent's. The child has copies of the
-            // memory, under locks that no thread of it may ever release. They go when it ends.
+            // This is a forked child. Jobs and files belong to the parent. The child has copies of
+            // the memory, under locks that no thread of the child may ever release. The copies go
+            // when the child ends.
             std::mem::forget((self.core.clone(), self.gate.clone()));
             return;
         }
-        // A panic in a job was reported when it happened, and listeners were told of a log that
-        // failed.
+        // A panic in a job was reported when it happened. Listeners were called for a failed log.
         let _ = self.shut();
     }
 }

@@ -1,4 +1,4 @@
-//! The merge under way, which the coordinator and workers step side by side.
+//! The merge under way. The coordinator and the workers step it concurrently.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use terrapin_structure::{Merge, MergeStep};
 
 use crate::engine::state::KeyspaceShared;
 
-/// How long a worker rests when the others hold all the work there is, at most, in nanoseconds.
+/// Longest rest of a worker while other workers hold all work, in nanoseconds.
 const REST_NS: u64 = 5_000_000;
 
 /// A merge that any number of workers steps.
 pub(crate) struct RunningMerge {
     merge: Arc<dyn Merge>,
-    /// Whose sealed memtable waits for it; none for a compaction.
+    /// The keyspace whose sealed memtable is being merged. None for a compaction.
     keyspace: Option<Arc<KeyspaceShared>>,
     workers: AtomicUsize,
     done: AtomicBool,
@@ -24,7 +24,7 @@ pub(crate) struct RunningMerge {
 }
 
 impl RunningMerge {
-    /// A merge that was begun.
+    /// Wraps a merge that has begun.
     pub fn new(
         merge: Arc<dyn Merge>,
         keyspace: Option<Arc<KeyspaceShared>>,
@@ -45,30 +45,31 @@ impl RunningMerge {
         Arc::new(running)
     }
 
-    /// Whether there is nothing left to step.
+    /// Whether no step is left.
     pub fn is_over(&self) -> bool {
         self.done.load(Ordering::SeqCst) || self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Whether nobody steps it any more, nor will.
+    /// Whether no worker steps the merge now or later.
     pub fn is_left(&self) -> bool {
         self.is_over() && self.workers.load(Ordering::SeqCst) == 0
     }
 
-    /// Why it failed, if it did.
+    /// The error with which the merge failed, if any.
     pub fn failure(&self) -> Option<Error> {
         self.failed.lock().clone()
     }
 
-    /// The merge, for its end.
+    /// The merge itself, for its end.
     pub fn merge(&self) -> &Arc<dyn Merge> {
         &self.merge
     }
 
-    /// Steps it once. At its end, `work` is told.
+    /// Runs one step. At the end of the merge, notifies `work`.
     pub fn step(&self, env: &Env, work: &Signal) -> Step {
         self.workers.fetch_add(1, Ordering::SeqCst);
-        // Counted in before it is tested: whoever ends the merge tests in the other order.
+        // Counts this worker before testing for the end. The thread that ends the merge tests in
+        // the reverse order.
         let outcome = if self.is_over() {
             Ok(MergeStep::Done)
         } else {
@@ -107,8 +108,8 @@ impl RunningMerge {
     }
 }
 
-/// Does a piece of a merge. A panic in a structure fails that merge, not the process' only job for
-/// such merges.
+/// Runs a piece of a merge and turns a panic of the structure into an error. The panic fails that
+/// merge only; the job goes on.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))

@@ -1,5 +1,5 @@
-//! [`Schedule`]: what the jobs are asked for, and how far they are. Data only: the jobs and those
-//! who wait for them decide.
+//! [`Schedule`]: the requests to jobs and the progress of jobs. This file holds data only. The
+//! jobs, and the threads that wait for them, decide.
 
 use std::sync::Arc;
 
@@ -8,69 +8,72 @@ use terrapin_base::{Error, Lsn, Signal};
 
 use crate::engine::running_merge::RunningMerge;
 
-/// Checkpoints from the reserve that a checkpoint, a flush, or a close waits for without a
-/// memtable's having gone (decision 0038). A checkpoint writes no more than there is room for, and
-/// syncs four times, so that this is a bound of work. What is not merged then is in the log.
-pub(crate) const TIGHT_ROUNDS_MAX: u64 = 64;
+/// The most checkpoints from the reserve that a waiting checkpoint, flush or close accepts without
+/// a memtable leaving memory (decision 0038). Such a checkpoint writes no more than there is room
+/// for, and syncs four times, so this limit bounds the work. Records that are not merged by then
+/// are in the log.
+pub(crate) const TIGHT_CHECKPOINTS_MAX: u64 = 64;
 
-/// What was asked for: to be more is to reach further, or to be asked for more often.
+/// A request: how far to checkpoint, and how often a caller asked. A later request is greater.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asked {
     pub through: Lsn,
     times: u64,
 }
 
-/// What jobs are asked for, and how far they are. Everything a job or a writer waits for changes
-/// before its signal is told.
+/// Requests to jobs and the progress of jobs. Everything that a job or a writer waits for changes
+/// before its signal is sent.
 #[derive(Default)]
 pub(crate) struct Schedule {
-    /// Told when there may be work for a job.
+    /// Signals that a job may have work.
     work: Arc<Signal>,
-    /// Told when a checkpoint committed or failed.
+    /// Signals that a checkpoint committed or failed.
     progress: Arc<Signal>,
-    /// Jobs end.
+    /// Set when jobs must end.
     stopping: AtomicBool,
-    /// Everything below is to be checkpointed.
+    /// Records below this LSN are to be checkpointed.
     asked_through: AtomicU64,
-    /// How often somebody asked who waits for it, or let a tree go.
+    /// Number of requests by callers that wait, and of trees that were let go.
     asked_times: AtomicU64,
-    /// How many trees clears and drops have let go, and how many of these checkpoints have given up
-    /// the pages of.
+    /// Number of trees that clears and drops let go, and the number of those whose pages a
+    /// checkpoint has freed.
     trees_let_go: AtomicU64,
     trees_given_up: AtomicU64,
-    /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the
-    /// catalog and its keyspaces.
+    /// Records below this LSN are in trees that both superblocks reach. This is the smallest
+    /// applied LSN of the catalog and its keyspaces.
     durable_through: AtomicU64,
-    /// Memtables sealed and not yet gone from the state.
+    /// Number of sealed memtables in the state.
     sealed: AtomicUsize,
-    /// How often one was sealed or went.
+    /// Number of times that a memtable was sealed or left the state.
     seals: AtomicU64,
-    /// How many of them could not be merged, and are not being tried again; and the bytes of
-    /// memtable memory that their keyspaces hold.
+    /// Number of sealed memtables whose merge failed and rests, and the bytes of memtable memory of
+    /// their keyspaces.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
-    /// Checkpoints that were tried from the reserve, committed or not; and as many when a memtable
-    /// last went.
+    /// Number of checkpoints tried from the reserve, committed or not, and that number when a
+    /// memtable last left the state.
     tight_checkpoints: AtomicU64,
     tight_checkpoints_at_release: AtomicU64,
-    /// Checkpoints committed.
+    /// Number of committed checkpoints.
     releases: AtomicU64,
-    /// Checkpoints failed.
+    /// Number of failed checkpoints.
     failures: AtomicU64,
-    /// How often somebody had asked when the last of them began.
+    /// Number of requests when the last failed checkpoint began.
     failed_times: AtomicU64,
-    /// What the last failed checkpoint said.
+    /// The error of the last failed checkpoint.
     last_error: Mutex<Option<Error>>,
     /// The merge under way, for workers to help with.
     running: Mutex<Option<Arc<RunningMerge>>>,
-    /// The log has grown past its limit: what holds it up is to be checkpointed.
+    /// Set when the log exceeds its limit: the memtables that keep its oldest files are to be
+    /// checkpointed.
     log_is_long: AtomicBool,
-    /// Ranges have paid for a memtable's being sealed: the coordinator is to look which are due.
+    /// Set when ranges have paid for the seal of a memtable. The coordinator then looks for
+    /// memtables that are due.
     seal_is_asked: AtomicBool,
-    /// The disk is nearly full: memtables are small.
+    /// Set when the disk is nearly full: memtables are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, memtables are large again, and seal once deletes have
-    /// come together (`checkpoint::gather`; D10).
+    /// Set when the disk is full. The engine refuses puts. Memtables are large again and are sealed
+    /// once enough deletes have gathered (`checkpoint::gather`; D10).
     space_is_short: AtomicBool,
 }
 
@@ -80,31 +83,31 @@ impl Schedule {
         self.running.lock().clone()
     }
 
-    /// Offers a merge to the workers, or takes the offer back.
+    /// Offers a merge to the workers. None withdraws the offer.
     pub fn offer(&self, running: Option<Arc<RunningMerge>>) {
         let last = std::mem::replace(&mut *self.running.lock(), running);
         drop(last);
         self.work.notify();
     }
 
-    /// The log is longer than it may be.
+    /// Notes that the log exceeds its limit.
     pub fn shorten_log(&self) {
         if !self.log_is_long.swap(true, Ordering::AcqRel) {
             self.work.notify();
         }
     }
 
-    /// Whether the log is longer than it may be.
+    /// Whether the log exceeds its limit.
     pub fn log_is_long(&self) -> bool {
         self.log_is_long.load(Ordering::Acquire)
     }
 
-    /// A checkpoint takes care of the log's length.
+    /// Notes that a checkpoint is shortening the log.
     pub fn log_is_being_shortened(&self) {
         self.log_is_long.store(false, Ordering::Release);
     }
 
-    /// Asks for the memtables that are due to be sealed.
+    /// Asks the coordinator to seal the memtables that are due.
     #[cold]
     pub fn ask_for_seal(&self) {
         if !self.seal_is_asked.swap(true, Ordering::AcqRel) {
@@ -112,33 +115,33 @@ impl Schedule {
         }
     }
 
-    /// Whether somebody asked for that and nobody took it up. Not while the disk is full: deletes
-    /// come together then (`checkpoint::gather`).
+    /// Whether a seal was asked for and no job has taken up the request. Always false on a full
+    /// disk, where deletes gather in their memtables (`checkpoint::gather`).
     pub fn is_seal_asked(&self) -> bool {
         self.seal_is_asked.load(Ordering::Acquire) && !self.space_is_short()
     }
 
-    /// Takes that up; whether there was something to take up.
+    /// Takes up the request for a seal. Returns whether there was one.
     pub fn take_up_seal(&self) -> bool {
         self.is_seal_asked() && self.seal_is_asked.swap(false, Ordering::AcqRel)
     }
 
-    /// The signal that jobs wait on.
+    /// The signal for jobs that wait for work.
     pub fn work(&self) -> &Arc<Signal> {
         &self.work
     }
 
-    /// The signal of checkpoints that end.
+    /// The signal that the end of each checkpoint sends.
     pub fn progress(&self) -> &Arc<Signal> {
         &self.progress
     }
 
-    /// Whether jobs are to end.
+    /// Whether jobs must end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Tells jobs to end.
+    /// Makes jobs end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.releases.fetch_add(1, Ordering::AcqRel);
@@ -146,14 +149,14 @@ impl Schedule {
         self.progress.notify();
     }
 
-    /// So many memtables were sealed.
+    /// Notes that `count` memtables were sealed.
     pub fn sealed(&self, count: usize) {
         self.sealed.fetch_add(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
         self.work.notify();
     }
 
-    /// So many sealed memtables are gone from the state, merged or cleared.
+    /// Notes that `count` sealed memtables left the state, merged or cleared.
     pub fn unsealed(&self, count: usize) {
         self.sealed.fetch_sub(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
@@ -164,43 +167,45 @@ impl Schedule {
         }
     }
 
-    /// A checkpoint from the reserve was tried.
+    /// Notes that a checkpoint from the reserve was tried.
     pub fn tried_tight_checkpoint(&self) {
         self.tight_checkpoints.fetch_add(1, Ordering::AcqRel);
         self.progress.notify();
     }
 
-    /// What begins to wait for a checkpoint now has seen so many checkpoints from the reserve: for
-    /// [`Schedule::tight_checkpoints_since`].
+    /// The number of checkpoints tried from the reserve so far. A caller that begins to wait stores
+    /// it for [`Schedule::tight_checkpoints_since`].
     pub fn tight_checkpoints(&self) -> u64 {
         self.tight_checkpoints.load(Ordering::Acquire)
     }
 
-    /// How many were tried since that count, and since a memtable last went.
+    /// Number of checkpoints tried from the reserve since `begun`, and since a memtable last left
+    /// the state.
     pub fn tight_checkpoints_since(&self, begun: u64) -> u64 {
         let from = self.tight_checkpoints_at_release.load(Ordering::Acquire);
         self.tight_checkpoints().saturating_sub(begun.max(from))
     }
 
-    /// Whether a wait that began at that count is over: too many checkpoints from the reserve have
-    /// let no memtable go.
+    /// Whether a wait that began at `begun` must end: too many checkpoints from the reserve freed
+    /// no memtable.
     pub fn is_too_tight(&self, begun: u64) -> bool {
-        self.tight_checkpoints_since(begun) >= TIGHT_ROUNDS_MAX
+        self.tight_checkpoints_since(begun) >= TIGHT_CHECKPOINTS_MAX
     }
 
-    /// Changes with every memtable that is sealed, and every sealed one that goes, by one for each.
+    /// A number that grows by one for each memtable that is sealed and for each sealed one that
+    /// goes.
     pub fn seals(&self) -> u64 {
         self.seals.load(Ordering::Acquire)
     }
 
-    /// Memtables that wait for a merge or are being merged.
+    /// Number of memtables that wait for a merge or are being merged.
     #[inline]
     pub fn sealed_count(&self) -> usize {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// So many of them could not be merged, and rest until they are tried again. Who waits for
-    /// memory learns of it: they free none of the bytes that their keyspaces hold.
+    /// Sets how many sealed memtables rest after a failed merge. Writers that wait for memory use
+    /// this: such memtables free none of the bytes of their keyspaces.
     pub fn set_aside(&self, count: usize, bytes: u64) {
         self.aside_bytes.store(bytes, Ordering::Release);
         if self.aside.swap(count, Ordering::AcqRel) != count {
@@ -208,67 +213,67 @@ impl Schedule {
         }
     }
 
-    /// Sealed memtables that could not be merged, and rest.
+    /// Number of sealed memtables that rest after a failed merge.
     #[inline]
     pub fn aside_count(&self) -> usize {
         self.aside.load(Ordering::Acquire)
     }
 
-    /// Bytes of memtable memory of their keyspaces.
+    /// Bytes of memtable memory of the keyspaces whose merge failed and rests.
     #[inline]
     pub fn aside_bytes(&self) -> u64 {
         self.aside_bytes.load(Ordering::Acquire)
     }
 
-    /// Sealed memtables of which a merge is about to free memory.
+    /// Number of sealed memtables whose merge will soon free memory.
     #[inline]
     pub fn releasing_count(&self) -> usize {
         self.sealed_count().saturating_sub(self.aside_count())
     }
 
-    /// Asks for everything below to be checkpointed.
+    /// Asks for a checkpoint of everything below an LSN.
     pub fn ask(&self, through: Lsn) {
         self.asked_through.fetch_max(through.0, Ordering::AcqRel);
         self.work.notify();
     }
 
-    /// The same of somebody who waits for it: that ends a rest even if so much was asked for
-    /// before. How often somebody has asked now.
+    /// Asks for a checkpoint on behalf of a caller that waits for it. This ends a rest, even if an
+    /// earlier request reached as far. Returns the number of requests so far.
     pub fn ask_again(&self, through: Lsn) -> u64 {
         let times = self.asked_times.fetch_add(1, Ordering::AcqRel) + 1;
         self.ask(through);
         times
     }
 
-    /// A clear or a drop let a tree go: the next checkpoint gives its pages up. That makes room, so
-    /// it ends a rest.
+    /// Notes that a clear or a drop let a tree go. The next checkpoint frees the tree's pages. That
+    /// makes room, so this call ends a rest.
     pub fn let_tree_go(&self) {
         self.trees_let_go.fetch_add(1, Ordering::AcqRel);
         self.end_rest();
     }
 
-    /// Ends a rest after a failed checkpoint: there is reason to try again at once.
+    /// Ends the rest after a failed checkpoint: a retry may succeed now.
     pub fn end_rest(&self) {
         self.asked_times.fetch_add(1, Ordering::AcqRel);
         self.work.notify();
     }
 
-    /// How many were let go. A state that is loaded afterwards has none of them.
+    /// Number of trees let go so far. A state that is loaded afterwards has none of them.
     pub fn trees_let_go(&self) -> u64 {
         self.trees_let_go.load(Ordering::Acquire)
     }
 
-    /// Whether a checkpoint has pages of such trees to give up.
+    /// Whether the next checkpoint has pages of such trees to free.
     pub fn has_trees_to_give_up(&self) -> bool {
         self.trees_let_go() > self.trees_given_up.load(Ordering::Acquire)
     }
 
-    /// A checkpoint has given up those of so many.
+    /// Notes that a checkpoint freed the pages of the first `count` such trees.
     pub fn gave_trees_up(&self, count: u64) {
         self.trees_given_up.fetch_max(count, Ordering::AcqRel);
     }
 
-    /// What was asked for, and how often.
+    /// The requests so far.
     pub fn asked(&self) -> Asked {
         Asked {
             through: self.asked_through(),
@@ -276,27 +281,27 @@ impl Schedule {
         }
     }
 
-    /// What was asked for.
+    /// The LSN below which records are to be checkpointed.
     pub fn asked_through(&self) -> Lsn {
         Lsn(self.asked_through.load(Ordering::Acquire))
     }
 
-    /// Everything below is in durable trees.
+    /// The LSN below which every record is in durable trees.
     pub fn durable_through(&self) -> Lsn {
         Lsn(self.durable_through.load(Ordering::Acquire))
     }
 
-    /// Changes whenever memtables may have gone from the state.
+    /// A number that changes whenever memtables may have left the state.
     pub fn releases(&self) -> u64 {
         self.releases.load(Ordering::Acquire)
     }
 
-    /// How many checkpoints failed.
+    /// Number of failed checkpoints.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 
-    /// A checkpoint committed.
+    /// Notes that a checkpoint committed.
     pub fn committed(&self, durable_through: Lsn) {
         self.durable_through
             .fetch_max(durable_through.0, Ordering::AcqRel);
@@ -304,20 +309,21 @@ impl Schedule {
         self.released();
     }
 
-    /// Memtables are gone from the state.
+    /// Notes that memtables left the state.
     pub fn released(&self) {
         self.releases.fetch_add(1, Ordering::AcqRel);
         self.progress.notify();
         self.work.notify();
     }
 
-    /// Checkpoints fail from now on: whoever waits for one gets this.
+    /// Notes that checkpoints fail from now on. Every caller that waits for a checkpoint gets this
+    /// error.
     pub fn failed(&self, error: &Error) {
         self.count_failure(error, u64::MAX);
     }
 
-    /// A checkpoint failed that began when so much was asked for. Who asked since waits for the
-    /// next.
+    /// Notes that a checkpoint failed which began with the requests `asked`. Callers that asked
+    /// later wait for the next checkpoint.
     pub fn checkpoint_failed(&self, error: &Error, asked: Asked) {
         self.count_failure(error, asked.times);
     }
@@ -329,22 +335,22 @@ impl Schedule {
         self.progress.notify();
     }
 
-    /// How often somebody had asked when the last checkpoint began that failed.
+    /// Number of requests when the last failed checkpoint began.
     pub fn failed_times(&self) -> u64 {
         self.failed_times.load(Ordering::Acquire)
     }
 
-    /// Why the last checkpoint failed; none if it did not.
+    /// The error of the last checkpoint. None if that checkpoint succeeded.
     pub fn last_error(&self) -> Option<Error> {
         self.last_error.lock().clone()
     }
 
-    /// Whether the disk is nearly full; also where it is full.
+    /// Whether the disk is nearly full. True on a full disk, too.
     pub fn space_is_scarce(&self) -> bool {
         self.space_is_scarce.load(Ordering::Acquire)
     }
 
-    /// Sets that.
+    /// Sets whether the disk is nearly full.
     pub fn set_space_is_scarce(&self, scarce: bool) {
         self.space_is_scarce.store(scarce, Ordering::Release);
     }
@@ -355,8 +361,8 @@ impl Schedule {
         self.space_is_short.load(Ordering::Acquire)
     }
 
-    /// Sets whether the disk is full; waiters look again where that is news. What failing
-    /// checkpoints find again is none, or who counts them would do so for ever.
+    /// Sets whether the disk is full. Sends the signals only on a change. A caller that counts
+    /// failing checkpoints would otherwise never stop.
     pub fn set_space_is_short(&self, short: bool) {
         if self.space_is_short.swap(short, Ordering::AcqRel) != short {
             self.released();

@@ -1,12 +1,12 @@
-//! A [`State`] is the whole database at one moment, immutable: which memtables each keyspace has,
-//! and which version of its structure lies below them. Reads take the current one without a lock;
-//! it is replaced only under the core's `install` mutex, by cuts, commits of checkpoints, clears,
-//! changes of the set of keyspaces and of their options, and the close.
+//! [`State`]: the whole database at one moment, immutable. A state lists the memtables of each
+//! keyspace and the version of the tree below them. Reads load the current state without a lock.
+//! These replace it, under the core's `install` mutex only: seals, commits of checkpoints, clears,
+//! changes of the set of keyspaces or their options, and the close.
 //!
-//! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its
-//! start to its seal) and `version` (everything older). `sealed.seal == active.start`. On a full
-//! disk a sealed memtable is merged in slices: then `version` holds some of its records already,
-//! which the memtable says again.
+//! The newest records of a keyspace are in `active` (LSNs from its start). Older ones are in
+//! `sealed` (from its start to its seal), and the oldest in `version`. The bounds meet:
+//! `sealed.seal == active.start`. On a full disk, a checkpoint merges a slice of a sealed memtable.
+//! Then `version` holds some records of the memtable, too.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
@@ -31,19 +31,19 @@ use crate::types::options::KeyspaceOptions;
 
 /// The database at one moment.
 pub(crate) struct State {
-    /// The durable checkpoint that the versions belong to.
+    /// The durable checkpoint to which the versions belong.
     pub generation: Generation,
-    /// Keeps that checkpoint's pages from being reused (D5). None once the database is closed.
+    /// Keeps the pages of that checkpoint from reuse (D5). None once the database is closed.
     pub pin: Option<Pin>,
-    /// A view of this state must see at least up to here: below it lies a record (a clear, a drop)
-    /// whose effect the state already shows. Every such record raises it.
+    /// A view of this state must see at least the records below this LSN. The state already shows
+    /// the effect of a clear or drop below it. Every clear and drop raises the floor.
     pub floor: Lsn,
     /// The keyspaces by id.
     pub keyspaces: Keyspaces,
 }
 
-/// A persistent map from id to keyspace: a copy shares all but the path to what changes
-/// ([`IdMap`]).
+/// A persistent map from id to keyspace. A copy shares all nodes except those on the path to a
+/// change ([`IdMap`]).
 #[derive(Clone, Default)]
 pub(crate) struct Keyspaces(IdMap<Arc<KeyspaceState>>);
 
@@ -59,12 +59,12 @@ impl Keyspaces {
         self.iter_from(KeyspaceId(0))
     }
 
-    /// Those of an id and above.
+    /// The keyspaces of this id and above, in the order of their ids.
     pub fn iter_from(&self, id: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceState>> {
         self.0.iter_from(id.0).map(|(_, keyspace)| keyspace)
     }
 
-    /// A map of one keyspace, or of none if that is not there.
+    /// A map of this keyspace alone. Empty if the keyspace is missing.
     pub fn only(&self, id: KeyspaceId) -> Self {
         let mut only = Keyspaces::default();
         if let Some(keyspace) = self.get(id) {
@@ -73,8 +73,7 @@ impl Keyspaces {
         only
     }
 
-    /// The keyspaces that another map does not have as they are here, with what it has in their
-    /// place. O(n).
+    /// The keyspaces that differ from those of another map, each with the other map's entry. O(n).
     pub fn differing_from<'a>(
         &'a self,
         other: &'a Keyspaces,
@@ -99,53 +98,52 @@ impl Keyspaces {
 /// One keyspace at one moment.
 #[derive(Clone)]
 pub(crate) struct KeyspaceState {
-    /// Its number.
+    /// The keyspace's number.
     pub id: KeyspaceId,
-    /// What lives as long as the keyspace and does not belong to a moment.
+    /// Data that lives as long as the keyspace and belongs to no moment.
     pub shared: Arc<KeyspaceShared>,
-    /// What its cached records go by: another one after each clear.
+    /// The number of the keyspace's cached records. Each clear gives a new number.
     pub collection: Collection,
-    /// Options as of this moment.
+    /// The options at this moment.
     pub options: KeyspaceOptions,
     /// Takes the writes from its start on.
     pub active: Arc<LoggedMemtable>,
-    /// Waits to be merged, or is being merged.
+    /// A memtable that waits for its merge or is being merged.
     pub sealed: Option<SealedMemtable>,
-    /// What lies on disk: every record that belongs to neither memtable.
+    /// The tree on disk: every record that belongs to neither memtable.
     pub version: Arc<dyn Version>,
-    /// Of a view's state: what stands in the place of memtables that are gone. The current state
-    /// has none.
+    /// In a view's state: the runs that replace memtables that left memory. The current state has
+    /// none.
     pub spilled: Option<Arc<Spilled>>,
 }
 
-/// A memtable and the LSN from which on it takes a keyspace's writes.
+/// A memtable, and the LSN from which it takes the writes of a keyspace.
 pub(crate) struct LoggedMemtable {
-    /// The first LSN that belongs here.
+    /// The first LSN that belongs to the memtable.
     pub start: Lsn,
     /// The records.
     pub memtable: Arc<Memtable>,
-    /// Holds writes that the log does not ([`crate::Durability::None`]); set before the first of
-    /// them enters.
+    /// Set before the first write enters that the log does not hold ([`crate::Durability::None`]).
     pub unlogged: AtomicBool,
-    /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the
-    /// first of them enters.
+    /// Set before the first batch of several unlogged operations enters. Such a batch becomes
+    /// durable as a whole (D7).
     pub unlogged_batch: AtomicBool,
-    /// Its keyspace is among those that are written ([`crate::engine::written::Written`]): set
-    /// before the first write enters.
+    /// Set before the first write enters: the keyspace is then listed in
+    /// [`crate::engine::written::Written`].
     pub noted: AtomicBool,
-    /// Deletes in it that ranges passed, which show nothing for them and take as long as records
-    /// do. A view's ranges count in the memtable that the view has as its active one, so that those
-    /// of older views say nothing of a memtable that took the place of theirs.
+    /// Number of this memtable's deletes that ranges passed. A passed delete shows the user nothing
+    /// and costs as much as a record. A view's ranges count in the view's own active memtable.
+    /// Ranges of older views therefore do not count for a memtable that replaced theirs.
     pub passed: AtomicU64,
 }
 
 impl LoggedMemtable {
-    /// An empty memtable.
+    /// Wraps an empty memtable.
     pub fn new(start: Lsn, memtable: Memtable) -> Arc<Self> {
         Self::over(start, Arc::new(memtable))
     }
 
-    /// Over a memtable that is there.
+    /// Wraps an existing memtable.
     pub fn over(start: Lsn, memtable: Arc<Memtable>) -> Arc<Self> {
         Arc::new(LoggedMemtable {
             start,
@@ -158,26 +156,27 @@ impl LoggedMemtable {
     }
 }
 
-/// A memtable that takes no LSN from its seal on. Writers that hold older LSNs may still be
-/// entering it until as much of the log is visible as the seal says (`SealMade::publish_to`); it is
-/// merged only after that.
+/// A memtable that takes no LSN from its seal on. Writers of older LSNs may still enter it until
+/// the log is visible as far as the seal says (`SealMade::publish_to`). Its merge begins only after
+/// that.
 #[derive(Clone)]
 pub(crate) struct SealedMemtable {
-    /// The memtable with its start.
+    /// The memtable, with its start.
     pub records: Arc<LoggedMemtable>,
-    /// Exclusive bound of the LSNs in it.
+    /// Exclusive bound of the memtable's LSNs.
     pub seal: Lsn,
 }
 
 impl KeyspaceState {
-    /// Whether a memtable holds a record: then the keyspace takes a share of the memtables' memory.
+    /// Whether a memtable holds a record. If so, the keyspace takes a share of the memory of
+    /// memtables.
     pub fn is_written(&self) -> bool {
         self.sealed.is_some() || !self.active.memtable.is_empty()
     }
 
-    /// The memtable that owns a write of that LSN. None when the keyspace was cleared above it:
-    /// then the write does not matter any more, as long as nothing is durable without it unless the
-    /// clear is, too (`checkpoint::job`).
+    /// The memtable that owns a write of this LSN. None when a clear above the LSN removed the
+    /// memtable. Then the write has no effect, provided that nothing becomes durable without it
+    /// before the clear does (`checkpoint::job`).
     #[inline]
     pub fn memtable_of(&self, lsn: Lsn) -> Option<&Arc<LoggedMemtable>> {
         if lsn >= self.active.start {
@@ -190,71 +189,72 @@ impl KeyspaceState {
     }
 }
 
-/// Bytes that an open keyspace takes, besides its name: what does not belong to one moment, one
-/// moment of it, an empty memtable, and an entry of each map of keyspaces. As measured.
+/// Bytes that an open keyspace takes, besides its name, as measured. They include its state at one
+/// moment, an empty memtable, and an entry in each map of keyspaces.
 const KEYSPACE_BYTES: u64 = 1800;
 
-/// What of a keyspace does not belong to one moment: shared by every state and every handle.
+/// The data of a keyspace that belongs to no moment. All states and handles share it.
 pub(crate) struct KeyspaceShared {
-    /// Its number.
+    /// The keyspace's number.
     pub id: KeyspaceId,
-    /// Its name.
+    /// The keyspace's name.
     pub name: Box<str>,
-    /// Bytes at which the active memtable is sealed (χ·L in force); the broker moves it with memory
-    /// and χ.
+    /// Bytes at which the active memtable is sealed: χ·L in force. The memory plan changes this
+    /// value.
     pub memtable_bytes: AtomicU64,
-    /// What that is where the disk has room.
+    /// The value of `memtable_bytes` when the disk has room.
     pub ample_memtable_bytes: AtomicU64,
-    /// What its last memtable's arena took for a thousand bytes that it counted.
+    /// Bytes that the last memtable's arena took, per thousand bytes that it counted.
     pub arena_permille: AtomicU64,
-    /// What its tree holds.
+    /// The size of the keyspace's tree.
     pub tree_size: TreeSize,
-    /// How long the sealed memtable still needs.
+    /// The time that the merge of the sealed memtable still needs.
     pub forecast: Forecast,
-    /// What writers are held to while there is one.
+    /// The pace that writers keep while a sealed memtable exists.
     pub pace: Pace,
-    /// That one waited for a sealed memtable in vain: the memtable's seal is the progress.
+    /// Set by a write that missed its deadline while waiting for a sealed memtable. The memtable's
+    /// seal counts as the progress.
     pub stalled: Mark,
-    /// How long ranges turn out to be.
+    /// The usual length of ranges.
     pub range_length: RangeLength,
-    /// What they visited since it was compacted.
+    /// The runs that ranges visited since the keyspace was compacted.
     pub visits: Visits,
-    /// What share of its writes replaces something.
+    /// The share of writes that replace a record.
     pub overwrite_share: OverwriteShare,
-    /// What was done to it since the database was opened.
+    /// Counters since the database was opened.
     pub counters: KeyspaceCounters,
-    /// What the keyspace takes, used or not.
+    /// The charge for the memory of an open keyspace, used or not.
     _memory: Charge,
 }
 
-/// About how many records the ranges of a keyspace were read for lately: a moving average, in
-/// sixteenths, and one of the squares. Races lose a range now and then, which does not matter.
+/// The number of records for which ranges of a keyspace were lately read: a moving average in
+/// sixteenths, and an average of the squares. A race may lose one range, which does no harm.
 #[derive(Default)]
 pub(crate) struct RangeLength {
     mean: AtomicU64,
     square: AtomicU64,
 }
 
-/// How long a range is expected to be.
+/// The expected length of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExpectedLength {
-    /// The mean; 0 when nobody knows.
+    /// The mean, in records. 0 when no range has been read.
     pub mean: usize,
-    /// How far lengths are from it, as a rule (their standard deviation).
+    /// The standard deviation of lengths, in records.
     pub spread: usize,
 }
 
 impl ExpectedLength {
-    /// A range that must read reads for the mean and so much of the spread. A block more costs
-    /// about a fifteenth of another wait, as was reckoned, so it goes beyond the mean as far as
-    /// lengths differ, and not where all are the same.
+    /// A range that must read the device reads for the mean plus this percentage of the spread. One
+    /// more block costs about a fifteenth of one more wait. A range therefore reads beyond the mean
+    /// where lengths differ, and not where all are equal.
     const BEYOND_PERCENT: usize = 60;
-    /// Fewer records are not worth a wait.
+    /// Reading ahead for fewer records saves less than a wait costs.
     const AHEAD_MIN: usize = 16;
 
-    /// How many records more to read for, of a range that has come to so many already. Beyond what
-    /// was expected, as many as ranges differ by: how far it goes is not known, but that it went so
-    /// far says little of how far it will.
+    /// Number of further records to read for, when a range has returned `taken` records. Beyond the
+    /// expected length, that is as many as lengths differ by: the range's length so far says little
+    /// about its end.
     pub fn ahead(self, taken: usize) -> usize {
         let reach = self.mean + self.spread * Self::BEYOND_PERCENT / 100;
         match reach.saturating_sub(taken) {
@@ -265,10 +265,11 @@ impl ExpectedLength {
 }
 
 impl RangeLength {
-    /// A longer range counts as so long: one of them should not make many short ones read ahead.
+    /// A longer range counts as this many records, so that one long range does not make many short
+    /// ones read ahead.
     const RECORDS_MAX: u64 = 256;
 
-    /// What is to be expected; nothing while there was no range.
+    /// The expected length. Zero before the first range.
     pub fn expected(&self) -> ExpectedLength {
         let mean = self.mean.load(Ordering::Relaxed) / 16;
         let variance = (self.square.load(Ordering::Relaxed) / 16).saturating_sub(mean * mean);
@@ -278,7 +279,7 @@ impl RangeLength {
         }
     }
 
-    /// Takes note of a range that was read so far.
+    /// Notes a range that was read for `records` records.
     pub fn note(&self, records: usize) {
         let records = (records as u64).min(Self::RECORDS_MAX);
         for (average, value) in [(&self.mean, records), (&self.square, records * records)] {
@@ -292,7 +293,7 @@ impl RangeLength {
 }
 
 impl KeyspaceShared {
-    /// For a keyspace that is being created or found in the catalog.
+    /// For a keyspace that is being created, or that the catalog lists.
     pub fn new(
         id: KeyspaceId,
         name: &str,
@@ -324,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_ranges_follows_what_they_were_read_for() {
+    fn the_expected_length_follows_the_lengths_of_ranges() {
         let length = RangeLength::default();
         assert_eq!(length.expected(), ExpectedLength::default());
         for (records, expected) in [(50, 50), (3, 3), (0, 0), (1 << 40, 256)] {
@@ -333,14 +334,14 @@ mod tests {
             }
             let now = length.expected();
             assert!(now.mean.abs_diff(expected) <= 1, "{now:?} of {expected}");
-            // All alike: nothing is read for beyond that.
+            // All lengths are equal: ranges read nothing beyond them.
             assert!(now.spread <= 4, "{now:?}");
             assert!(now.mean == 0 || now.ahead(0) - now.mean <= 2, "{now:?}");
         }
         let before = length.expected().mean;
         length.note(1);
         assert!(length.expected().mean > before - before / 10);
-        // Lengths from 1 to 100, all as likely.
+        // Lengths from 1 to 100, equally likely.
         for n in 0..1000 {
             length.note(1 + n * 37 % 100);
         }

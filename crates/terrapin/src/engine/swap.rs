@@ -1,6 +1,6 @@
-//! What readers load without a lock and others replace as a whole. arc-swap's own, whose uses, in a
-//! build for the model checker, are points where another thread may come in between (see
-//! `terrapin_base::sync`).
+//! [`ArcSwap`]: a value that readers load without a lock and other threads replace as a whole. It
+//! wraps arc-swap's type. In a build for the model checker, each use is a point where another
+//! thread may run (see `terrapin_base::sync`).
 
 #[cfg(not(terrapin_shuttle))]
 pub(crate) use arc_swap::ArcSwap;
@@ -14,7 +14,7 @@ mod checked {
     use arc_swap::Guard;
     use terrapin_base::sync::point;
 
-    /// As arc-swap's.
+    /// A value with the methods of arc-swap's `ArcSwap`.
     pub(crate) struct ArcSwap<T>(arc_swap::ArcSwap<T>);
 
     impl<T> ArcSwap<T> {

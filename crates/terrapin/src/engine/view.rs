@@ -1,4 +1,4 @@
-//! [`ViewHandle`]: a view of the database that is registered, and keeps the database open.
+//! [`ViewHandle`]: a registered view, which keeps the database open.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::engine::owner::Owner;
 use crate::engine::relay::Relay;
 use crate::engine::views::{Held, Registered, View};
 
-/// A view that is registered for as long as this lives, and keeps the database open.
+/// A view that stays registered, and keeps the database open, until the handle is dropped.
 pub(crate) struct ViewHandle {
     view: Arc<View>,
     place: Registered,
@@ -23,12 +23,12 @@ impl ViewHandle {
         Self::of(&Share::lone(owner), owner.core.observe()?, None)
     }
 
-    /// A view of everything published so far, which nobody is going to ask for another keyspace.
+    /// A view of everything published so far. Its user reads one keyspace only.
     pub fn of_keyspace(owner: &Arc<Share<Owner>>, id: KeyspaceId) -> Result<Arc<Self>> {
         Self::of(owner, owner.core.observe()?, Some(id))
     }
 
-    /// A view of what was observed, of `only` one keyspace or all.
+    /// Registers a view of what was observed, of the keyspace `only` or of all.
     fn of(
         owner: &Arc<Share<Owner>>,
         observed: Observed,
@@ -36,8 +36,8 @@ impl ViewHandle {
     ) -> Result<Arc<Self>> {
         let core = &owner.core;
         let mut state = observed.state;
-        // Threads have eight guards that cost them nothing: what may stay for long leaves these to
-        // who comes and goes.
+        // A thread has eight arc-swap guards that cost nothing. Long-lived views leave those to
+        // short-lived ones.
         if only.is_none() || core.views.are_many_here() {
             state = Guard::from_inner(Guard::into_inner(state));
         }
@@ -59,10 +59,10 @@ impl ViewHandle {
             place,
             owner: owner.clone(),
         });
-        // A close that came between `observe` and `register` has not seen this view.
+        // A close between `observe` and `register` did not see this view.
         core.health.check_open()?;
-        // A memtable that left the state in between is for views to give back, and who sees to that
-        // has not seen this one.
+        // A memtable may have left the state meanwhile. The job that lists its views did not see
+        // this one.
         if Arc::as_ptr(&core.state.load()) != seen {
             core.schedule.released();
         }
@@ -89,8 +89,8 @@ impl ViewHandle {
 
 impl Drop for ViewHandle {
     fn drop(&mut self) {
-        // In a forked child the view stays: another thread may have held the registry's lock at the
-        // fork.
+        // In a forked child the view stays registered: another thread may have held the registry's
+        // lock at the time of the fork.
         if self.owner.core.health.process().is_this() {
             self.owner.core.views.unregister(self.place);
         }
@@ -105,13 +105,13 @@ mod tests {
     use crate::engine::views::Views;
     use crate::types::options::Options;
 
-    /// Views that threads of all stripes made, more in each than have guards to themselves; they
-    /// see their moments while the state is replaced, and go in other threads than they came from.
+    /// Threads of all stripes make views, more in each stripe than the thread has free guards. The
+    /// views see their moments while the state is replaced, and other threads drop them.
     #[test]
-    fn views_of_many_threads_are_all_listed_and_leave_nothing() {
+    fn views_of_many_threads_are_all_listed_and_all_freed() {
         const ROUNDS: u64 = 2 * (Views::FEW as u64 + 6);
         let (database, sim) = Options::small().open_simulated();
-        // Two threads must not take the jobs' steps at once.
+        // Two threads must not run the jobs' steps at the same time.
         sim.set_breathing(false);
         let keyspace = database.default_keyspace();
         let core = database.core();
@@ -143,21 +143,21 @@ mod tests {
             }
         });
         assert!(core.views.len() == 0 && !core.views.any(|_| true));
-        // Places are used again.
+        // The registry reuses slots.
         let range = keyspace.iter();
         assert_eq!(core.views.all().len(), 1);
         drop(range);
         keyspace.put("b", "").unwrap();
         database.checkpoint().unwrap();
         sim.settle();
-        // The state of before is held here alone.
+        // Only this test still holds the previous state.
         assert_eq!(Arc::strong_count(&some), 1);
         database.close().unwrap();
     }
 
-    /// Nobody gave the memtable of a view back that was made as the memtable left the state.
+    /// A view that was made while a memtable left the state never released that memtable.
     #[test]
-    fn a_view_of_a_state_that_was_replaced_has_its_memtables_looked_at() {
+    fn a_view_made_while_the_state_is_replaced_releases_its_memtable() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         keyspace.put("a", "1").unwrap();
@@ -171,7 +171,7 @@ mod tests {
         };
         let handle = ViewHandle::of(&Share::lone(owner), observed, None).unwrap();
         assert!(holds_a_memtable(&handle));
-        // Past the age from which on views give memtables back.
+        // Past the age at which views release memtables.
         sim.advance_ns(2_000_000_000);
         sim.settle();
         assert!(!holds_a_memtable(&handle));

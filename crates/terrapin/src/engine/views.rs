@@ -1,15 +1,15 @@
-//! Registered views: what snapshots and iterators see, for longer than one call.
+//! [`Views`]: the registered views, which are what snapshots and iterators see for longer than one
+//! call.
 //!
-//! A view is an LSN bound and a state that covers everything below it. It keeps that state's pages
-//! (through the state's pin) and its memtables. Memtables are memory, so a checkpoint, or the fold
-//! job after it (`checkpoint::held`), may replace the state of a view by an equal one that holds
-//! runs instead of memtables; readers of a view therefore load its state anew at every call, and
-//! keep nothing of it between calls but pages.
+//! A view is an LSN bound and a state that covers everything below it. It keeps the state's pages,
+//! through the state's pin, and its memtables. Memtables take memory. A checkpoint, or the fold job
+//! after it (`checkpoint::held`), may therefore give a view an equal state that holds runs instead.
+//! Readers of a view load its state anew at every call. Between calls they keep only pages.
 //!
-//! Short ranges come and go by the hundred thousand a second, each with a view. So nothing that one
-//! does writes a cache line that another thread's does, too: the registry is in stripes, the state
-//! is not counted (arc-swap's guards), and the database is kept open by a share of it
-//! ([`terrapin_base::Shares`]).
+//! Threads make hundreds of thousands of short ranges a second, each with a view. No range may
+//! therefore write a cache line that another thread's range writes. The registry is in stripes.
+//! Views hold the state through arc-swap's guards, without a count. A share of the database keeps
+//! it open ([`terrapin_base::Shares`]).
 
 use std::sync::Arc;
 
@@ -23,54 +23,54 @@ use crate::engine::state::{KeyspaceState, State};
 
 /// One view: a bound and, until the database closes, a state.
 pub(crate) struct View {
-    /// Exclusive bound of the LSNs that this view sees.
+    /// Exclusive bound of the LSNs that the view sees.
     pub before: Lsn,
-    /// When it was made, on the environment's clock.
+    /// Time at which the view was made, on the environment's clock, in nanoseconds.
     pub born_ns: u64,
-    /// The keyspace of a range, whose view nobody asks for another one. None for a snapshot's.
+    /// The keyspace of a range, which reads no other one. None for a snapshot.
     pub only: Option<KeyspaceId>,
     pub held: Relay<Held>,
 }
 
-/// What a view holds now.
+/// What a view holds at present.
 pub(crate) struct Held {
-    /// How many others the view held before.
+    /// Number of values that the view held before this one.
     pub turn: u64,
     /// Covers every record below the view's bound.
     pub state: Guard<Arc<State>>,
-    /// No keyspace of it has a memtable, not even an empty one, which later writes may enter: it
-    /// stays as it is.
+    /// True if no keyspace of the state has a memtable, not even an empty one that later writes may
+    /// enter. Such a state does not change any more.
     pub is_settled: bool,
 }
 
 impl View {
-    /// What it holds; `Closed` once the database is.
+    /// What the view holds. Fails with `Closed` once the database is closed.
     #[inline]
     pub fn held(&self) -> Result<Arc<Held>> {
         self.held.load().ok_or_else(closed)
     }
 
-    /// Replaces what the view holds by something that reads the same, unless the database was
-    /// closed or somebody else replaced it meanwhile.
+    /// Replaces what the view holds by something that reads the same. Does nothing if the database
+    /// was closed, or if another thread replaced it meanwhile.
     pub fn replace(&self, expected: &Arc<Held>, next: Arc<Held>) {
         self.held.replace(expected, next);
     }
 }
 
 impl Held {
-    /// A keyspace as the view sees it.
+    /// A keyspace as this view sees it.
     #[inline]
     pub fn keyspace(&self, id: KeyspaceId) -> Result<&Arc<KeyspaceState>> {
         self.state.keyspaces.get(id).ok_or_else(missing)
     }
 
-    /// Whether it has no other keyspace.
+    /// Whether the state has no other keyspace than this one.
     pub fn is_of_only(&self, id: KeyspaceId) -> bool {
         self.state.keyspaces.iter().all(|k| k.id == id)
     }
 
-    /// What a view that held this holds next.
-    /// `no_memtable` is what stands in the place of memtables that are gone.
+    /// The successor of this value, with a new state. `no_memtable` replaces memtables that left
+    /// memory.
     pub fn next(&self, no_memtable: &Arc<Memtable>, state: State) -> Held {
         let has_none = |k: &Arc<KeyspaceState>| {
             k.sealed.is_none() && Arc::ptr_eq(&k.active.memtable, no_memtable)
@@ -83,7 +83,8 @@ impl Held {
         }
     }
 
-    /// The same without all other keyspaces, whose memtables it then keeps no more.
+    /// The successor of this value that has this keyspace only. It releases the memtables of all
+    /// others.
     pub fn narrowed_to(&self, no_memtable: &Arc<Memtable>, id: KeyspaceId) -> Held {
         let state = State {
             generation: self.state.generation,
@@ -99,81 +100,80 @@ impl Held {
 #[derive(Default)]
 pub(crate) struct Views([Stripe; STRIPES]);
 
-/// The views that threads of one stripe made.
+/// The views that threads of one stripe registered.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe {
-    /// How many there are.
+    /// Number of views in the stripe.
     count: AtomicUsize,
-    places: Mutex<Places>,
+    slots: Mutex<Slots>,
 }
 
 #[derive(Default)]
-struct Places {
+struct Slots {
     views: Vec<Option<Arc<View>>>,
     free: Vec<usize>,
 }
 
-/// Where a view is in the registry.
+/// The slot of a view in the registry.
 #[derive(Clone, Copy)]
 pub(crate) struct Registered {
     stripe: usize,
-    place: usize,
+    slot: usize,
 }
 
-impl Places {
+impl Slots {
     fn count(&self) -> usize {
         self.views.len() - self.free.len()
     }
 }
 
 impl Views {
-    /// More than so many in a stripe are many.
+    /// A stripe with more views than this has many.
     pub const FEW: usize = 4;
-    /// So many places are looked at under a lock at once: a thread that makes a view may wait for
-    /// it.
+    /// Number of slots read under one lock. A thread that makes a view may wait for that lock.
     const TAKEN_AT_ONCE: usize = 1024;
 
     /// Registers a view.
     pub fn register(&self, view: &Arc<View>) -> Registered {
         let stripe = stripe();
         let part = &self.0[stripe];
-        let mut places = part.places.lock();
-        let place = places.free.pop().unwrap_or(places.views.len());
-        match places.views.get_mut(place) {
+        let mut slots = part.slots.lock();
+        let slot = slots.free.pop().unwrap_or(slots.views.len());
+        match slots.views.get_mut(slot) {
             Some(free) => *free = Some(view.clone()),
-            None => places.views.push(Some(view.clone())),
+            None => slots.views.push(Some(view.clone())),
         }
-        part.count.store(places.count(), Ordering::Relaxed);
-        Registered { stripe, place }
+        part.count.store(slots.count(), Ordering::Relaxed);
+        Registered { stripe, slot }
     }
 
-    /// Forgets a view.
+    /// Removes a view from the registry.
     pub fn unregister(&self, at: Registered) {
         let part = &self.0[at.stripe];
-        let mut places = part.places.lock();
-        let view = places.views[at.place].take();
-        places.free.push(at.place);
-        part.count.store(places.count(), Ordering::Relaxed);
-        drop(places);
-        // Outside the lock: it may be the last to hold a memtable or a state.
+        let mut slots = part.slots.lock();
+        let view = slots.views[at.slot].take();
+        slots.free.push(at.slot);
+        part.count.store(slots.count(), Ordering::Relaxed);
+        drop(slots);
+        // Dropped outside the lock: the view may be the last to hold a memtable or a state.
         drop(view);
     }
 
-    /// Whether the thread's stripe has more than a few.
+    /// Whether the calling thread's stripe has more than [`Views::FEW`] views.
     #[inline]
     pub fn are_many_here(&self) -> bool {
         self.0[stripe()].count.load(Ordering::Relaxed) > Self::FEW
     }
 
-    /// The views there are. One that is made meanwhile may be missing. O(views), and no lock is
-    /// held for more than some microseconds.
+    /// All registered views. A view that is being made may be missing. O(views). Holds each lock
+    /// for some microseconds at most.
     pub fn all(&self) -> Vec<Arc<View>> {
         let mut all = Vec::with_capacity(self.len());
         for part in &self.0 {
             let mut from = 0;
-            // A view keeps its place.
-            while let Some(next) = part.places.lock().views.get(from..) {
+            // A view keeps its slot, so reading in pieces misses none.
+            while let Some(next) = part.slots.lock().views.get(from..) {
                 if next.is_empty() {
                     break;
                 }
@@ -185,20 +185,20 @@ impl Views {
         all
     }
 
-    /// Whether one is like that. Under the registry's locks: be short.
+    /// Whether a view satisfies `is`. Runs under the registry's locks, so `is` must be short.
     #[cfg(test)]
     pub fn any(&self, is: impl Fn(&View) -> bool) -> bool {
-        let of_stripe = |part: &Stripe| part.places.lock().views.iter().flatten().any(|v| is(v));
+        let of_stripe = |part: &Stripe| part.slots.lock().views.iter().flatten().any(|v| is(v));
         self.0.iter().any(of_stripe)
     }
 
-    /// How many there are.
+    /// Number of registered views.
     pub fn len(&self) -> usize {
         let count = |part: &Stripe| part.count.load(Ordering::Relaxed);
         self.0.iter().map(count).sum()
     }
 
-    /// Lets go of everything that registered views hold; their next call gets `Closed`.
+    /// Drops what all registered views hold. Their next call fails with `Closed`.
     pub fn close(&self) {
         for view in self.all() {
             view.held.close();

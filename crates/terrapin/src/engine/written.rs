@@ -1,19 +1,20 @@
-//! Which keyspaces have memtables that hold, or held lately, a record: so that whatever goes over
-//! "all memtables" goes over those, and a database with 100,000 keyspaces of which ten are written
+//! [`Written`]: the keyspaces whose memtables hold a record, or held one lately. Code that visits
+//! "all memtables" visits only these. A database with 100,000 keyspaces, ten of them written, then
 //! pays for ten.
 //!
-//! A keyspace enters with the first write into a memtable ([`Written::note`]), before that write is
-//! in it. It leaves when a checkpoint ends and neither memtable of it was written
+//! A keyspace is added by the first write into a memtable ([`Written::note`]), before that write
+//! enters. The end of a checkpoint removes it if neither of its memtables was written
 //! ([`Written::forget_unwritten`]). The memtable's own flag ([`LoggedMemtable::noted`]) spares
-//! later writes the look. Both changes happen under one mutex: a write that finds the flag set also
-//! finds its keyspace here.
+//! later writes the lookup. Both changes happen under one mutex. A write that finds the flag set
+//! therefore finds its keyspace listed.
 //!
-//! Invariant: every keyspace of the current state, and of a state that a checkpoint has frozen,
-//! that has a sealed memtable or a record in its active one is here. So a checkpoint misses none.
+//! Invariant: a keyspace with a sealed memtable, or with a record in its active one, is listed.
+//! This holds for the current state and for a state that a checkpoint froze. A checkpoint therefore
+//! misses none.
 //!
-//! The limits of memtables depend on how many keyspaces write. They are set for the written ones
-//! each time that changes, and for any other one as it is first written, by
-//! the plan in force.
+//! The limits of memtables depend on the number of keyspaces that write. The plan in force sets
+//! them for all listed keyspaces when that number changes, and for any other keyspace at its first
+//! write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,30 +24,31 @@ use terrapin_base::sync::{Mutex, Ordering};
 
 use crate::engine::state::{KeyspaceState, LoggedMemtable, State};
 
-/// See the head of this file.
+/// The ids of keyspaces whose memtables hold or lately held a record.
 #[derive(Default)]
 pub(crate) struct Written(Mutex<BTreeSet<KeyspaceId>>);
 
 impl Written {
-    /// Their numbers, in order.
+    /// The listed ids, ascending.
     pub fn ids(&self) -> Vec<KeyspaceId> {
         self.0.lock().iter().copied().collect()
     }
 }
 
 impl Written {
-    /// A write is about to enter a memtable, of a keyspace in some state. O(log of the number of
-    /// written keyspaces), once a memtable.
+    /// Lists a keyspace before a write enters its memtable. O(log of the number of written
+    /// keyspaces), once per memtable.
     #[cold]
     pub fn note(&self, id: KeyspaceId, memtable: &LoggedMemtable) {
         let mut written = self.0.lock();
         written.insert(id);
-        // Under the lock: see `forget_unwritten`. Whoever loads it finds the id in the set.
+        // Set under the lock, as `forget_unwritten` requires. A thread that loads `true` finds the
+        // id in the set.
         memtable.noted.store(true, Ordering::Release);
     }
 
-    /// The written keyspaces of a state, in the order of their numbers. Some may have no record in
-    /// a memtable.
+    /// The listed keyspaces of a state, in the order of their ids. Some may have no record in a
+    /// memtable.
     pub fn noted_of<'a>(&self, state: &'a State) -> Vec<&'a Arc<KeyspaceState>> {
         let ids = self.ids();
         ids.into_iter()
@@ -54,16 +56,16 @@ impl Written {
             .collect()
     }
 
-    /// Those that have a sealed memtable, or a record in the active one.
+    /// The keyspaces that have a sealed memtable, or a record in the active one.
     pub fn written_of<'a>(&self, state: &'a State) -> Vec<&'a Arc<KeyspaceState>> {
         let mut written = self.noted_of(state);
         written.retain(|keyspace| keyspace.is_written());
         written
     }
 
-    /// Forgets keyspaces of which the current state has no memtable that was written. Only the end
-    /// of a checkpoint calls this, with the install lock held: a checkpoint in between relies on
-    /// finding those whose memtables a clear has taken away since it froze them.
+    /// Removes keyspaces without a written memtable in the current state. Only the end of a
+    /// checkpoint calls this, under the install lock. A checkpoint relies on finding keyspaces
+    /// whose memtables a clear removed after it froze them.
     pub fn forget_unwritten(&self, current: &State) {
         self.0.lock().retain(|id| {
             let keyspace = current.keyspaces.get(*id);
@@ -77,7 +79,7 @@ mod tests {
     use crate::engine::id_map::tests::STEPS;
     use crate::{Database, KeyspaceOptions, Options};
 
-    /// What something costs: values of maps gone over, bytes allocated.
+    /// The cost of some work: map values visited, and bytes allocated.
     fn cost(work: impl FnOnce()) -> (u64, u64) {
         let before = STEPS.get();
         let allocated = allocation_counter::measure(work);
@@ -92,11 +94,11 @@ mod tests {
         }
     }
 
-    /// Ten thousand more took 0.85 s in an empty database and 24.6 s beside 40,000: each copied a
-    /// list of all, and looked at all three times.
+    /// Creating ten thousand keyspaces took 0.85 s in an empty database and 24.6 s beside 40,000
+    /// others. Each creation copied a list of all keyspaces and visited all of them three times.
     #[test]
-    fn what_is_done_to_one_keyspace_costs_nothing_for_the_others() {
-        // More than one leaf of each map holds, so that all paths are as long.
+    fn the_cost_of_one_keyspace_does_not_grow_with_their_number() {
+        // Both counts exceed what one leaf of each map holds, so all paths are equally long.
         let (few, many) = (5000, 25_000);
         let options = Options::small().memory(64 << 20).log_bytes_max(16 << 20);
         let (database, sim) = options.open_simulated();
@@ -145,10 +147,10 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// A write that is in a memtable of a frozen state is in the checkpoint's catalog, whatever
-    /// became of its keyspace since.
+    /// A write in a memtable of a frozen state is in the checkpoint's catalog, even if its keyspace
+    /// was dropped or cleared since.
     #[test]
-    fn a_keyspace_is_forgotten_by_the_end_of_a_checkpoint_only() {
+    fn only_the_end_of_a_checkpoint_removes_a_written_keyspace() {
         let (database, sim) = Options::small().open_simulated();
         sim.settle();
         sim.set_breathing(false);

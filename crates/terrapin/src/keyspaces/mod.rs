@@ -1,5 +1,4 @@
-//! Keyspaces: creating, dropping and clearing them, their durable catalog, which of them are
-//! written.
+//! Keyspaces: creating, dropping and clearing them, and their durable catalog.
 
 pub mod catalog;
 pub mod schema;

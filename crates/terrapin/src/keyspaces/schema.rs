@@ -1,7 +1,7 @@
-//! Creating, dropping and clearing keyspaces, and changing their options. Each is a record in the
-//! log (D7): appended, installed into the state, published. The same functions apply the records
-//! again at replay, so they are idempotent: a checkpoint's catalog may already show what a record
-//! above its LSN says.
+//! Creating, dropping and clearing keyspaces, and changing their options. Each change is a log
+//! record (D7): the engine appends it, installs it into the state, and publishes it. Replay applies
+//! the records with the same functions. They are idempotent, since a checkpoint's catalog may
+//! already hold the effect of a record above its LSN.
 
 use std::sync::Arc;
 
@@ -20,21 +20,22 @@ use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 
-/// What a change of the schema under the `install` lock came to.
+/// The result of one attempt to change the schema under the `install` lock.
 pub(crate) enum Attempt {
-    /// It is in the log and in the state; to be published. The state of before, if it was replaced,
-    /// may be the last to hold memtables: letting go of it takes long, and until the change is
-    /// published, every reader and later writer waits. So that comes after it.
+    /// The change is in the log and in the state, and must be published. The caller drops the
+    /// previous state, if it was replaced, after publishing. That state may be the last to hold
+    /// memtables, so dropping it takes long. Until the change is published, every reader and later
+    /// writer waits.
     Done(Appended, Arc<KeyspaceShared>, Option<Arc<State>>),
-    /// The ring is full; nothing was done.
+    /// The ring is full. The attempt changed nothing.
     Full(Condition),
 }
 
 impl Core {
-    /// The keyspace of a name, if there is one.
+    /// The keyspace of this name, if it exists.
     pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {
         let install = self.install.lock();
-        // Under the lock: a close empties the state under it.
+        // Checked under the lock, under which a close empties the state.
         self.health.check_open()?;
         Ok(self.named(&install, name))
     }
@@ -48,7 +49,7 @@ impl Core {
             .map(|k| k.shared.clone())
     }
 
-    /// Creates a keyspace; `AlreadyExists` if there is one of that name.
+    /// Creates a keyspace. Fails with `AlreadyExists` if the name is taken.
     pub fn create_keyspace(
         &self,
         name: &str,
@@ -59,14 +60,14 @@ impl Core {
         self.change(false, |log, install| {
             if install.names.contains_key(name) {
                 return Err(
-                    Error::new(ErrorKind::AlreadyExists, "the keyspace is there already")
+                    Error::new(ErrorKind::AlreadyExists, "the keyspace exists already")
                         .with("keyspace", name),
                 );
             }
             if install.next_id == u32::MAX {
                 return Err(Error::new(
                     ErrorKind::TooLarge,
-                    "the numbers of keyspaces are used up",
+                    "no keyspace number is left: export the database and import it into a new one",
                 ));
             }
             let id = KeyspaceId(install.next_id);
@@ -100,12 +101,12 @@ impl Core {
             had_pages = has_pages && matches!(attempt, Attempt::Done(..));
             Ok(attempt)
         });
-        // Also where the change is done and could not be synced.
+        // Also if the change happened and its sync failed.
         self.ask_for_space(had_pages);
         changed.map(drop)
     }
 
-    /// Appends the record of a drop, and takes the keyspace out of the state.
+    /// Appends the record of a drop, and removes the keyspace from the state.
     pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt> {
         let shared = self.named(install, name).ok_or_else(|| {
             Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace")
@@ -137,10 +138,10 @@ impl Core {
         changed.map(drop)
     }
 
-    /// Appends the record of a clear, and empties the keyspace: one step under the log's append
-    /// lock, so that every later write goes to the new memtable. An earlier one goes to the old
-    /// memtable, or, if its writer looks only now, nowhere: a checkpoint that was frozen in between
-    /// takes care of that (`checkpoint::job`).
+    /// Appends the record of a clear and empties the keyspace, in one step under the log's append
+    /// lock. Every later write therefore enters the new memtable. An earlier write enters the old
+    /// memtable, or none if its writer loads the state only now. A checkpoint that was frozen in
+    /// between handles the latter case (`checkpoint::job`).
     pub fn try_clear(
         &self,
         log: &Log,
@@ -174,8 +175,8 @@ impl Core {
         options: KeyspaceOptions,
     ) -> Result<()> {
         self.change_options(shared, options)?;
-        // Lowering χ seals at once; raising it costs nothing, and who waits with a full memtable
-        // may go on.
+        // A lower χ seals memtables at once. A higher χ costs nothing, and lets writers with a full
+        // memtable continue.
         self.seal_full();
         self.schedule.released();
         Ok(())
@@ -205,9 +206,9 @@ impl Core {
         }
     }
 
-    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the
-    /// database's durability. `frees`: it gives space back, and goes through on a full disk as
-    /// deletes do (D10).
+    /// Runs one change under the `install` lock, publishes its record, and syncs the log if the
+    /// database's durability says so. `frees` says that the change frees space. Such a change
+    /// passes on a full disk, as deletes do (D10).
     fn change(
         &self,
         frees: bool,
@@ -223,7 +224,8 @@ impl Core {
         let since = patience.since_ns(&self.env);
         let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
         match frees {
-            // It goes on in any case: clears and drops make room where nothing else does.
+            // The change goes on in any case, since clears and drops may be the only way to make
+            // room.
             true => self.let_the_log_be_trimmed(0, &mut patience).map(drop)?,
             false => self.check_room()?,
         }
@@ -233,7 +235,7 @@ impl Core {
             let condition = match attempt(log, &mut install) {
                 Ok(Attempt::Done(appended, shared, replaced)) => {
                     log.publish(&appended);
-                    // A keyspace that went may have been one that wrote: the others share its
+                    // The removed keyspace may have been a written one. The others share its
                     // memory.
                     if replaced.is_some() {
                         drop(replaced);
@@ -264,7 +266,7 @@ impl Core {
         }
     }
 
-    /// Whether a keyspace has a tree, or is about to get one. The caller holds `install`.
+    /// Whether a keyspace has a tree, or will soon get one. The caller holds `install`.
     pub fn may_have_pages(&self, id: KeyspaceId) -> bool {
         let state = self.state.load();
         state.keyspaces.get(id).is_some_and(|keyspace| {
@@ -273,16 +275,16 @@ impl Core {
         })
     }
 
-    /// Dropped and cleared trees give their space back with the next checkpoint: asks for one if
-    /// there was anything. It seals no memtable for that, or who clears one keyspace often would
-    /// have small memtables in all of them.
+    /// Asks for a checkpoint, which frees the pages of dropped and cleared trees, if `had_pages`.
+    /// Seals no memtable for that. Frequent clears of one keyspace would otherwise make all
+    /// memtables small.
     pub fn ask_for_space(&self, had_pages: bool) {
         if had_pages {
             self.schedule.let_tree_go();
         }
     }
 
-    /// Installs a new keyspace, unless it is there.
+    /// Installs a new keyspace, unless it exists.
     pub fn apply_create(
         &self,
         install: &mut Install,
@@ -296,7 +298,7 @@ impl Core {
         if let Some(keyspace) = current.keyspaces.get(id) {
             return keyspace.shared.clone();
         }
-        // The first write sets its memtable's limit.
+        // The first write sets the memtable's limit.
         let unit = self.settings.merge.group_bytes;
         let shared = KeyspaceShared::new(id, name, unit, (&self.tree_sizes, &self.budget));
         shared.tree_size.set(Estimate::default());
@@ -322,7 +324,7 @@ impl Core {
         shared
     }
 
-    /// Takes a keyspace out of the state, if it is there: returns the state of before.
+    /// Removes a keyspace from the state, if it exists. Returns the previous state.
     pub fn apply_drop(
         &self,
         install: &mut Install,
@@ -346,7 +348,7 @@ impl Core {
         Some(last)
     }
 
-    /// Empties a keyspace at an LSN, if it is there.
+    /// Empties a keyspace at an LSN, if it exists.
     pub fn apply_clear(&self, install: &mut Install, id: KeyspaceId, lsn: Lsn) {
         let current = self.state.load_full();
         if current.keyspaces.get(id).is_some() {
@@ -370,8 +372,8 @@ impl Core {
         }
         next.sealed = None;
         next.version = self.structure.empty();
-        // No memtable says what a clear does: cached records of before must not meet the state of
-        // afterwards.
+        // No memtable holds the effect of a clear. Records that were cached before must therefore
+        // not match the state after it.
         next.collection = self.new_collection();
         next.shared.tree_size.cleared();
         let mut keyspaces = current.keyspaces.clone();
@@ -385,7 +387,7 @@ impl Core {
         Some(last)
     }
 
-    /// A clear or drop took a sealed memtable out of the state.
+    /// Notes that a clear or drop removed a sealed memtable from the state.
     fn after_unseal(&self, before: &State, id: KeyspaceId) {
         if before.keyspaces.get(id).is_some_and(|k| k.sealed.is_some()) {
             self.schedule.unsealed(1);
@@ -393,7 +395,7 @@ impl Core {
         self.schedule.released();
     }
 
-    /// Sets options, if the keyspace is there.
+    /// Sets the options of a keyspace, if it exists.
     pub fn apply_options(&self, install: &mut Install, id: KeyspaceId, options: KeyspaceOptions) {
         let current = self.state.load_full();
         let Some(keyspace) = current.keyspaces.get(id) else {
@@ -413,8 +415,8 @@ impl Core {
         });
     }
 
-    /// χ of every keyspace that has none of its own, and of those that have: the database's dial.
-    /// None: what the database was opened with.
+    /// Sets χ of every keyspace, also of those with a χ of their own. None restores the value with
+    /// which the database was opened.
     pub fn set_distance_of_all(&self, distance: Option<CheckpointDistance>) -> Result<()> {
         self.health.check_open()?;
         let options = KeyspaceOptions {
@@ -436,7 +438,7 @@ impl Core {
                 outcome => outcome?,
             }
         }
-        // Last: what could not be set for those that are there is not set for those to come either.
+        // Last: if setting χ of the existing keyspaces fails, new keyspaces must not get it either.
         let mut install = self.install.lock();
         install.checkpoint_distance = distance;
         self.plan_memory(&install);
@@ -456,7 +458,7 @@ mod tests {
     use crate::types::options::Options;
 
     #[test]
-    fn what_a_clear_takes_away_goes_after_its_publication() {
+    fn a_clear_frees_memtables_after_its_publication() {
         let options = Options::small();
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
@@ -498,8 +500,7 @@ mod tests {
         drop(install);
         assert_eq!(keyspace.get("a").unwrap(), None);
 
-        // What was cached of others stays, and what was cached of this one is nothing to it any
-        // more.
+        // Cached records of other keyspaces stay. Cached records of this one no longer match it.
         assert_eq!(core.records.counts().records, records);
         let hits = core.counters.record_hits.get();
         for number in 0..100u64 {
@@ -515,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_for_all_that_could_not_be_set_is_none_for_those_to_come() {
+    fn a_distance_that_could_not_be_set_for_all_does_not_apply_to_new_keyspaces() {
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
         let options = Options::small();

@@ -1,5 +1,5 @@
-//! Bytes of the engine's log records. The log's own header gives kind, length and checksum; a
-//! payload is, by kind:
+//! Bytes of the engine's log records. The log's own header holds kind, length and checksum. The
+//! payload depends on the kind:
 //!
 //! ```text
 //! PUT      keyspace: varint, key length: varint, key, value (the rest)
@@ -13,8 +13,8 @@
 //! options  χ: varint (0 the database's, 1 auto, n + 1 for n)
 //! ```
 //!
-//! One record is one atomic batch (D7). Whatever a payload says is checked here: kinds, lengths,
-//! limits of keys and values.
+//! One record is one atomic batch (D7). This file checks everything that a payload holds: kinds,
+//! lengths, and the limits of keys and values.
 
 use terrapin_base::codec::{Reader, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, KeyspaceId, Message, Result, VALUE_BYTES_MAX};
@@ -28,11 +28,11 @@ pub(crate) const PUT: u8 = RECORD_KIND_USER_MIN;
 pub(crate) const DELETE: u8 = RECORD_KIND_USER_MIN + 1;
 /// Any number of puts and deletes.
 pub(crate) const BATCH: u8 = RECORD_KIND_USER_MIN + 2;
-/// Writes that only a memtable holds.
+/// Stands for writes that only a memtable holds.
 pub(crate) const UNLOGGED: u8 = RECORD_KIND_USER_MIN + 3;
 const CREATE: u8 = RECORD_KIND_USER_MIN + 4;
 const DROP: u8 = RECORD_KIND_USER_MIN + 5;
-/// A clear; its append installs the emptied keyspace.
+/// A clear. Its append installs the emptied keyspace.
 pub(crate) const CLEAR: u8 = RECORD_KIND_USER_MIN + 6;
 const OPTIONS: u8 = RECORD_KIND_USER_MIN + 7;
 
@@ -48,7 +48,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// For a put of a key of that length.
+    /// The head for a put whose key has `key_bytes` bytes.
     pub fn put(keyspace: KeyspaceId, key_bytes: usize) -> Self {
         let mut head = Head {
             bytes: [0; 8],
@@ -59,7 +59,7 @@ impl Head {
         head
     }
 
-    /// For a delete.
+    /// The head for a delete.
     pub fn delete(keyspace: KeyspaceId) -> Self {
         let mut head = Head {
             bytes: [0; 8],
@@ -69,7 +69,7 @@ impl Head {
         head
     }
 
-    /// A u32 takes at most 5 bytes and a key length at most 3.
+    /// Appends a varint. A u32 takes at most 5 bytes and a key length at most 3.
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.bytes[self.count] = value as u8 | 0x80;
@@ -80,7 +80,7 @@ impl Head {
         self.count += 1;
     }
 
-    /// The bytes.
+    /// The bytes of the head.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.count]
     }
@@ -108,15 +108,15 @@ pub(crate) fn put_operation(
 
 /// One operation of a record.
 pub(crate) struct Operation<'a> {
-    /// On which keyspace.
+    /// The operation's keyspace.
     pub keyspace: KeyspaceId,
-    /// On which key.
+    /// The operation's key.
     pub key: &'a [u8],
-    /// What is done.
+    /// The put or delete.
     pub message: Message<'a>,
 }
 
-/// The operations of a record, in their order.
+/// An iterator over the operations of a record, in their order.
 pub(crate) struct Operations<'a> {
     kind: u8,
     reader: Reader<'a>,
@@ -124,7 +124,7 @@ pub(crate) struct Operations<'a> {
 }
 
 impl<'a> Operations<'a> {
-    /// Of a payload. None when records of that kind hold no operations.
+    /// Decodes a payload. None if records of this kind hold no operations.
     pub fn decode(kind: u8, payload: &'a [u8]) -> Option<Self> {
         let reader = Reader::new("operation record", payload);
         matches!(kind, PUT | DELETE | BATCH).then_some(Operations {
@@ -143,8 +143,8 @@ impl<'a> Operations<'a> {
             }
             kind => (reader.varint()?, kind == PUT),
         };
-        let keyspace =
-            u32::try_from(keyspace).map_err(|_| reader.corrupt("keyspace number too large"))?;
+        let keyspace = u32::try_from(keyspace)
+            .map_err(|_| reader.corrupt("the keyspace number is too large"))?;
         let key = if self.kind == DELETE {
             reader.bytes(reader.remaining())?
         } else {
@@ -156,7 +156,7 @@ impl<'a> Operations<'a> {
             (true, _) => Message::Put(reader.bytes(reader.remaining())?),
         };
         if key.len() > KEY_BYTES_MAX || message.value_bytes() > VALUE_BYTES_MAX {
-            return Err(reader.corrupt("key or value longer than any that is written"));
+            return Err(reader.corrupt("a key or value exceeds the limit"));
         }
         Ok(Operation {
             keyspace: KeyspaceId(keyspace),
@@ -179,27 +179,27 @@ impl<'a> Iterator for Operations<'a> {
     }
 }
 
-/// A change of the set of keyspaces or of one's options.
+/// A change of the set of keyspaces or of one keyspace's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Schema {
-    /// A new keyspace.
+    /// Creates a keyspace.
     Create {
-        /// Its number.
+        /// The new keyspace's number.
         id: KeyspaceId,
-        /// Its name.
+        /// The new keyspace's name.
         name: String,
-        /// Its options.
+        /// The new keyspace's options.
         options: KeyspaceOptions,
     },
-    /// A keyspace goes, with its records.
+    /// Drops a keyspace with its records.
     Drop(KeyspaceId),
-    /// A keyspace's records go.
+    /// Removes a keyspace's records.
     Clear(KeyspaceId),
-    /// Options change.
+    /// Sets a keyspace's options.
     SetOptions(KeyspaceId, KeyspaceOptions),
 }
 
-/// Appends a keyspace's options; also part of the catalog's format.
+/// Appends a keyspace's options. The catalog uses the same bytes.
 pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(
         out,
@@ -211,14 +211,14 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     );
 }
 
-/// Reads what [`put_options`] wrote.
+/// Reads options that [`put_options`] wrote.
 pub(crate) fn read_options(reader: &mut Reader<'_>) -> Result<KeyspaceOptions> {
     let checkpoint_distance = match reader.varint()? {
         0 => None,
         1 => Some(CheckpointDistance::Auto),
-        n => Some(CheckpointDistance::Fixed(
-            u32::try_from(n - 1).map_err(|_| reader.corrupt("checkpoint distance too large"))?,
-        )),
+        n => Some(CheckpointDistance::Fixed(u32::try_from(n - 1).map_err(
+            |_| reader.corrupt("the checkpoint distance is too large"),
+        )?)),
     };
     Ok(KeyspaceOptions {
         checkpoint_distance,
@@ -228,11 +228,11 @@ pub(crate) fn read_options(reader: &mut Reader<'_>) -> Result<KeyspaceOptions> {
 /// Reads a keyspace's number.
 pub(crate) fn read_id(reader: &mut Reader<'_>) -> Result<KeyspaceId> {
     Ok(KeyspaceId(u32::try_from(reader.varint()?).map_err(
-        |_| reader.corrupt("keyspace number too large"),
+        |_| reader.corrupt("the keyspace number is too large"),
     )?))
 }
 
-/// Whether a name can be a keyspace's.
+/// Checks whether a name is allowed for a keyspace.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX || name.chars().any(char::is_control)
     {
@@ -246,7 +246,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 }
 
 impl Schema {
-    /// Kind and payload.
+    /// The record's kind and payload.
     pub fn encode(&self) -> (u8, Vec<u8>) {
         let mut out = Vec::new();
         let kind = match self {
@@ -274,11 +274,13 @@ impl Schema {
         (kind, out)
     }
 
-    /// Of a record; an error for kinds that this version does not know.
+    /// Decodes a record. Fails for kinds that this version does not know.
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Schema> {
         let mut reader = Reader::new("keyspace record", payload);
         if !matches!(kind, CREATE | DROP | CLEAR | OPTIONS) {
-            return Err(reader.corrupt("unknown kind of record").with("kind", kind));
+            return Err(reader
+                .corrupt("the kind of record is unknown")
+                .with("kind", kind));
         }
         let id = read_id(&mut reader)?;
         let change = match kind {
@@ -288,7 +290,7 @@ impl Schema {
                 }
                 let options = read_options(&mut reader)?;
                 let name = std::str::from_utf8(reader.bytes(reader.remaining())?)
-                    .map_err(|_| reader.corrupt("keyspace name is not UTF-8"))?;
+                    .map_err(|_| reader.corrupt("the keyspace's name is not UTF-8"))?;
                 check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
                 Schema::Create {
                     id,
@@ -301,7 +303,7 @@ impl Schema {
             _ => Schema::SetOptions(id, read_options(&mut reader)?),
         };
         if reader.remaining() > 0 {
-            return Err(reader.corrupt("bytes behind the record"));
+            return Err(reader.corrupt("there are bytes after the record"));
         }
         Ok(change)
     }
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn single_operations_and_batches_say_the_same() {
+    fn single_operations_and_batches_decode_to_the_same() {
         let key = [b'k'; 300];
         let id = KeyspaceId(u32::MAX);
         let mut single = Head::put(id, key.len()).bytes().to_vec();

@@ -6,7 +6,7 @@ pub(crate) use format::{Operation, Operations, Schema};
 
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX};
 
-/// The limits of keys and values.
+/// Checks a key and a message against the limits of keys and values.
 #[inline]
 pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
     let value_bytes = message.value_bytes();
@@ -20,7 +20,7 @@ pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
 fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
     let (message, bytes, limit) = if key_bytes > KEY_BYTES_MAX {
         (
-            "the key is longer than the limit: use a hash of it, and keep the whole in the value",
+            "the key is longer than the limit: use a hash as the key, and store the whole key in the value",
             key_bytes,
             KEY_BYTES_MAX,
         )

@@ -10,18 +10,21 @@ use crate::engine::events;
 use crate::types::closed::Closed;
 
 impl Database {
-    /// Checkpoints everything, so that the next open replays nothing, and lets the files, the
-    /// caches and the listeners go. Handles, snapshots and iterators that still live get `Closed`
-    /// from then on. Another close waits until the first is over, and returns what that came to.
+    /// Closes the database. It checkpoints everything, so that the next open replays nothing, and
+    /// releases the files, the caches and the listeners. Later calls of handles, snapshots and
+    /// iterators fail with `Closed`. Another close waits until the first one is over, and returns
+    /// the first one's result.
     ///
-    /// On a disk that is too full to merge everything, `close` tries for a bounded number of
-    /// checkpoints (as [`Database::checkpoint`] does). What is not merged then stays in the log,
-    /// which is synced: nothing is lost, and [`Closed`] says how much the next open replays.
+    /// On a disk that is too full to merge everything, `close` tries a bounded number of
+    /// checkpoints, as [`Database::checkpoint`] does. Records that are not merged then stay in the
+    /// log, which is synced. Nothing is lost, and [`Closed`] says how much the next open replays.
     ///
-    /// After an error the database is closed all the same. Nothing acknowledged is lost then but
-    /// writes of [`Durability::None`](crate::Durability::None) since the last checkpoint or
-    /// [`Database::flush`]: the next open replays the log. (So a full disk is an error,
-    /// [`ErrorKind::NoSpace`], where such writes could not be merged.)
+    /// # Errors
+    ///
+    /// After an error the database is closed, too. The next open replays the log. Of the
+    /// acknowledged writes, only those of [`Durability::None`](crate::Durability::None) since the
+    /// last checkpoint or [`Database::flush`] can be lost. If a full disk prevents merging such
+    /// writes, the error is [`ErrorKind::NoSpace`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -77,7 +80,7 @@ impl Database {
                 }
                 Err(error) => Err(error),
             };
-            // Nobody waits for a checkpoint of what comes behind the log's end.
+            // No caller waits for a checkpoint of records above the log's end.
             core.schedule.stop();
             let ended = log.close();
             outcome = outcome.and_then(|closed| ended.map(|()| closed));
@@ -88,7 +91,7 @@ impl Database {
 }
 
 impl Core {
-    /// Whether a memtable holds a write that is not in the log. A look at each keyspace.
+    /// Whether a memtable holds a write that is not in the log. O(keyspaces).
     fn holds_unlogged(&self) -> bool {
         let state = self.state.load();
         state.keyspaces.iter().any(|keyspace| {

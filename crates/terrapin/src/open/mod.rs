@@ -1,23 +1,23 @@
-//! How a database is opened, or comes to be. Opening costs the log's tail and the nodes of the
-//! trees, not their leaves:
+//! Opening and creating a database. An open reads the log's tail and the nodes of the trees, but
+//! not their leaves. Its steps:
 //!
 //! superblock → catalog → roots → the log's prefix → the branch of the new life, durable → free
 //! space from a walk over the nodes (D4) → a new incarnation of the log, durable → replay → serve.
 //!
-//! *Branches.* Each open for writing draws a random number, the life's branch. It stands in the
-//! superblock before anything is written under it: segments of the log, their records, and ids of
-//! pages. The superblock also says the branch of the log that the open found. So whatever the
-//! moment at which an open dies, the log that belongs to a superblock has one of its two branches,
-//! and files of another copy of the database, which drew other numbers, have neither.
+//! *Branches.* Each open for writing draws a random number, the branch of the life. The superblock
+//! names it before anything else uses it: log segments, their records, and ids of pages. The
+//! superblock also names the branch of the log that the open found. Wherever an open dies, the log
+//! that belongs to a superblock therefore has one of its two branches. Files of another copy of the
+//! database drew other numbers, so they have neither.
 //!
-//! *Copies.* The superblock says which file it was written to. An open that finds it in another
-//! file, and not closed, looks at a copy that was made of an open database, or at a crash image
-//! that was moved: it checks all that the trees reach before it serves, and before it writes that
-//! this file is the database now.
+//! *Copies.* The superblock names the file that it was written to. An open may find it in another
+//! file, and not closed. Then the data file is a copy of an open database, or a crash image that
+//! was moved. The open checks all pages that the trees reach before it serves calls. Only then does
+//! it write that the database is in this file.
 //!
-//! A new database exists once a superblock names an incarnation other than 0, which is written
-//! after the log is there; whatever a creation that was interrupted before that has left is made
-//! anew.
+//! *Creation.* A new database exists once a superblock names an incarnation other than 0. The
+//! creation writes that superblock after the log exists. An open makes anew whatever an interrupted
+//! creation left.
 
 pub mod closing;
 pub mod page_uses;
@@ -63,42 +63,44 @@ use crate::open::page_uses::PageUses;
 use crate::open::verify::check_copy;
 use crate::planning::tree_size::TreeSizes;
 
-/// Most lives of the log that an open finds and leaves as they are: each costs it a file and a few
-/// reads.
+/// The most lives of the log that an open leaves as they are. Each life costs an open one file and
+/// a few reads.
 const LIVES_MAX: usize = 8;
 
 /// # Opening
 impl Options {
     /// Opens the database in a directory. Errors:
     ///
-    /// - [`ErrorKind::InvalidArgument`]: options that make no sense.
-    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that
-    ///   is to be replayed for reading only; or the system refuses addresses for so much memory.
-    /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for
-    ///   another one.
+    /// - [`ErrorKind::InvalidArgument`]: options contradict each other or are out of bounds.
+    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the requested χ, or a log that is to be
+    ///   replayed for reading only; or the system refuses addresses for so much memory.
+    /// - [`ErrorKind::Locked`]: the database is open elsewhere. Fails at once if this process has
+    ///   it open, and after 5 s if another process has.
     /// - [`ErrorKind::DatabaseNotFound`], [`ErrorKind::AlreadyExists`]: as
     ///   [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
-    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else;
-    ///   nothing is created there.
-    /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
-    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more;
-    ///   compression that this build lacks; or the database was opened for writing as often as one
-    ///   can be, 16,777,215 times: export it, and import it into a new one.
+    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else. The
+    ///   open creates nothing there.
+    /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote the database.
+    /// - [`ErrorKind::Unsupported`]: an older Terrapin wrote it in a format that this one does not
+    ///   read; or this build lacks the compression; or the database was opened for writing
+    ///   16,777,215 times, which is the limit. In the last case, export it and import it into a new
+    ///   one.
     /// - [`ErrorKind::Corrupt`], with file and place.
-    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the
-    ///   system said, the last also that it gives no thread.
+    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: the error of
+    ///   the system. `Io` also if the system starts no thread.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
         open_path(self, path.as_ref())
     }
 
-    /// For tests: opens the database on a disk and in an environment of the caller's, such as
-    /// simulated ones. Errors as for [`Options::open`].
+    /// Opens the database on a disk and in an environment of the caller, such as simulated ones.
+    /// For tests. Fails as [`Options::open`] does.
     #[doc(hidden)]
     pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
         open_on(self, env, disk)
     }
 
-    /// A new database on a simulated disk, and its environment's clock and threads.
+    /// Opens a new database on a simulated disk. Returns the simulation, too, with its clock and
+    /// jobs.
     #[cfg(test)]
     pub(crate) fn open_simulated(&self) -> (crate::Database, terrapin_base::Sim) {
         let (env, sim) = Env::simulated(1);
@@ -107,7 +109,7 @@ impl Options {
     }
 }
 
-/// Opens a directory.
+/// Opens the database of a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     options.settle()?;
     if options.creates() {
@@ -118,8 +120,8 @@ pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     open(options, env, disk, Some(path.to_path_buf()))
 }
 
-/// The directory of a database. [`ErrorKind::DatabaseNotFound`] when it does not exist and is not
-/// to be created.
+/// Opens the directory of a database. Fails with [`ErrorKind::DatabaseNotFound`] if it does not
+/// exist and `create` is false.
 pub(crate) fn open_directory(env: &Env, path: &Path, create: bool) -> Result<Arc<dyn Disk>> {
     match RealDisk::open(env.clone(), path, create) {
         Ok(disk) => Ok(Arc::new(disk)),
@@ -132,16 +134,16 @@ pub(crate) fn open_directory(env: &Env, path: &Path, create: bool) -> Result<Arc
     }
 }
 
-/// Refuses to make a database among files that are something else: a mistyped path costs nothing
-/// then.
+/// Refuses to create a database in a directory of other files, so that a mistyped path does no
+/// harm.
 fn refuse_foreign(path: &Path) -> Result<()> {
-    // What cannot be listed is told by the open, with its reason.
+    // If the directory cannot be listed, the open fails with the reason.
     let Ok(entries) = std::fs::read_dir(path) else {
         return Ok(());
     };
     let names = entries.filter_map(std::io::Result::ok);
     let names: BTreeSet<OsString> = names.map(|entry| entry.file_name()).collect();
-    // Hidden files, and what a fresh file system has, are beside the point.
+    // Hidden files, and files of a fresh file system, do not count.
     let passes = |name: &str| {
         is_log_file(name)
             || [UNFINISHED_FILE, "lost+found"].contains(&name)
@@ -154,13 +156,13 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     if names.contains(OsStr::new(DATA_FILE)) {
         return Ok(());
     }
-    let message = "the directory holds other files and no Terrapin database; a new one wants a directory of its own";
+    let message = "the directory holds other files and no Terrapin database; a new database needs a directory of its own";
     Err(Error::new(ErrorKind::NotADatabase, message)
         .with("directory", path.display())
         .with("first of them", name.display()))
 }
 
-/// Opens a disk of the caller's.
+/// Opens a database on a disk of the caller.
 pub(crate) fn open_on(options: &Options, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
     open(options, env, disk, None)
 }
@@ -188,10 +190,12 @@ fn open(
     Ok(opened)
 }
 
-/// The memory budget that [`advise_less_memory`] names: the least that needs no other option.
+/// The memory budget that [`advise_less_memory`] suggests: the smallest one that needs no other
+/// option.
 const SMALL_MEMORY_BYTES: u64 = 8 << 20;
 
-/// An open allocates the log's files, and their size follows from the memory budget.
+/// Adds advice to an error of allocating the log's files, whose size follows from the memory
+/// budget.
 fn advise_less_memory(error: Error, memory: u64) -> Error {
     let advice = match memory > SMALL_MEMORY_BYTES {
         true => {
@@ -221,8 +225,8 @@ fn open_gated(
     if !present {
         match Files::create(&env, &disk, &settings, &budget) {
             Ok(files) => made = Some(files),
-            // The last write of a creation that was killed landed before the lock was ours (D9): it
-            // is there after all.
+            // The last write of a creation that was killed landed before this open got the lock
+            // (D9). The database exists after all.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => present = true,
             Err(error) => return Err(error),
         }
@@ -263,8 +267,8 @@ fn open_gated(
                 base.find_space(&files, &settings)?;
                 (None, Some(found.read_only()))
             } else {
-                // What the scan saw of names may not be durable, and the superblock is about to
-                // rely on it.
+                // The names that the scan saw may not be durable, and the superblock will rely on
+                // them.
                 disk.sync_directory()?;
                 files.begin_branch(branch, found.branch())?;
                 base.find_space(&files, &settings)?;
@@ -289,11 +293,11 @@ fn open_gated(
     })
 }
 
-/// The cache of records that such a budget wants. Nothing else takes addresses for all of the
-/// memory at once: what the system refuses shows here, and not when caches have grown so far that
-/// it ends the process.
+/// The record cache for a memory budget. Only this cache takes addresses for all of the memory at
+/// once. If the system refuses them, the open fails here, and the process does not end later when
+/// caches have grown.
 fn record_cache(budget: &Arc<Budget>) -> Result<RecordCache> {
-    // A checker of schedules makes every word an object of its own.
+    // The model checker makes an object of every word.
     let bytes_max = match cfg!(terrapin_shuttle) {
         true => 64 << 10,
         false => budget.limit(),
@@ -306,8 +310,8 @@ fn record_cache(budget: &Arc<Budget>) -> Result<RecordCache> {
     Ok(records)
 }
 
-/// There is no data file, or one that was never finished: why nothing is opened. A log says that
-/// there was one, unless another process has just made both.
+/// The error for a missing or unfinished data file. A log proves that a data file existed, unless
+/// another process has just created both.
 pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
     let error = match has_log(disk)? && PageStore::presence(disk)? != Presence::Present {
         true => data_file_is_lost(),
@@ -316,8 +320,8 @@ pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
     Ok(error.with("directory", disk.describe()))
 }
 
-/// Reads the log that belongs to a data file from an LSN on. A log that is not there is lost: every
-/// data file has one.
+/// Reads the log that belongs to a data file, from an LSN on. Every data file has a log, so a
+/// missing log was lost.
 pub(crate) fn scan_log(
     env: &Env,
     disk: &Arc<dyn Disk>,
@@ -341,17 +345,17 @@ fn data_file_is_lost() -> Error {
     Error::corrupt("the data file is missing or empty, but there is a log").with("file", DATA_FILE)
 }
 
-/// A creation was interrupted before the log was there.
+/// The error for a creation that was interrupted before the log existed.
 pub(crate) fn never_was(disk: &Arc<dyn Disk>) -> Error {
     let message = "there is no database: its creation was interrupted";
     Error::new(ErrorKind::DatabaseNotFound, message).with("directory", disk.describe())
 }
 
-/// The files as they were found or made.
+/// The files that an open found or made.
 struct Files {
     store: Arc<PageStore>,
     superblock: Superblock,
-    /// A log that was just created.
+    /// A log that this open has just created.
     log: Option<Log>,
 }
 
@@ -363,12 +367,13 @@ fn store_options(settings: &Settings, budget: &Arc<Budget>) -> StoreOptions {
     }
 }
 
-/// The branch of a life that begins. No life has 0.
+/// Draws the branch of a new life. No life has branch 0.
 fn draw_branch(env: &Env) -> u64 {
     env.random().max(1)
 }
 
-/// For the log that belongs to a superblock; `branch` is the new life's, if one is to begin.
+/// Options of the log that belongs to a superblock. `branch` is that of the new life, if one
+/// begins.
 pub(crate) fn log_options(settings: &Settings, superblock: &Superblock, branch: u64) -> LogOptions {
     LogOptions {
         ring_bytes: settings.ring_bytes,
@@ -380,21 +385,20 @@ pub(crate) fn log_options(settings: &Settings, superblock: &Superblock, branch: 
     }
 }
 
-/// Holds the log against what the data file says of it.
+/// Checks the log against what the data file says about it.
 pub(crate) fn check_log(
     found: &Recovery,
     superblock: &Superblock,
     catalog: &Catalog,
 ) -> Result<()> {
-    // Every applied LSN was synced before a superblock led to it (D3). A log that ends below one
-    // would leave that tree ahead of the others, and the tree would take what is written next for
-    // what it has already.
+    // Every applied LSN was synced before a superblock led to it (D3). If the log ended below one,
+    // that tree would be ahead of the others. It would ignore later writes as already applied.
     if found.end() < catalog.applied_through() {
         return Err(found
-            .corrupt_at_end("the log ends before what the trees hold already")
+            .corrupt_at_end("the log ends before records that the trees already hold")
             .with("applied", catalog.applied_through()));
     }
-    // A life of the log is durable before any superblock names it. Were the log behind, its next
+    // A life of the log is durable before any superblock names it. If the log were behind, its next
     // life would not be new.
     if found.incarnation() < superblock.incarnation {
         return Err(found
@@ -420,8 +424,8 @@ impl Files {
         })
     }
 
-    /// Begins a life with that branch; what was found of the superblock, which may not be durable,
-    /// is so afterwards (D2).
+    /// Begins a life with this branch. The superblock that was found may not have been durable. It
+    /// is durable afterwards (D2).
     fn begin_branch(&mut self, branch: u64, log_branch: u64) -> Result<()> {
         let incarnation = self.superblock.incarnation;
         self.superblock = self.store.begin_branch(incarnation, branch, log_branch)?;
@@ -435,7 +439,7 @@ impl Files {
         budget: &Arc<Budget>,
     ) -> Result<Files> {
         let database_id = env.random() | 1;
-        // A log without its data file is a database that was damaged, not a place for a new one.
+        // A log without its data file is a damaged database. It is no place for a new one.
         let options = LogOptions::new(database_id);
         Log::check_absent(env, disk, options).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => data_file_is_lost().with("directory", disk.describe()),
@@ -453,7 +457,7 @@ impl Files {
         Ok(files)
     }
 
-    /// The second half of a creation: the log, then superblocks that say that it is there.
+    /// The second half of a creation: the log, then superblocks that name it.
     fn create_log(&mut self, env: &Env, disk: &Arc<dyn Disk>, settings: &Settings) -> Result<()> {
         let branch = draw_branch(env);
         let log = Log::create(env, disk, log_options(settings, &self.superblock, branch))?;
@@ -464,14 +468,14 @@ impl Files {
     }
 }
 
-/// A block of the tree takes a unit of the data file at least, which came from the device that it
-/// was made on: merges refuse to write smaller ones.
+/// Checks that blocks of the tree are at least one unit of the data file long, since merges refuse
+/// smaller ones. The device on which the file was created determined the unit.
 fn check_blocks(store: &PageStore, settings: &Settings) -> Result<()> {
     if settings.read_only || settings.merge.block_bytes >= store.unit() {
         return Ok(());
     }
     Err(
-        Error::invalid("the blocks asked for are smaller than a unit of the data file")
+        Error::invalid("the requested block size is smaller than a unit of the data file")
             .with("block bytes", settings.merge.block_bytes)
             .with("smallest", store.unit()),
     )
@@ -482,13 +486,13 @@ pub(crate) struct Base {
     pub catalog: Catalog,
     pub stored: Vec<Stored>,
     pub structure: Arc<dyn Structure>,
-    /// Why a tree was not read whole, so that not all of the space that is taken is known.
+    /// Why a tree was not fully read. If set, the space in use is not fully known.
     pub unread: Option<Error>,
 }
 
 impl Base {
-    /// Reads the catalog and opens every root. One that is damaged is an error of whoever reads
-    /// that keyspace.
+    /// Reads the catalog and opens every root. A damaged root is an error of reads of its keyspace
+    /// only.
     pub fn read(
         store: &Arc<PageStore>,
         superblock: &Superblock,
@@ -524,8 +528,8 @@ impl Base {
         })
     }
 
-    /// Finds out which space is free. A damaged tree keeps nobody from the others: what of the file
-    /// is not known to be taken may be its, and is left alone until an open reads all trees.
+    /// Finds the free space. A damaged tree must not block the others. Space that may belong to it
+    /// stays in use until an open reads all trees.
     fn find_space(&mut self, files: &Files, settings: &Settings) -> Result<()> {
         let Files {
             store, superblock, ..
@@ -543,7 +547,7 @@ impl Base {
             Some(_) => store.rebuild_partly(uses, superblock.generation),
         };
         match rebuilt {
-            // Who writes nothing needs to know no free space.
+            // A read-only database needs no free space.
             Err(error) if settings.read_only && error.is_of_data() => {
                 base.unread.get_or_insert(error);
             }
@@ -565,7 +569,7 @@ struct Start<'a> {
     base: Base,
     log: Option<Log>,
     replay: Option<Replay>,
-    /// Lives that the log has files of.
+    /// Number of lives of which the log has files.
     lives: usize,
 }
 
@@ -606,7 +610,7 @@ fn start(start: Start<'_>) -> Result<Database> {
         let unit = settings.merge.group_bytes;
         let shared = KeyspaceShared::new(stored.id, &stored.name, unit, (&tree_sizes, &budget));
         if let Some(tree) = tree {
-            // It is for figures only: who needs a node that cannot be read reports it.
+            // The size serves metrics only. A read that needs an unreadable node reports it.
             let _ = shared.tree_size.begin(&**tree);
         }
         keyspaces.insert(Arc::new(KeyspaceState {
@@ -693,19 +697,19 @@ fn start(start: Start<'_>) -> Result<Database> {
     Ok(Database { owner })
 }
 
-/// Has a checkpoint let go of what earlier lives of the log left, where that is much. Processes
-/// that end soon never checkpoint, so an open waits for it where the one before did not live to do
-/// it (decision 0031). The coordinator reports why a checkpoint fails; the database serves without
-/// it.
+/// Asks a checkpoint to free the files of the log's earlier lives, if there are many. Processes
+/// that end soon never checkpoint. An open therefore waits for that checkpoint if the previous
+/// process did not live to do it (decision 0031). The coordinator reports why a checkpoint fails.
+/// The database serves calls without it.
 fn shorten_log(core: &Core, log: &Log, lives: usize) {
     let is_long = log.metrics().disk_bytes > core.settings.log_bytes_max;
     if lives > LIVES_MAX || (is_long && lives > 1) {
         if let Err(error) = core.checkpoint_through(log.end()) {
-            tracing::warn!(%error, lives, "the log of earlier lives stays as long as it is");
+            tracing::warn!(%error, lives, "the log keeps the files of earlier lives, since a checkpoint failed");
         }
     } else if is_long && core.has_room() {
-        // Where room is short it waits for an open that finds some, or for writers: a checkpoint
-        // would take room first.
+        // On a full disk, a later open that finds room, or writers, shorten the log. A checkpoint
+        // would first take room.
         core.schedule.shorten_log();
     }
 }
@@ -716,9 +720,10 @@ mod tests {
 
     use super::*;
 
-    /// Most said nothing: the duty was not done any more, and only a close told.
+    /// Most jobs used to report nothing. Their work was not done any more, and only a close
+    /// returned the error.
     #[test]
-    fn a_job_that_panics_is_a_background_error_at_once_and_for_good_whichever_it_is() {
+    fn the_panic_of_any_job_is_a_lasting_background_error() {
         let jobs = |core: &Arc<Core>| -> [Box<dyn Job>; 7] {
             [
                 Worker::job(core),
@@ -741,7 +746,7 @@ mod tests {
                 assert_eq!(kind, Some(ErrorKind::Internal), "{}", job.name());
             };
             is_told();
-            // What others come to is no success of that one.
+            // A success of other jobs does not clear the error.
             database.default_keyspace().put("a", "1").unwrap();
             database.checkpoint().unwrap();
             is_told();

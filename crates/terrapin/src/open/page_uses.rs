@@ -1,14 +1,14 @@
-//! The pages that the catalog and all trees refer to, gathered for the walk that derives free space
-//! from them (D4). References that no file of its size, or of its life, can hold are refused before
-//! they take memory (D8).
+//! [`PageUses`]: the pages that the catalog and all trees refer to, for the walk that derives free
+//! space (D4). It refuses references that no file of this size or life can hold, before they take
+//! memory (D8).
 
 use terrapin_base::{Error, Incarnation, Result};
 use terrapin_pages::{PageStore, PageUse};
 
-/// Least bytes that a reference to a page takes in a node or catalog page.
+/// The fewest bytes that a reference to a page takes in a node or catalog page.
 const REFERENCE_BYTES_MIN: u64 = 10;
 
-/// Page uses, once for each reference.
+/// Uses of pages, one for each reference.
 pub(crate) struct PageUses {
     pages: Vec<PageUse>,
     count_max: u64,
@@ -16,7 +16,7 @@ pub(crate) struct PageUses {
 }
 
 impl PageUses {
-    /// None yet, of a store as its newest superblock has it.
+    /// An empty list, for a store as its newest superblock describes it.
     pub fn new(store: &PageStore) -> PageUses {
         PageUses {
             pages: Vec::new(),
@@ -25,7 +25,7 @@ impl PageUses {
         }
     }
 
-    /// Adds one.
+    /// Adds a use of a page.
     pub fn add(&mut self, page: PageUse) -> Result<()> {
         if page.id.incarnation() > self.newest {
             return Err(
@@ -35,7 +35,8 @@ impl PageUses {
             );
         }
         if self.pages.len() as u64 >= self.count_max {
-            // Nodes that trees share are how so many come about: each tree is walked by itself.
+            // The walk visits each tree separately, so trees that share nodes lead to so high a
+            // number.
             return Err(
                 Error::corrupt("trees have more references than the file has room for")
                     .with("page", page.id)
@@ -46,7 +47,7 @@ impl PageUses {
         Ok(())
     }
 
-    /// All of them.
+    /// All uses.
     pub fn into_iter(self) -> impl Iterator<Item = Result<PageUse>> {
         self.pages.into_iter().map(Ok)
     }
@@ -62,10 +63,10 @@ mod tests {
 
     use super::*;
 
-    /// Keyspaces whose trees share nodes once made an open gather each tree's pages as a whole: the
-    /// product of both numbers.
+    /// For keyspaces whose trees share nodes, an open used to gather each tree's pages as a whole.
+    /// It gathered as many references as the product of both numbers.
     #[test]
-    fn references_that_the_file_has_no_room_for_and_pages_from_the_future_are_refused() {
+    fn too_many_references_and_pages_of_later_lives_are_refused() {
         let disk: Arc<dyn Disk> = SimDisk::new(1).handle();
         let options = StoreOptions {
             budget: Budget::new(1 << 20),

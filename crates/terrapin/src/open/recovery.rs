@@ -1,6 +1,6 @@
-//! Replay: the log's records go into the memtables again, while checkpoints already run. A record
-//! counts for a keyspace from its applied LSN on, which is where its memtable starts; changes of
-//! the set of keyspaces count from the catalog's (D7).
+//! Replay puts the log's records into the memtables again, while checkpoints already run. A
+//! keyspace takes records from its applied LSN on, where its memtable starts. The set of keyspaces
+//! takes changes from the catalog's applied LSN on (D7).
 
 use std::collections::BTreeMap;
 
@@ -18,15 +18,15 @@ use crate::log_record::{Operations, Schema};
 use crate::types::options::Durability;
 use crate::write::enter;
 
-/// A log of that length does not fit in memory, of which so much was replayed (D11): what follows
-/// takes as much for its length, roughly.
+/// The error for a log that does not fit into memory (D11). The memory that the rest of the log
+/// takes is estimated from the part that was replayed.
 fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
     let used = u128::from(budget.used(Purpose::Memtable));
     let needed = used * u128::from(length.max(replayed)) / u128::from(replayed.max(1));
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     Error::new(
         ErrorKind::OutOfMemory,
-        "the log does not fit into the memory budget, and a read-only open cannot checkpoint it: one for writing does, as `terrapin checkpoint`",
+        "the log does not fit into the memory budget, and a read-only open cannot checkpoint it: open it for writing, as `terrapin checkpoint` does",
     )
     .with("memory", budget.limit())
     .with(
@@ -35,12 +35,12 @@ fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
     )
 }
 
-/// Replays everything, then lets the database serve.
+/// Replays everything. The database then serves calls.
 pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Result<()> {
-    // Keyspaces whose memtables the last record filled: it went to no other.
+    // Keyspaces whose memtables the last record filled. That record went to no others.
     let mut filled = Vec::new();
     let mut unmerged = Vec::new();
-    // A tree with pages was dropped or cleared.
+    // Set when a tree with pages was dropped or cleared.
     let mut had_pages = false;
     let (from, end) = (replay.from(), replay.end());
     let began_ns = core.env.now_ns();
@@ -81,19 +81,19 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     Ok(())
 }
 
-/// Waits while the memtable of one of those keyspaces is full and the one sealed before it is still
-/// being merged, or memtable memory is short. Where the one sealed before cannot be merged, the
-/// keyspace is among the `unmerged` from then on, and its memtable takes what memory there is.
+/// Waits while one of these keyspaces has a full memtable and a sealed one that is still being
+/// merged, or while memtable memory is short. If the sealed memtable cannot be merged, this call
+/// adds the keyspace to `unmerged`. The keyspace's active memtable then takes what memory there is.
 fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -> Result<()> {
     let Some(log) = &core.log else {
         return Ok(());
     };
-    // Checkpoints that failed one after the other, without letting a memtable go: the first may
-    // have begun before ours was sealed.
+    // Number of consecutive failed checkpoints that let no memtable go. The first may have begun
+    // before this replay's memtable was sealed.
     let mut failed = 0;
     loop {
-        // Read before the log's failure: one that comes later ends the wait, and one that was told
-        // already ends it here.
+        // Read before the log's failure. A later failure ends the wait, and an earlier one ends it
+        // here.
         let failures = core.schedule.failures();
         let releases = core.schedule.releases();
         let committed = core.counters.checkpoints.get();
@@ -126,7 +126,7 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
             .wait(&Condition::new(core.schedule.progress(), move || {
                 schedule.releases() != releases || schedule.failures() != failures
             }))?;
-        // A checkpoint is no less of a failure for a disk that was said to have room in between.
+        // A checkpoint counts as failed even if the disk was said to have room in between.
         if core.counters.checkpoints.get() != committed {
             failed = 0;
         } else if core.schedule.failures() != failures {
@@ -144,14 +144,14 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
     }
 }
 
-/// Whether memory that is short is held by memtables that cannot be merged, and replay goes on
-/// beside them, as writers did.
+/// Whether memtables that cannot be merged hold the short memory. Replay then goes on beside them,
+/// as writers did.
 fn goes_on_beside_others(core: &Core) -> bool {
     core.schedule.releasing_count() == 0
         && core.budget.used(Purpose::Memtable) <= core.budget.limit() / 10 * 11
 }
 
-/// Whether a keyspace was ever created, where that is the next one's number.
+/// Checks that a keyspace was ever created, given the next keyspace's number.
 pub(crate) fn check_created(id: KeyspaceId, next_id: u32) -> Result<()> {
     if id.0 < next_id {
         return Ok(());
@@ -162,7 +162,8 @@ pub(crate) fn check_created(id: KeyspaceId, next_id: u32) -> Result<()> {
     )
 }
 
-/// Whether a change can come next in a log, with those keyspaces before it.
+/// Checks whether a change of the set of keyspaces can come next in a log, given the keyspaces
+/// before it.
 pub(crate) fn check_change(
     change: &Schema,
     names: &BTreeMap<Box<str>, KeyspaceId>,
@@ -173,16 +174,16 @@ pub(crate) fn check_change(
             Err(Error::corrupt("keyspace numbers are missing from the log")
                 .with("keyspace number", id))
         }
-        // What comes next has to have a number, too: the last one is given to nobody.
+        // The next keyspace needs a number, too, so no keyspace gets the last one.
         Schema::Create {
             id: KeyspaceId(u32::MAX),
             ..
         } => Err(
-            Error::corrupt("a keyspace is created with a number that is given to none")
+            Error::corrupt("a keyspace is created with a number that no keyspace may have")
                 .with("keyspace number", u32::MAX),
         ),
         Schema::Create { id, name, .. } if id.0 == next_id && names.contains_key(&**name) => {
-            let message = "a keyspace is created under the name of another that is there";
+            let message = "a keyspace is created under the name of an existing one";
             Err(Error::corrupt(message).with("keyspace", name))
         }
         Schema::Create { .. } => Ok(()),
@@ -193,8 +194,8 @@ pub(crate) fn check_change(
     }
 }
 
-/// Does what a record says; adds the keyspaces whose records it has. Whether a tree with pages
-/// goes.
+/// Applies one record and adds the keyspaces whose operations it has. Returns whether it removed a
+/// tree with pages.
 fn apply(
     core: &Core,
     install: &mut Install,
@@ -216,8 +217,8 @@ fn apply(
                 break;
             }
             check_created(operation.keyspace, install.next_id)?;
-            // Of a keyspace that was dropped: nothing. Below its applied LSN: its memtable does not
-            // take it.
+            // A dropped keyspace ignores its operations. Below the applied LSN, no memtable takes
+            // the write.
             enter(core, &state, &operation, record.lsn, Durability::Process);
             if touched.last() != Some(&operation.keyspace) {
                 touched.push(operation.keyspace);
@@ -236,8 +237,7 @@ fn apply(
     };
     match change {
         Schema::Create { id, name, options } => {
-            // A checkpoint's catalog may know it already; or it was dropped since, which the log
-            // will say.
+            // A checkpoint's catalog may list it already, or a later record drops it.
             if id.0 == install.next_id {
                 core.apply_create(install, id, &name, options, record.lsn);
             }
@@ -259,9 +259,9 @@ mod tests {
     use terrapin_disk::SimDisk;
     use terrapin_wal::Append;
 
-    /// All memtables were looked at for every record, twice.
+    /// Replay used to visit all memtables twice for every record.
     #[test]
-    fn a_record_is_replayed_without_a_look_at_keyspaces_that_it_does_not_touch() {
+    fn replay_of_a_record_visits_only_its_own_keyspaces() {
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
         let options = Options::small().memory(64 << 20).log_bytes_max(8 << 20);
@@ -290,10 +290,10 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// A drop of the default keyspace left a database that could never be opened again; others did
-    /// nothing, or made two of one name.
+    /// After a logged drop of the default keyspace, the database could never be opened again. Other
+    /// impossible changes did nothing, or made two keyspaces of one name.
     #[test]
-    fn keyspaces_that_cannot_be_are_refused_at_replay() {
+    fn replay_refuses_impossible_keyspaces() {
         let (taken, unknown) = (KeyspaceId(1), KeyspaceId(7));
         let options = KeyspaceOptions::default();
         let create = |id, name: &str| Schema::Create {
@@ -326,9 +326,9 @@ mod tests {
         }
     }
 
-    /// `verify` panicked at it: there is no number after the last one.
+    /// `verify` used to panic here: no number follows the last one.
     #[test]
-    fn a_keyspace_of_the_last_number_is_refused_at_replay() {
+    fn replay_refuses_a_keyspace_of_the_last_number() {
         for (id, is_refused) in [(u32::MAX - 1, false), (u32::MAX, true)] {
             let (env, sim) = Env::simulated(1);
             let disk = SimDisk::new(1);
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// The log says a change, and the process dies.
+    /// Writes a change to the log, then ends the process.
     fn die_with(database: Database, change: &Schema, sim: &Sim, disk: &SimDisk) {
         let log = database.core().log().unwrap();
         let (kind, payload) = change.encode();

@@ -1,7 +1,8 @@
-//! Checking a database byte by byte without writing anything: superblocks, catalog, every node,
-//! block and invariant of every tree, that no two things own the same space, and that the log can
-//! be replayed. A torn tail of the log is sound; a damaged superblock slot is told even where the
-//! other serves, though a power cut in the middle of its write can leave the same.
+//! `verify` checks a database byte by byte and writes nothing. It checks superblocks, the catalog,
+//! and every node, block and invariant of every tree. It also checks that no space has two owners
+//! and that the log can be replayed. A torn tail of the log is sound. A damaged superblock slot is
+//! a finding even if the other slot serves, although a power cut during its write can leave the
+//! same.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,13 +27,13 @@ use crate::open::{
 };
 use crate::types::options::Options;
 
-/// How to verify.
+/// Options of a verification.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct VerifyOptions {
     /// Memory for caches, in bytes.
     pub memory: u64,
-    /// Findings after which it stops, at least 1.
+    /// The number of findings after which the check stops, at least 1.
     pub findings_max: usize,
 }
 
@@ -46,7 +47,7 @@ impl Default for VerifyOptions {
 }
 
 impl VerifyOptions {
-    /// The defaults.
+    /// The default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -59,7 +60,8 @@ impl VerifyOptions {
         self
     }
 
-    /// Findings after which it stops ([`VerifyReport::stopped`]); 0 is taken for 1. Default 1000.
+    /// The number of findings after which the check stops ([`VerifyReport::stopped`]). 0 counts as
+    /// 1. Default 1000.
     #[must_use]
     pub fn findings_max(mut self, findings: usize) -> Self {
         self.findings_max = findings;
@@ -67,15 +69,15 @@ impl VerifyOptions {
     }
 }
 
-/// What was checked and found.
+/// What was checked, and what was found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-#[must_use = "damage is told by the report, not by an error: ask `is_sound`"]
+#[must_use = "the report, not an error, names damage: check `is_sound`"]
 pub struct VerifyReport {
-    /// What is wrong, with its place; empty when the database is sound.
+    /// Damage with its place. Empty when the database is sound.
     pub findings: Vec<Finding>,
-    /// Not everything was checked: there were as many findings as it takes at most, or what leads
-    /// to the rest is damaged.
+    /// True if not everything was checked: the findings reached their limit, or damage hides the
+    /// rest.
     pub stopped: bool,
     /// Keyspaces checked.
     pub keyspaces: u64,
@@ -95,18 +97,19 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Verifies the database in a directory. An error means that it could not be checked: it is not
-/// there, not a database, of a newer or an older format, may not be read, or is compressed in a way
-/// that this build lacks; or this process ran short of something on the way. Damage and missing
-/// files are findings. It keeps writers out meanwhile, and is `Locked` while somebody has the
-/// database open for writing, as a read-only open is ([`Options::read_only`]).
+/// Verifies the database in a directory. Damage and missing files are findings.
+///
+/// Fails if the database cannot be checked: it does not exist, is no database, may not be read, or
+/// has a newer or an older format. It also fails if this build lacks the compression, or if this
+/// process runs short of a resource. Writers are locked out meanwhile. Fails with `Locked` while
+/// the database is open for writing, as a read-only open does ([`Options::read_only`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -127,7 +130,7 @@ pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyR
     verify_on(env, disk, options)
 }
 
-/// Verifies the database on a disk of the caller's: for tests on simulated disks.
+/// Verifies the database on a disk of the caller, for tests on simulated disks.
 #[doc(hidden)]
 pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
@@ -140,7 +143,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     match PageStore::presence(&disk) {
         Ok(Presence::Present) => {}
         Ok(_) => return report.end("data file", absent(&disk)?),
-        // It is listed, and leads nowhere.
+        // The directory lists the file, but it cannot be opened.
         Err(error) if error.kind() == ErrorKind::NotFound && has_log(&disk)? => {
             let lost = Error::corrupt("the data file is missing, but there is a log");
             return report.end("data file", lost.with("directory", disk.describe()));
@@ -149,7 +152,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
-        // A log beside it says that this was a database.
+        // A log beside the file proves that this was a database.
         Err(error) if error.kind() == ErrorKind::NotADatabase && has_log(&disk)? => {
             let lost = Error::corrupt("no superblock is left, but there is a log");
             return report.end("superblock", lost.with("directory", disk.describe()));
@@ -162,7 +165,9 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     if let Some((slot, error)) = store.damaged_slot() {
         report.findings.push(Finding::new(
             format!("superblock slot {slot}"),
-            format!("{error}; the other one is used, and the next open for writing mends it"),
+            format!(
+                "{error}; the other slot is used, and the next open for writing repairs this one"
+            ),
         ));
     }
     let base = match Base::read(&store, &superblock, &budget, None) {
@@ -194,7 +199,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         if let Err(error) = outcome {
             report.damage(&place(), error)?;
         }
-        // What is damaged there would be told again.
+        // A second check would report the same damage again.
         if report.is_full(options) {
             return Ok(report);
         }
@@ -223,13 +228,13 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     Ok(report)
 }
 
-/// Checks all that the trees reach, blocks included, where the data file is a copy of one that was
-/// open: some of its pages may be older or newer than the superblock. Reads every page; nothing
-/// where the file is the one that the last life wrote, or was closed.
+/// Checks all that the trees reach, blocks included, if the data file is a copy of one that was
+/// open. Some pages of such a copy may be older or newer than the superblock. Reads every page of a
+/// copy. Reads nothing if the last life wrote this file or closed the database.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] with the first damaged place; what keeps one from looking.
+/// [`ErrorKind::Corrupt`] with the first damaged place, or the error that prevents the check.
 pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
     if store.superblock().closed || !store.is_copy() || mutant::active("open-copy-unchecked") {
         return Ok(());
@@ -246,7 +251,7 @@ pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
             first.get_or_insert(finding);
         })?;
         if let Some(finding) = first {
-            let message = "this directory looks like a copy of a database that was open meanwhile, and the copy is damaged: close the database, then copy it again";
+            let message = "this directory looks like a copy of a database that was open while it was copied, and the copy is damaged: close the database, then copy it again";
             return Err(Error::corrupt(message)
                 .with("keyspace", &stored.name)
                 .with("damaged", finding.place)
@@ -256,29 +261,29 @@ pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
     Ok(())
 }
 
-/// What the newest superblock leads to, for tests on simulated disks that watch the order in which
-/// things are written (D1 to D3).
+/// What the newest superblock leads to. For tests on simulated disks that check the order of writes
+/// (D1 to D3).
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// The checkpoint that it is the root of.
+    /// The generation of the superblock's checkpoint.
     pub generation: Generation,
-    /// Whether there is a log already: a database that is being created has none at first.
+    /// Whether a log exists. A database that is being created has none at first.
     pub has_log: bool,
-    /// Its name, which its log bears too.
+    /// The database's id, which its log has, too.
     pub database_id: u64,
-    /// The branches that its log may have.
+    /// The branches that the log may have.
     pub branches: [u64; 2],
-    /// Where in the data file its pages lie, in no order.
+    /// The byte ranges of the trees' pages in the data file, in no order.
     pub extents: Vec<Range<u64>>,
-    /// What of the log is needed begins here.
+    /// The log is needed from this LSN on.
     pub log_from: Lsn,
-    /// What of the log is in some tree ends here.
+    /// Some tree holds the log's records up to this LSN.
     pub log_through: Lsn,
 }
 
-/// Walks the trees of the database on a disk of the caller's; `None` when there is no valid
-/// superblock. For tests on simulated disks.
+/// Walks the trees of the database on a disk of the caller. `None` if there is no valid superblock.
+/// For tests on simulated disks.
 #[doc(hidden)]
 pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     let budget = Budget::new(VerifyOptions::default().memory);
@@ -317,8 +322,8 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     }))
 }
 
-/// Checks that the log on a disk of the caller's is sound and holds what a superblock needs of it
-/// from an LSN on; says where it ends. For tests on simulated disks.
+/// Checks that the log on a disk of the caller is sound and holds what a superblock needs from an
+/// LSN on. Returns the log's end. For tests on simulated disks.
 #[doc(hidden)]
 pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> Result<Lsn> {
     let options = LogOptions {
@@ -329,19 +334,19 @@ pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> 
     Recovery::scan(env, disk, options, from).map(|found| found.end())
 }
 
-/// The keyspaces there are at a place in the log.
+/// The set of keyspaces at an LSN of the log.
 struct Keyspaces {
     names: BTreeMap<Box<str>, KeyspaceId>,
-    /// For each of them, the LSN from which on a replay applies operations.
+    /// For each keyspace, the LSN from which a replay applies operations.
     replayed_from: BTreeMap<KeyspaceId, Lsn>,
     by_id: BTreeMap<KeyspaceId, Box<str>>,
     next_id: u32,
-    /// What the log says of them below is known from the catalog.
+    /// The catalog holds all changes below this LSN.
     schema_from: Lsn,
 }
 
 impl Keyspaces {
-    /// As a checkpoint knew them.
+    /// The keyspaces of the last checkpoint.
     fn of(base: &Base) -> Self {
         let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
         let applied = |id| base.catalog.applied_of(id).unwrap_or(base.catalog.applied);
@@ -354,8 +359,8 @@ impl Keyspaces {
         }
     }
 
-    /// Whether a record can come next, as a replay will ask; how many of its operations the replay
-    /// will apply.
+    /// Checks whether a record can come next, as replay does. Returns the number of its operations
+    /// that replay would apply.
     fn check(&mut self, record: &Record<'_>) -> Result<u64> {
         if record.kind == UNLOGGED {
             return Ok(0);
@@ -433,33 +438,33 @@ fn verify_log(
 }
 
 impl VerifyReport {
-    /// How many findings more there may be.
+    /// The number of further findings that fit.
     fn room(&self, options: &VerifyOptions) -> usize {
         let most = options.findings_max.max(1);
         most.saturating_sub(self.findings.len())
     }
 
-    /// Whether there may be no other finding: then it stops.
+    /// Whether the number of findings has reached its limit. If so, marks the report as stopped.
     fn is_full(&mut self, options: &VerifyOptions) -> bool {
         self.stopped = self.room(options) == 0;
         self.stopped
     }
 
-    /// As [`VerifyReport::damage`], where what lies behind cannot be checked.
+    /// Records damage, like [`VerifyReport::damage`], that prevents checking what follows it.
     fn stop(&mut self, place: &str, error: Error) -> Result<()> {
         self.damage(place, error)?;
         self.stopped = true;
         Ok(())
     }
 
-    /// The same, where nothing else can be checked.
+    /// Records damage that prevents all further checks, and returns the report.
     fn end(mut self, place: &str, error: Error) -> Result<VerifyReport> {
         self.stop(place, error)?;
         Ok(self)
     }
 
-    /// Damage is a finding; whatever keeps one from looking is an error: also what this process or
-    /// the system is short of.
+    /// Adds damage as a finding. Returns every other error, such as a lack of resources, to the
+    /// caller.
     fn damage(&mut self, place: &str, error: Error) -> Result<()> {
         match error.is_of_data() {
             true => {

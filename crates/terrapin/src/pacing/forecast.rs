@@ -1,5 +1,5 @@
-//! How long a keyspace's sealed memtable still needs until it is gone. The pace of writers is
-//! computed from this.
+//! [`Forecast`]: the time until a keyspace's sealed memtable is gone. The pace of writers follows
+//! from it.
 //!
 //! A checkpoint has three stretches for a keyspace: *ahead* of its merge (the memtable is walked
 //! over, other keyspaces are merged first), the *merge*, and *behind* it (catalog, syncs,
@@ -13,7 +13,7 @@ const AHEAD: u64 = 1;
 const MERGE: u64 = 2;
 const BEHIND: u64 = 3;
 
-/// What is behind a merge is expected to take this part of it, until a checkpoint has shown it.
+/// Until a checkpoint has shown the time behind a merge, this part (1/n) of the merge is expected.
 const BEHIND_PART: u64 = 8;
 
 /// The stretches of one keyspace's checkpoints.
@@ -26,7 +26,7 @@ pub(crate) struct Forecast {
     /// The merge's progress, and the total that it expects, in bytes.
     done: AtomicU64,
     total: AtomicU64,
-    /// What merges take for a KiB of their progress; 0 until one has run.
+    /// Nanoseconds that merges take per KiB of progress. 0 until one has run.
     ns_per_kib: AtomicU64,
     /// How long the last stretches ahead of a merge, in it, and behind it took.
     ahead_ns: AtomicU64,
@@ -35,12 +35,12 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// A memtable was sealed, or its checkpoint failed and the next one begins from there.
+    /// Notes that a memtable was sealed, or that its checkpoint failed and the next one begins.
     pub fn sealed(&self, now_ns: u64) {
         self.enter(AHEAD, now_ns);
     }
 
-    /// The merge begins.
+    /// Notes that the merge begins.
     pub fn merges(&self, now_ns: u64) {
         if self.stretch.load(Ordering::Relaxed) == AHEAD {
             self.ahead_ns
@@ -49,7 +49,7 @@ impl Forecast {
         self.enter(MERGE, now_ns);
     }
 
-    /// The merge has done a number of bytes of a total.
+    /// Notes the merge's progress: bytes done, and the expected total.
     pub fn progress(&self, (done, total): (u64, u64), now_ns: u64) {
         self.total.store(total, Ordering::Relaxed);
         let last = self.done.swap(done.min(total), Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Forecast {
         }
     }
 
-    /// The merge is over.
+    /// Notes that the merge is over.
     pub fn merged(&self, now_ns: u64) {
         if self.stretch.load(Ordering::Relaxed) == MERGE {
             self.merge_ns
@@ -70,7 +70,7 @@ impl Forecast {
         }
     }
 
-    /// The memtable is gone.
+    /// Notes that the memtable is gone.
     pub fn released(&self, now_ns: u64) {
         if self.stretch.load(Ordering::Relaxed) == BEHIND {
             self.behind_ns
@@ -79,11 +79,11 @@ impl Forecast {
         self.enter(0, now_ns);
     }
 
-    /// Nanoseconds until the sealed memtable is gone, about. 0 if none is sealed, and until a merge
-    /// has run.
+    /// Nanoseconds until the sealed memtable is gone, as an estimate. 0 if none is sealed, or until
+    /// a merge has run.
     pub fn left_ns(&self, now_ns: u64) -> u64 {
         let get = |what: &AtomicU64| what.load(Ordering::Relaxed);
-        // A stretch that takes longer than the last one is expected to take a quarter more.
+        // If a stretch takes longer than the last one, a further quarter is expected.
         let rest = |usual: u64| usual.saturating_sub(self.elapsed_ns(now_ns)).max(usual / 4);
         let behind = |merge_ns: u64| match get(&self.behind_ns) {
             0 => merge_ns / BEHIND_PART,
@@ -106,7 +106,7 @@ impl Forecast {
         }
     }
 
-    /// How much of `bytes` is left to be merged.
+    /// The part of `bytes` that is still to be merged.
     pub fn left_of(&self, bytes: u64) -> u64 {
         match self.stretch.load(Ordering::Relaxed) {
             AHEAD => bytes,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_checkpoint_begins_anew_ahead_of_its_merge() {
+    fn a_failed_checkpoint_restarts_the_forecast() {
         let forecast = Forecast::default();
         forecast.sealed(0);
         forecast.merges(100);

@@ -1,6 +1,7 @@
-//! What slows writers down, as data: when the merge under way ends ([`forecast`]), which pace that
-//! leaves to writers ([`pace`]), whose turn it is on a processor ([`yielding`]), and how long one
-//! call may wait in all ([`patience`]). Nothing here knows the engine. `write` lets writers wait.
+//! What slows writers down, as data. [`forecast`] expects the end of the merge under way, and
+//! [`pace`] derives the pace of writers. [`yielding`] orders writers on a processor. [`patience`]
+//! limits the total wait of one call. This folder does not know the engine. `write` lets writers
+//! wait.
 
 pub mod forecast;
 pub mod pace;

@@ -4,11 +4,11 @@
 //! the active memtable still has). A writer that finds the clock ahead of the real one waits for
 //! the difference. So the active memtable is full just when the merge ends.
 //!
-//! - Bytes are charged in pieces, each thread's by itself: most writes touch one counter of their
-//!   own thread only.
-//! - A wait takes at least [`WAIT_NS_MIN`], so that it is worth a sleep; shorter ones add up.
-//! - The system wakes sleepers late. The mean lateness is taken off what they ask for, and what is
-//!   still too late is credited to the writes that follow.
+//! - Bytes are charged in pieces, for each thread separately: most writes touch only one counter of
+//!   their own thread.
+//! - A wait takes at least [`WAIT_NS_MIN`], so that it is worth a sleep. Shorter waits add up.
+//! - The system wakes sleepers late. The mean lateness is subtracted from each requested sleep. The
+//!   rest of the lateness is credited to the writes that follow.
 //!
 //! Races on the relaxed atomics cost a wait that is a little too long or too short.
 
@@ -35,11 +35,11 @@ pub(crate) struct Pace {
     /// Bytes written.
     bytes: Counter,
     clock_ns: AtomicU64,
-    /// How much longer than asked for waits take: a moving average.
+    /// A moving average of the lateness of wake-ups, in nanoseconds.
     late_ns: AtomicU64,
 }
 
-/// Bytes of a piece, for a memtable of a limit.
+/// Bytes of a piece, for a memtable with this limit.
 #[inline]
 pub(crate) fn piece_bytes(memtable_bytes: u64) -> u64 {
     PIECE_BYTES.min(memtable_bytes / 64).max(1)
@@ -53,8 +53,8 @@ impl Pace {
         (before + bytes) / piece - before / piece
     }
 
-    /// Moves the clock on. Returns until when to wait, if the clock is so far ahead that a wait is
-    /// worth it.
+    /// Moves the clock on. Returns the end of a wait if the clock is so far ahead that a wait is
+    /// worthwhile.
     pub fn charge(&self, cost_ns: u64, now_ns: u64) -> Option<u64> {
         let cost_ns = cost_ns.min(WAIT_NS_MAX);
         let next = |clock: u64| {
@@ -70,12 +70,12 @@ impl Pace {
         (clock > now_ns + WAIT_NS_MIN).then(|| clock.min(now_ns + WAIT_NS_MAX) - late_ns)
     }
 
-    /// How much longer than asked for waits take.
+    /// The mean lateness of wake-ups, in nanoseconds.
     pub fn late_ns(&self) -> u64 {
         self.late_ns.load(Ordering::Relaxed)
     }
 
-    /// A wait ended later than asked for.
+    /// Notes that a wait ended later than asked for.
     pub fn late(&self, late_ns: u64) {
         let before = self.late_ns.load(Ordering::Relaxed);
         let after = before - before / 16 + late_ns.min(LATE_NS_MAX) / 16;

@@ -1,15 +1,17 @@
-//! How cached records and cached blocks share memory: by what the oldest quarter of each saves.
+//! [`CacheSplit`]: the division of memory between cached records and cached blocks, by what the
+//! oldest quarter of each cache saves.
 //!
-//! A *rescue* is the first use of a record or block in the oldest quarter of its cache.
-//! That use would have been a miss, were the cache a quarter smaller. Memory moves, a step at a
-//! look, to the cache with more rescues a byte (decision 0009).
+//! A *rescue* is the first use of a record or block in the oldest quarter of its cache. That use
+//! would have been a miss if the cache were a quarter smaller. At each look, memory moves one step
+//! to the cache with more rescues per byte (decision 0009).
 //!
-//! - A record's rescue saves a read only if its block is not cached. So record rescues count only
-//!   by the share of block lookups that miss, and a little less, as every record costs a fill.
+//! - A record's rescue saves a read only if its block is not cached. Rescues of records therefore
+//!   count by the share of block lookups that miss. They count a little less, since every record
+//!   costs a fill.
 //! - Hot records that are spread over many blocks move memory to the records. Requests without
 //!   favourites, ranges, and records that are hot together move it to the blocks.
-//! - Looks are counted in misses, not in time: between two looks there are enough misses to fill
-//!   what one step makes room for.
+//! - The interval between looks is a number of misses, not a time. The misses between two looks are
+//!   enough to fill the memory that one step frees.
 //!
 //! A warm-up sets the share itself and holds it while it runs ([`CacheSplit::hold`]).
 //!
@@ -29,8 +31,8 @@ const MOST_PERMILLE: u64 = 850;
 const STEP_PERMILLE: u64 = 25;
 /// Steps at once where one side saves more than twice as much.
 const STRIDE_STEPS: u64 = 3;
-/// Steps at once where one side saves more than sixteen times as much and ranges are most reads.
-/// With gets, users may just have turned to other records. Then old blocks are of more use than old
+/// Steps at once if one side saves more than sixteen times as much and most reads are ranges. With
+/// gets, users may just have turned to other records. Then old blocks are more useful than old
 /// records for a while.
 const LEAP_STEPS: u64 = 12;
 /// Misses between two looks, at least.
@@ -39,11 +41,11 @@ const MISSES_MIN: u64 = 1024;
 const MISSES_ASKED: u64 = MISSES_MIN / STRIPES as u64;
 /// A miss brings in a block of about this size.
 const BYTES_A_MISS: u64 = 4096;
-/// Fewer rescues say nothing.
+/// With fewer rescues, the split does not change.
 const RESCUES_MIN: u64 = 64;
-/// What a read that a record saves is worth, beside one that a block saves: a record that a get
-/// brings in costs several misses of the processor's cache, a block costs nothing beside its read.
-/// Where a byte saves as much on both sides, blocks get the memory.
+/// The worth of a read that a record saves, relative to a read that a block saves. A record that a
+/// get brings in costs several misses of the processor's cache. A block costs nothing beside its
+/// read. If a byte saves as much on both sides, blocks get the memory.
 const RECORD_WORTH: (u128, u128) = (3, 4);
 
 /// When to look at the split, and what was seen at the last look.
@@ -52,12 +54,12 @@ pub(crate) struct CacheSplit {
     misses: Counter,
     /// Misses at the next look.
     next_look: AtomicU64,
-    /// What the caches had saved at the last look that moved or confirmed the split.
+    /// The caches' savings at the last look that moved or confirmed the split.
     last: Mutex<Saved>,
     held: AtomicBool,
 }
 
-/// What the caches saved since the database was opened.
+/// What the caches have saved since the database was opened.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Saved {
     /// Rescues of records.
@@ -70,16 +72,16 @@ pub(crate) struct Saved {
     pub block_misses: u64,
 }
 
-/// What the caches hold, and what users read.
+/// The sizes of the caches, and the kind of reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Caches {
     /// The records' share, in thousandths.
     pub records_permille: u64,
     pub record_bytes: u64,
-    /// What the records may take.
+    /// Bytes that the records may take.
     pub record_target_bytes: u64,
     pub block_bytes: u64,
-    /// Which reads are the most.
+    /// The most frequent kind of reads.
     pub reads: ReadKind,
 }
 
@@ -101,18 +103,18 @@ impl CacheSplit {
         before / MISSES_ASKED != (before + misses) / MISSES_ASKED && self.is_due()
     }
 
-    /// Whether the share stays as it is from here on.
+    /// Holds the share, or releases it.
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Whether it is time for [`CacheSplit::look`].
+    /// Whether [`CacheSplit::look`] is due.
     pub fn is_due(&self) -> bool {
         self.misses.get() >= self.next_look.load(Ordering::Relaxed)
     }
 
-    /// Looks at what the caches saved. Returns the records' share from here on, in thousandths, or
-    /// none while it is held. `room_bytes` is what both caches share.
+    /// Compares what the caches saved. Returns the records' new share in thousandths, or none while
+    /// the share is held. `room_bytes` is the memory of both caches.
     pub fn look(&self, saved: Saved, caches: Caches, room_bytes: u64) -> Option<u64> {
         let permille = self.last.lock().next_permille(saved, caches);
         let step_bytes = room_bytes / 1000 * STEP_PERMILLE;
@@ -124,7 +126,7 @@ impl CacheSplit {
 }
 
 impl Saved {
-    /// The records' share from here on, after what was saved since `self`, which becomes `now`.
+    /// The records' next share, after the savings since `self`, which becomes `now`.
     fn next_permille(&mut self, now: Saved, caches: Caches) -> u64 {
         let records = now.records.saturating_sub(self.records);
         let blocks = now.blocks.saturating_sub(self.blocks);
@@ -133,10 +135,10 @@ impl Saved {
         }
         let lookups = now.block_lookups.saturating_sub(self.block_lookups);
         let misses = now.block_misses.saturating_sub(self.block_misses);
-        // Without any lookup, all of them count as misses.
+        // Without any lookup, all lookups count as misses.
         let (misses, lookups) = (misses.min(lookups) + 1, lookups + 1);
         *self = now;
-        // Rescues a byte, both times the product of the bytes.
+        // Rescues per byte, both multiplied by the product of the bytes.
         let (worth, of) = RECORD_WORTH;
         let records = u128::from(records) * u128::from(caches.block_bytes.max(1)) / of
             * worth
@@ -188,8 +190,8 @@ mod tests {
         }
     }
 
-    /// The share after a hundred looks. `records` and `blocks` give the rescues between two looks
-    /// of a cache of a size in bytes.
+    /// The share after a hundred looks. `records` and `blocks` return the rescues between two looks
+    /// for a cache of a given size in bytes.
     fn settled(records: impl Fn(u64) -> u64, blocks: impl Fn(u64) -> u64, first: u64) -> u64 {
         let (mut last, mut now, mut permille) = (Saved::default(), Saved::default(), first);
         for _ in 0..100 {
@@ -205,7 +207,7 @@ mod tests {
         for first in [LEAST_PERMILLE, FIRST_PERMILLE, MOST_PERMILLE] {
             assert_eq!(settled(|r| 3 * r, |b| b, first), MOST_PERMILLE);
             assert_eq!(settled(|r| r, |b| 3 * b, first), LEAST_PERMILLE);
-            // Rescues a byte fall as a cache grows: 60,000 / bytes² against 30,000 / bytes².
+            // Rescues per byte fall as a cache grows: 60,000 / bytes² against 30,000 / bytes².
             let share = settled(|r| 60_000_000 / r, |b| 30_000_000 / b, first);
             assert!((540..=640).contains(&share), "{share}");
         }
@@ -244,14 +246,14 @@ mod tests {
             525,
             "a sum"
         );
-        // As much a byte on both sides, by what it is worth.
+        // Equal savings per byte on both sides, weighed by their worth.
         assert_eq!(last.next_permille(saved(800, RESCUES_MIN + 400), gets), 600);
         let filling = caches(600, 1200);
         assert_eq!(last.next_permille(saved(10_000, 500), filling), 600);
     }
 
     #[test]
-    fn a_held_share_stays_and_looks_go_on() {
+    fn a_held_share_stays_while_looks_continue() {
         let split = CacheSplit::default();
         assert!(split.is_due());
         split.hold(true);

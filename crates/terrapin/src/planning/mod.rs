@@ -1,7 +1,6 @@
-//! How memory is planned, as data and pure functions: what users do ([`workload`]), what trees hold
-//! ([`tree_size`]), the plan that follows ([`plan`]), and how caches share what is left
-//! ([`cache_split`]). Nothing here knows the engine. `memory` gathers the facts and applies the
-//! plan.
+//! Memory planning, as data and pure functions: the workload ([`workload`]), the sizes of trees
+//! ([`tree_size`]), the plan ([`plan`]), and the division of cache memory ([`cache_split`]). This
+//! folder does not know the engine. `memory` gathers the facts and applies the plan.
 
 pub mod cache_split;
 pub mod plan;

@@ -1,20 +1,19 @@
-//! How the memory budget is shared out: one pure function from [`Facts`] to a [`Plan`].
+//! [`plan`]: one pure function from [`Facts`] to a [`Plan`], which shares out the memory budget.
 //!
-//! `memory::apply` gathers the facts and applies the plan. Nothing here reads a clock, takes a lock
-//! or knows the engine; all numbers are integers, and facts of any size give a plan.
-//! `docs/MEMORY.md` has the page for readers: shares, floors, and what happens when memory is
-//! short.
+//! `memory::apply` gathers the facts and applies the plan. This file reads no clock, takes no lock
+//! and does not know the engine. All numbers are integers, and facts of any size give a plan.
+//! `docs/MEMORY.md` is the page for readers: shares, floors, and what happens when memory is short.
 //!
 //! Invariants, held by the property tests in `plan/tests.rs`:
 //!
 //! - The same facts give the same plan.
-//! - Memtables that follow the plan leave the caches a part of the budget: the mark at which
-//!   writers wait is below the budget, and the mark at which memtables are sealed early is below
-//!   that one.
+//! - Memtables that follow the plan leave the caches a part of the budget. The mark at which
+//!   writers wait is below the budget. The mark at which memtables are sealed early is below the
+//!   first mark.
 //! - A memtable may hold at least one unit of L bytes. All automatic memtables together may hold no
 //!   more than half of the budget, except where one unit each is more.
-//! - More memory never means smaller memtables or fewer cached records, unless the additional
-//!   memory is what makes everything fit into the caches. Memtables give way then.
+//! - More memory never means smaller memtables or fewer cached records. There is one exception: if
+//!   the additional memory makes everything fit into the caches, memtables shrink.
 
 use terrapin_structure::Estimate;
 
@@ -23,61 +22,62 @@ use crate::types::options::{CheckpointDistance, DISTANCE_MAX, distance_max};
 
 /// The part of the budget that active memtables share, by what they hold.
 const MEMTABLES_PART: u64 = 6;
-/// The part of the budget that active memtables have at least, by their arenas, beside caches that
-/// hold everything. Where this is too much, not everything fits anyway.
+/// The smallest part of the budget for active memtables, by their arenas, beside caches that hold
+/// everything. If this is too much, not everything fits.
 const MEMTABLES_PART_MIN: u64 = 32;
 /// The share that arenas of active memtables have in a load at most, in thousandths.
 const LOAD_ARENA_PERMILLE: u64 = 430;
 /// The part of the budget that a load leaves to indexes, filters and nodes.
 const LOAD_METADATA_PART: u64 = 16;
-/// The part of the budget that merges may come to use, at least.
+/// The smallest part of the budget that merges may use.
 const MERGE_PART: u64 = 32;
 /// The part of the budget that stays free, since no count is exact.
 const SLACK_PART: u64 = 64;
-/// The part of the budget that the pool of memtable memory may keep in any case.
+/// The part of the budget that the pool of memtable memory may always keep.
 const POOL_PART: u64 = 8;
-/// What a cached record takes besides its bytes: header, rounding, its entry in the table.
+/// Memory of a cached record besides its bytes: header, rounding, and its entry in the table.
 const RECORD_OVERHEAD_BYTES: u64 = 32;
-/// This share of what trees seem to hold must fit, in thousandths: some of it may be said twice.
+/// Share of the trees' estimated content that must fit, in thousandths. Some records may be counted
+/// twice.
 const TO_FIT_PERMILLE: u64 = 850;
-/// What an arena takes for a thousand bytes that its memtable counts, until a memtable of the
-/// keyspace has shown it.
+/// Bytes of an arena per thousand bytes that its memtable counts, until a memtable of the keyspace
+/// has shown its own ratio.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
 
-/// What a plan is made from.
+/// The facts from which a plan is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The memory budget.
     pub budget_bytes: u64,
-    /// What the log and the keyspaces' own data take of the budget.
+    /// Bytes of the budget that the log and the keyspaces' own data take.
     pub fixed_bytes: u64,
-    /// What merges take of the budget at the moment.
+    /// Bytes of the budget that merges take now.
     pub merge_bytes: u64,
-    /// What indexes, filters and nodes take of the budget at the moment.
+    /// Bytes of the budget that indexes, filters and nodes take now.
     pub metadata_bytes: u64,
-    /// What all memtables would take if every one were full, by the limits in force.
+    /// Bytes that all memtables would take if every one were full, by the limits in force.
     pub full_memtables_bytes: u64,
     /// L, the unit that χ counts.
     pub unit_bytes: u64,
     /// χ of keyspaces that have none of their own.
     pub distance: CheckpointDistance,
-    /// Keyspaces of which a memtable holds a record.
+    /// Number of keyspaces with a record in a memtable.
     pub writers: u64,
-    /// All of these keyspaces are known to write mostly new keys.
+    /// Whether all of these keyspaces are known to write mostly new keys.
     pub is_growing: bool,
-    /// What users mostly do.
+    /// The mix of users' operations.
     pub mix: Mix,
-    /// What all trees hold; none while that is not known.
+    /// Content of all trees. None while it is unknown.
     pub trees: Option<Estimate>,
     /// Bytes of all live pages.
     pub page_bytes: u64,
-    /// What the record cache can take; none where it is switched off.
+    /// Limits of the record cache. None if it is switched off.
     pub record_cache: Option<RecordCacheBounds>,
-    /// The disk is low: there is room for small memtables only (D10).
+    /// Whether the disk is low, with room for small memtables only (D10).
     pub is_disk_low: bool,
 }
 
-/// What the record cache can take, however large the budget is.
+/// The limits of the record cache, for any budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordCacheBounds {
     /// Bytes of all records.
@@ -107,13 +107,14 @@ impl Facts {
         }
     }
 
-    /// Users write and hardly read, and the writes add records, or there is little to overwrite.
+    /// Whether users load: they write and hardly read, and the writes add records, or there is
+    /// little to overwrite.
     fn is_load(&self) -> bool {
         let is_small = self.page_bytes < self.budget_bytes / MEMTABLES_PART;
         !self.mix.is_read && (self.is_growing || is_small)
     }
 
-    /// What the log, the keyspaces' own data and merges take of the budget, and what stays free.
+    /// Bytes of the budget that the log, the keyspaces' own data and merges take, and that stay free.
     fn taken_bytes(&self) -> u64 {
         let merge_bytes = self.merge_bytes.max(self.budget_bytes / MERGE_PART);
         let slack_bytes = self.budget_bytes / SLACK_PART;
@@ -131,7 +132,7 @@ impl Facts {
         (left_bytes / 2).min(self.budget_bytes / 1000 * LOAD_ARENA_PERMILLE)
     }
 
-    /// All records as cached records; none where that is not known, or the mean record is too long
+    /// Bytes of all records as cached records. None if unknown, or if the mean record is too long
     /// for the cache.
     fn all_records_bytes(&self) -> Option<u64> {
         let trees = self.trees?;
@@ -143,7 +144,7 @@ impl Facts {
         Some(trees.bytes.saturating_add(overhead_bytes))
     }
 
-    /// What memtables may take beside `bytes` of cached records; none where these do not fit.
+    /// Bytes left to memtables beside `bytes` of cached records. None if the records do not fit.
     fn beside_records(&self, bytes: u64) -> Option<u64> {
         if bytes > self.record_cache?.bytes_max {
             return None;
@@ -153,23 +154,23 @@ impl Facts {
             .checked_sub(taken_bytes.saturating_add(bytes))
     }
 
-    /// All pages as cached blocks, with what log and merges take.
+    /// Bytes of all pages as cached blocks, and what log and merges take.
     fn all_blocks_bytes(&self) -> u64 {
-        // Slabs are not all full, and entries take something besides.
+        // Slabs are not completely full, and cache entries take memory, too.
         self.page_bytes
             .saturating_add(self.page_bytes / 16)
             .saturating_add(self.taken_bytes())
     }
 
-    /// The arenas of active memtables, of what caches leave to memtables; none where that is too
-    /// little.
+    /// Bytes for arenas of active memtables, out of what caches leave to memtables. None if that is
+    /// too little.
     fn active_arena_bytes(&self, left_bytes: u64) -> Option<u64> {
         let arena_bytes = left_bytes / 2;
         (arena_bytes >= self.budget_bytes / MEMTABLES_PART_MIN).then_some(arena_bytes)
     }
 
-    /// Whether all records fit in the cache beside full memtables. Some of what trees seem to hold
-    /// may be said twice, so a little less must fit.
+    /// Whether all records fit in the cache beside full memtables. Some records may be counted
+    /// twice in the trees, so a little less must fit.
     fn do_records_fit(&self) -> bool {
         let all_bytes = self.all_records_bytes();
         let left_bytes =
@@ -186,41 +187,41 @@ impl Facts {
     }
 }
 
-/// How memory is shared out.
+/// The division of the memory budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Above this, the largest memtables are sealed though they are not full.
+    /// Above this, the largest memtables are sealed before they are full.
     pub seal_early_bytes: u64,
-    /// The pool of memtable memory may keep this much however slowly writers write.
+    /// Bytes that the pool of memtable memory may keep, however slow writers are.
     pub pool_floor_bytes: u64,
-    /// The pool may keep this much where writers are fast.
+    /// Bytes that the pool may keep while writers are fast.
     pub pool_ceiling_bytes: u64,
-    /// Memtables and pool may keep this much together, since the caches hold everything that is
-    /// read without it. 0 where they do not.
+    /// Bytes that memtables and pool may keep together, because the caches hold everything that is
+    /// read without them. 0 if the caches do not.
     pub memtables_spared_bytes: u64,
-    /// When caches want the pool's memory, an active memtable still keeps this much.
+    /// Bytes that an active memtable keeps when caches want the pool's memory.
     pub active_spared_bytes: u64,
-    /// What users mostly did when this was planned.
+    /// The mix of operations when this was planned.
     pub mix: Mix,
-    /// Everything that these reads need fits in its cache: bring it in once.
+    /// True if everything that these reads need fits in its cache. The warm-up then reads it once.
     pub warms_up: bool,
-    /// A merge also puts the memtable's records into the record cache.
+    /// Whether a merge also puts the memtable's records into the record cache.
     pub caches_merged_records: bool,
-    /// What limits of memtables are computed from.
+    /// The basis for the limits of memtables.
     limits: LimitBasis,
 }
 
-/// What is the same for the limits of all memtables.
+/// The part of the plan that is equal for the limits of all memtables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LimitBasis {
     budget_bytes: u64,
     unit_bytes: u64,
     distance: CheckpointDistance,
     writers: u64,
-    /// Arenas of active memtables in a load; none where users do something else.
+    /// Bytes of arenas of active memtables in a load. None for other workloads.
     load_arena_bytes: Option<u64>,
-    /// Arenas of active memtables beside caches that hold everything that is read; none where that
-    /// does not fit, or users do not read often.
+    /// Bytes of arenas of active memtables beside caches that hold everything that is read. None if
+    /// that does not fit, or if users do not read often.
     beside_caches_arena_bytes: Option<u64>,
     is_disk_low: bool,
 }
@@ -228,9 +229,9 @@ struct LimitBasis {
 /// Bytes at which one keyspace's active memtable is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemtableLimit {
-    /// In force.
+    /// The limit in force.
     pub bytes: u64,
-    /// While the disk has room.
+    /// The limit when the disk has room.
     pub ample_bytes: u64,
 }
 
@@ -253,8 +254,8 @@ pub(crate) fn plan(facts: &Facts) -> Plan {
     let is_load = facts.is_load();
     let mut seal_early_bytes = usual_seal_early_bytes(facts.budget_bytes);
     if is_load {
-        // An arena may take a little more than the last one did for the same records, and the pool
-        // may hold a few chunks.
+        // An arena may take a little more than the last one did for the same records. The pool may
+        // hold a few chunks.
         let both_bytes = load_arena_bytes * 2 + facts.budget_bytes / 64;
         seal_early_bytes = seal_early_bytes.max(both_bytes);
     }
@@ -262,7 +263,7 @@ pub(crate) fn plan(facts: &Facts) -> Plan {
     Plan {
         seal_early_bytes,
         pool_floor_bytes: pool_floor_bytes(facts.budget_bytes),
-        // What a load's memtable leaves. The next one is as good as full by then.
+        // The memory that a load's memtable frees. The next memtable is almost full by then.
         pool_ceiling_bytes: load_arena_bytes,
         memtables_spared_bytes: beside_caches
             .map_or(0, |bytes| (bytes * 2).min(facts.full_memtables_bytes)),
@@ -289,7 +290,7 @@ impl Plan {
     }
 
     /// The limit of a memtable: χ·L, with the keyspace's own χ or the database's. `arena_permille`
-    /// is what the keyspace's arenas take for a thousand bytes that their memtable counts.
+    /// is what the keyspace's arenas take per thousand bytes that their memtable counts.
     pub fn memtable_limit(
         &self,
         own: Option<CheckpointDistance>,
@@ -316,7 +317,7 @@ impl Plan {
 }
 
 impl LimitBasis {
-    /// What all active memtables on auto may hold together.
+    /// Bytes that all active memtables on auto may hold together.
     fn auto_share_bytes(&self, arena_permille: u64) -> u64 {
         let held_in = |arena_bytes: u64| {
             let held = u128::from(arena_bytes) * 1000 / u128::from(arena_permille.max(1000));

@@ -1,9 +1,9 @@
-//! What the trees of all keyspaces hold: an estimate of records and bytes for each tree, and the
-//! sums of all trees, so that the planner need not visit every keyspace.
+//! [`TreeSizes`]: an estimate of records and bytes for each tree, and the sums of all trees. The
+//! planner therefore need not visit every keyspace.
 //!
-//! A tree does not know which of its buffered records replace others before they meet in a leaf.
-//! So an estimate comes from what nodes say, less what buffers are known to say twice, and a merge
-//! adds at most the records that it brought.
+//! A tree does not know which of its buffered records replace others before they meet in a leaf. An
+//! estimate is therefore the sum of what nodes say, less the records that buffers are known to hold
+//! twice. A merge adds at most the records that it brought.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use terrapin_base::Result;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use terrapin_structure::{Estimate, Version};
 
-/// In the place of a number of records: the tree was not measured yet.
+/// Stands for the number of records of a tree that was not measured yet.
 const UNKNOWN: u64 = u64::MAX;
-/// In the place of a number of records: the tree could not be measured.
+/// Stands for the number of records of a tree that could not be measured.
 const UNREADABLE: u64 = u64::MAX - 1;
 
 /// The sums of all keyspaces' [`TreeSize`]s.
@@ -25,14 +25,14 @@ pub(crate) struct TreeSizes(Mutex<Sums>);
 struct Sums {
     held: Estimate,
     live_bytes: u64,
-    /// Trees that were not measured yet, and trees that could not be measured.
+    /// Number of trees that were not measured yet, and of trees that could not be measured.
     unknown: u64,
     unreadable: u64,
 }
 
 impl TreeSizes {
-    /// What all trees hold; none while one of them was not measured. A tree that cannot be read
-    /// counts as empty.
+    /// The content of all trees. None while one of them was not measured. An unreadable tree counts
+    /// as empty.
     pub fn held(&self) -> Option<Estimate> {
         let sums = *self.0.lock();
         (sums.unknown == 0).then_some(sums.held)
@@ -50,15 +50,15 @@ impl TreeSizes {
     }
 }
 
-/// What a keyspace's tree holds, as far as it is known: every key once, about. Every change holds
-/// the lock of the sums and keeps them right.
+/// The content of a keyspace's tree, as far as it is known: roughly, every key once. Every change
+/// holds the lock of the sums and keeps them correct.
 pub(crate) struct TreeSize {
     all: Arc<TreeSizes>,
     records: AtomicU64,
     bytes: AtomicU64,
     /// Key and value bytes that readers see in the tree of the last commit, by its sums.
     live_bytes: AtomicU64,
-    /// The keyspace was dropped, and the sums leave it out.
+    /// Set when the keyspace was dropped. The sums leave it out.
     is_gone: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl TreeSize {
         }
     }
 
-    /// What the tree holds; none until it was measured.
+    /// The content of the tree. None until it was measured.
     pub fn get(&self) -> Option<Estimate> {
         let records = self.records.load(Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl TreeSize {
         }
     }
 
-    /// Makes a change, and keeps the sums right.
+    /// Makes a change and keeps the sums correct.
     fn change(&self, change: impl FnOnce()) {
         let mut sums = self.all.0.lock();
         let before = self.part();
@@ -115,13 +115,13 @@ impl TreeSize {
         }
     }
 
-    /// The keyspace was dropped.
+    /// Removes a dropped keyspace from the sums.
     pub fn leave(&self) {
         self.change(|| self.is_gone.store(true, Ordering::Relaxed));
     }
 
-    /// The tree could not be measured, as a node cannot be read: it counts as empty until it is
-    /// measured. A read that needs the node reports the error.
+    /// Notes that the tree could not be measured because a node cannot be read. The tree counts as
+    /// empty until it is measured. A read that needs the node reports the error.
     pub fn unreadable(&self) {
         self.change(|| self.records.store(UNREADABLE, Ordering::Relaxed));
     }
@@ -136,20 +136,20 @@ impl TreeSize {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes the live bytes of the tree that the keyspace has now. May read its root.
+    /// Stores the live bytes of the keyspace's current tree. May read its root.
     pub fn begin(&self, version: &dyn Version) -> Result<()> {
         let live_bytes = version.live_bytes()?;
         self.change(|| self.live_bytes.store(live_bytes, Ordering::Relaxed));
         Ok(())
     }
 
-    /// The tree is empty: other trees may have its share of memory at once.
+    /// Notes that the tree is empty. Other trees may have its share of memory at once.
     pub fn cleared(&self) {
         self.change(|| self.live_bytes.store(0, Ordering::Relaxed));
         self.set(Estimate::default());
     }
 
-    /// Sets what the tree is known to hold.
+    /// Sets the known content of the tree.
     pub fn set(&self, held: Estimate) {
         self.change(|| {
             self.bytes.store(held.bytes, Ordering::Relaxed);
@@ -189,8 +189,8 @@ fn stored(version: &dyn Version) -> Result<Estimate> {
     version.estimate((Bound::Unbounded, Bound::Unbounded))
 }
 
-/// What a version holds of `all` that it stores. If it might fit in the budget, a record that is
-/// stored twice counts once; for this all nodes are visited.
+/// The content of a version that stores `all`. If it might fit in the budget, a record that is
+/// stored twice counts once. This visits all nodes.
 fn held(version: &dyn Version, all: Estimate, budget_bytes: u64) -> Result<Estimate> {
     if all.bytes / 2 > budget_bytes {
         return Ok(all);

@@ -1,34 +1,32 @@
-//! What users mostly do: the one classifier of the workload.
+//! [`Workload`]: the one classifier of what users do. Other files ask it and compare no counts
+//! themselves:
 //!
-//! Other files ask this one and compare no counts themselves:
-//!
-//! - [`Operations::mix_since`] says how reads compare with writes, from the operations between one
-//!   seal and the next.
-//! - [`ReadKind`] says whether gets or ranges are most of the reads. Gets want cached records;
-//!   ranges want cached blocks. It is judged from the reads since it was last judged: where nothing
-//!   is written nothing is sealed, and a hundred million old gets must not hide new ranges.
-//! - [`Operations::is_mostly_ranges`] says whether ranges are expected to go on, from the
-//!   operations between two looks of the compactor.
-//! - [`OverwriteShare`] says whether a keyspace's writes are new or replace records. The checkpoint
-//!   looks up some keys of each memtable in the tree that it merges the memtable into. The tree
-//!   itself learns what a record replaces only when the record reaches a leaf, and until then an
-//!   overwritten store looks like one that grows (decision 0014).
+//! - [`Operations::mix_since`] compares reads with writes, from the operations between two seals.
+//! - [`ReadKind`] says whether most reads are gets or ranges. Gets want cached records; ranges want
+//!   cached blocks. It is judged from the reads since the last judgement. Without writes there are
+//!   no seals, and a hundred million old gets must not hide new ranges.
+//! - [`Operations::is_mostly_ranges`] says whether more ranges are expected, from the operations
+//!   between two looks of the compactor.
+//! - [`OverwriteShare`] says whether a keyspace's writes are new or replace records. A checkpoint
+//!   looks up some keys of each memtable in the tree that the memtable is merged into. The tree
+//!   itself learns of a replaced record only when the new one reaches a leaf. Until then, an
+//!   overwritten store looks like a growing one (decision 0014).
 //!
 //! Everything here is counts and thresholds: no clock, and no lock that is held while anything
 //! waits.
 
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 
-/// Fewer operations say nothing about the workload.
+/// Fewer operations do not show the workload.
 const TELLING_OPERATIONS: u64 = 4096;
-/// Users read at all when there is one read for this many writes.
+/// Users count as reading at all if there is one read for this many writes.
 const WRITES_A_READ: u64 = 16;
-/// Users read often when there is one read for this many writes. Then cheaper reads are worth more
-/// writing.
+/// Users count as reading often if there is one read for this many writes. Cheaper reads are then
+/// worth more writing.
 const WRITES_AN_OFTEN_READ: u64 = 4;
-/// With this many gets for a write, users will soon get what they write now.
+/// With this many gets per write, users will soon get what they write now.
 const GETS_A_WRITE: u64 = 4;
-/// With this many ranges for a write, ranges are expected to go on.
+/// With this many ranges per write, more ranges are expected.
 const RANGES_A_WRITE: u64 = 4;
 /// A range counts as this many gets: it reads several blocks.
 pub(crate) const GETS_A_RANGE: u64 = 4;
@@ -41,7 +39,7 @@ pub(crate) struct Operations {
     pub writes: u64,
 }
 
-/// Which reads are the most.
+/// The most frequent kind of reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReadKind {
     /// Gets, which cached records serve best.
@@ -51,22 +49,22 @@ pub(crate) enum ReadKind {
     Ranges,
 }
 
-/// How reads compare with writes, and which reads are the most.
+/// The ratio of reads to writes, and the most frequent kind of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mix {
-    /// There is a read for every 16 writes.
+    /// Whether there is a read for every 16 writes.
     pub is_read: bool,
-    /// There is a read for every 4 writes.
+    /// Whether there is a read for every 4 writes.
     pub is_often_read: bool,
-    /// There are 4 gets for every write: users get what they wrote last, and would have to read it
-    /// from the device once it is merged.
+    /// Whether there are 4 gets for every write. Users then get what they wrote last, and would
+    /// have to read it from the device after its merge.
     pub is_mostly_got: bool,
-    /// Which reads are the most.
+    /// The most frequent kind of reads.
     pub reads: ReadKind,
 }
 
 impl Default for Mix {
-    /// Before anything is known: users read, and not often.
+    /// The mix before anything is known: users read, but not often.
     fn default() -> Self {
         Mix {
             is_read: true,
@@ -87,7 +85,7 @@ impl Operations {
         }
     }
 
-    /// Whether ranges are most of what users do, beside writes.
+    /// Whether most operations are ranges, compared with writes.
     pub fn is_mostly_ranges(self) -> bool {
         self.ranges >= self.writes.saturating_mul(RANGES_A_WRITE)
     }
@@ -96,7 +94,7 @@ impl Operations {
         self.gets.saturating_add(self.ranges)
     }
 
-    /// The mix of these operations; `reads` is taken over.
+    /// The mix of these operations, with the given kind of reads.
     fn mix(self, reads: ReadKind) -> Mix {
         let is_read_at = |writes_a_read| self.reads().saturating_mul(writes_a_read) >= self.writes;
         Mix {
@@ -111,7 +109,7 @@ impl Operations {
         self.ranges.saturating_mul(GETS_A_RANGE)
     }
 
-    /// Which of these reads are the most.
+    /// The most frequent kind of these reads.
     fn read_kind(self) -> ReadKind {
         match self.ranges_as_gets() > self.gets / 2 {
             true => ReadKind::Ranges,
@@ -127,19 +125,19 @@ pub(crate) struct Workload(Mutex<Judged>);
 #[derive(Default)]
 struct Judged {
     mix: Mix,
-    /// Counts at the last seal.
+    /// The counts at the last seal.
     at_seal: Operations,
-    /// Counts when the kind of reads was judged last.
+    /// The counts when the kind of reads was last judged.
     at_kind: Operations,
 }
 
 impl Workload {
-    /// The mix as it was judged last.
+    /// The mix as last judged.
     pub fn mix(&self) -> Mix {
         self.0.lock().mix
     }
 
-    /// A memtable was sealed: judges what came since the last seal, however little that is.
+    /// Judges the operations since the last seal, however few, because a memtable was sealed.
     pub fn sealed(&self, now: Operations) {
         let mut judged = self.0.lock();
         judged.judge_kind(now);
@@ -184,21 +182,21 @@ impl Judged {
     }
 }
 
-/// Fewer lookups say nothing about the share of overwrites.
+/// Fewer lookups do not show the share of overwrites.
 const TELLING_LOOKUPS: u64 = 8;
 /// Above this many lookups, older ones count half.
 const LOOKUPS_REMEMBERED: u64 = 64;
 /// From this share on, in thousandths, a keyspace counts as overwritten.
 const OVERWRITTEN_PERMILLE: u64 = 250;
 
-/// Which share of a keyspace's writes replaces a record of its tree.
+/// The share of a keyspace's writes that replace a record of its tree.
 pub(crate) struct OverwriteShare {
-    /// `u64::MAX` until it is known.
+    /// The share in thousandths, or `u64::MAX` until it is known.
     permille: AtomicU64,
     lookups: Mutex<Lookups>,
 }
 
-/// Keys of memtables that were looked up in the tree, and how many of them were there.
+/// Number of memtable keys looked up in the tree, and how many of them the tree held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lookups {
     pub asked: u64,
@@ -215,7 +213,7 @@ impl Default for OverwriteShare {
 }
 
 impl OverwriteShare {
-    /// Adds what the lookups of one memtable found.
+    /// Adds the lookups of one memtable.
     pub fn note(&self, lookups: Lookups) {
         let mut sum = self.lookups.lock();
         if sum.asked + lookups.asked > LOOKUPS_REMEMBERED {
@@ -230,7 +228,7 @@ impl OverwriteShare {
         }
     }
 
-    /// The share in thousandths; none until there were enough lookups.
+    /// The share in thousandths. None until there were enough lookups.
     pub fn permille(&self) -> Option<u16> {
         u16::try_from(self.permille.load(Ordering::Relaxed)).ok()
     }
@@ -295,7 +293,7 @@ mod tests {
         assert_eq!(look(2002), ReadKind::Ranges, "no reads since");
     }
 
-    /// All reads since the last seal were counted, and nothing is sealed where nothing is written.
+    /// All reads since the last seal used to count, and without writes there is no seal.
     #[test]
     fn a_hundred_million_gets_do_not_hide_the_ranges_after_them() {
         let workload = Workload::default();
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn one_memtable_tells_a_load_from_overwriting_and_two_tell_the_way_back() {
+    fn one_memtable_shows_overwriting_and_two_show_a_load_again() {
         let share = OverwriteShare::default();
         let note = |asked, found| share.note(Lookups { asked, found });
         note(7, 0);

@@ -1,4 +1,4 @@
-//! The versions of one key that a run keeps, and the bytes of the record that holds them.
+//! The versions of one key that a run keeps, and the bytes of the record that holds them (a chain).
 //!
 //! ```text
 //! short   0 │ for each version, newest first: LSN varint (from the second on the difference to the version before) │
@@ -7,28 +7,29 @@
 //! ```
 //!
 //! A record of the second tree has the key `chain number u64 │ !LSN u64 │ is a delete u8`, all
-//! big-endian, so that the versions of a chain follow one another, newest first, and the first
-//! record at or behind a place is the answer. Its value is the version's value. No value is too
-//! long for that, however long it may be for a short chain.
+//! big-endian. The versions of a chain are therefore consecutive, newest first. The first record at
+//! or after a search key is the answer. Its value is the version's value. A value that is too long
+//! for a short chain is never too long for this record.
 
 use std::ops::Range;
 
 use terrapin_base::codec::{Reader, put_varint, varint_bytes};
 use terrapin_base::{Lsn, Message, Result, mutant};
 
-/// A chain of more bytes is long: a read of one version would decode too much of others.
+/// A chain of more bytes is long. A read of one version would otherwise decode too much of other
+/// versions.
 pub(crate) const SHORT_BYTES_MAX: usize = 4 << 10;
 pub(crate) const SHORT: u8 = 0;
 pub(crate) const LONG: u8 = 1;
 
-/// Those of a key's versions that views of some moments see, newest first, each with the moments
-/// (as a range of `moments`) that see it. A moment is an exclusive LSN bound; moments are in
-/// ascending order. O(versions + versions kept · log moments).
+/// The versions of a key that views of some moments see, newest first. Each comes with the moments
+/// that see it, as a range of `moments`. A moment is an exclusive LSN bound. `moments` is
+/// ascending. O(versions + versions kept · log moments).
 pub(crate) fn kept<'a>(
     mut versions: impl Iterator<Item = (Lsn, Message<'a>)>,
     moments: &[Lsn],
 ) -> impl Iterator<Item = (Lsn, Message<'a>, Range<usize>)> {
-    // Moments from here on see a newer version.
+    // Moments at or above this index see a newer version.
     let mut end = moments.len();
     std::iter::from_fn(move || {
         loop {
@@ -45,7 +46,7 @@ pub(crate) fn kept<'a>(
     })
 }
 
-/// Bytes of a short chain of these versions; none where the chain is long.
+/// Bytes of a short chain of these versions. None if the chain is long.
 pub(crate) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>) -> Option<usize> {
     let (mut bytes, mut newer) = (1, None);
     for (lsn, message) in versions {
@@ -71,13 +72,13 @@ pub(crate) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>, 
     }
 }
 
-/// Writes what stands for a long chain.
+/// Writes a reference to a long chain.
 pub(crate) fn put_long(number: u64, out: &mut Vec<u8>) {
     out.push(LONG);
     put_varint(out, number);
 }
 
-/// What of an LSN is written behind a newer one.
+/// The number written for an LSN: its difference to the newer version, if there is one.
 pub(crate) fn shown(lsn: Lsn, newer: Option<Lsn>) -> u64 {
     newer.map_or(lsn.0, |newer| newer.0 - lsn.0)
 }
@@ -93,24 +94,24 @@ pub(crate) fn delete_bit(message: Message<'_>) -> u8 {
     }
 }
 
-/// What a record says of its key at a moment.
+/// What a record holds for its key at a moment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said<'a> {
-    /// Every version is of later.
+    /// Every version is newer than the moment.
     Nothing,
-    /// This one counts.
+    /// The version that counts.
     Message(Message<'a>),
-    /// The chain of that number has it.
+    /// The version is in the chain of this number.
     Long(u64),
 }
 
-/// What a record says at a moment. Errors: `Corrupt`.
+/// What a record holds at a moment. Fails with `Corrupt` on damaged bytes.
 pub(crate) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
     let mut reader = Reader::new("a run for snapshots", record);
     match reader.u8()? {
         SHORT => {}
         LONG => return Ok(Said::Long(reader.varint()?)),
-        _ => return Err(reader.corrupt("a chain of an unknown kind")),
+        _ => return Err(reader.corrupt("the kind of a version chain is unknown")),
     }
     let mut newer = None;
     while reader.remaining() > 0 {
@@ -137,7 +138,7 @@ pub(crate) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
 /// Bytes of a key of the second tree.
 pub(crate) const LONG_KEY_BYTES: usize = 17;
 
-/// The key of a version of a long chain.
+/// The key of one version of a long chain.
 pub(crate) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG_KEY_BYTES] {
     let mut key = [0; LONG_KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
@@ -146,8 +147,9 @@ pub(crate) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG
     key
 }
 
-/// Where the version of a long chain is looked for that counts at a moment: the first record at or
-/// behind this key, if it is below the next chain. None where no version can be below the moment.
+/// The search key for the version of a long chain that counts at a moment. That version is the
+/// first record at or after the key, if the record is below the next chain. None if no version can
+/// be older than the moment.
 pub(crate) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTES], [u8; 8])> {
     let newest = match mutant::active("chain-shows-later-writes") {
         true => before.0,
@@ -157,12 +159,14 @@ pub(crate) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTE
     Some((from, number.saturating_add(1).to_be_bytes()))
 }
 
-/// What a record of the second tree says.
+/// What a record of the second tree holds.
 pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<Message<'a>> {
     match key {
         [.., 0] if key.len() == LONG_KEY_BYTES => Ok(Message::Put(value)),
         [.., 1] if key.len() == LONG_KEY_BYTES => Ok(Message::Delete),
-        _ => Err(Reader::new("a run for snapshots", key).corrupt("a version of an unknown kind")),
+        _ => {
+            Err(Reader::new("a run for snapshots", key).corrupt("the kind of a version is unknown"))
+        }
     }
 }
 
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_kept_where_a_moment_sees_it_and_of_one_batch_the_last_operation() {
+    fn a_version_is_kept_if_a_moment_sees_it() {
         let all = [
             (90, Message::Delete),
             (70, Message::Put(b"c")),
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_chain_says_at_each_moment_what_its_versions_said() {
+    fn a_short_chain_shows_each_moment_its_version() {
         let all = [
             (u64::MAX - 1, Message::Put(b"new")),
             (300, Message::Delete),
@@ -226,7 +230,7 @@ mod tests {
             assert_eq!(look(&record, Lsn(before)).unwrap(), expected, "{before}");
         }
         for bytes in 0..record.len() {
-            // Never a panic.
+            // Damaged bytes never cause a panic.
             let _ = look(&record[..bytes], Lsn(1));
         }
         assert!(look(&[2], Lsn(1)).is_err() && look(&[], Lsn(1)).is_err());
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_stands_in_the_order_of_its_moments() {
+    fn the_keys_of_a_long_chain_are_in_the_order_of_its_moments() {
         let value = [0; SHORT_BYTES_MAX];
         assert_eq!(short_bytes(versions(&[(1, Message::Put(&value))])), None);
         let mut record = Vec::new();

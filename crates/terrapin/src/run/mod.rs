@@ -1,18 +1,18 @@
-//! Runs: what of a memtable held views need, on pages of its own, written once and shared by all of
-//! them.
+//! [`Run`]: the part of a memtable that held views need, on pages of its own. It is written once,
+//! and all these views share it.
 //!
-//! A checkpoint merges a memtable's newest versions into the tree. Snapshots and ranges that were
-//! taken in the middle of the memtable see older versions, and a memtable is memory, which has to
-//! go. So the versions that any held view of the memtable sees are written as a [`Run`]
-//! (`checkpoint/run_writer.rs`). From then on such a view consists of the tree below the memtable,
-//! the run, and its LSN: a [`Spilled`] keyspace state has the run in the place of the memtable. A
-//! view needs at most two runs a keyspace: of the memtable that was active when it was taken, and
-//! of the one that was sealed. What is written later lies above its LSN, and its tree is pinned.
+//! A checkpoint merges a memtable's newest versions into the tree. Snapshots and ranges taken in
+//! the middle of the memtable see older versions. A memtable takes memory and must go. The engine
+//! therefore writes the versions that any held view of the memtable sees as a run
+//! (`checkpoint/run_writer.rs`). From then on, such a view consists of the tree below the memtable,
+//! the run, and the view's LSN. [`Spilled`] holds the runs of a keyspace state. A view needs at
+//! most two runs per keyspace: for the memtable that was active when the view was made, and for the
+//! sealed one. Later writes are above the view's LSN, and the view's tree is pinned.
 //!
-//! A run is a tree of one record for each key, which holds the key's versions (`chain.rs`). So a
-//! read of a run costs what a read of a tree of one level does: a filter, and a block where the
-//! filter lets the key through. A second tree holds the versions of keys that have many or long
-//! ones. Neither is in a catalog: a run dies with its last view, or with the process.
+//! A run is a tree with one record per key, which holds the key's versions (`chain.rs`). A read of
+//! a run costs as much as a read of a tree of one level: a filter, and a block if the filter passes
+//! the key. A second tree holds the versions of keys with many or long versions. No catalog names
+//! these trees. A run ends with its last view or with the process.
 
 pub(crate) mod chain;
 mod scan;
@@ -30,39 +30,39 @@ pub(crate) use scan::RunScan;
 
 /// The versions of one memtable that held views see.
 pub(crate) struct Run {
-    /// A record for each key.
+    /// The first tree: one record per key.
     pub(crate) keys: Arc<dyn Version>,
-    /// The versions of long chains, if there are any.
+    /// The second tree: the versions of long chains, if there are any.
     pub(crate) long: Option<Arc<dyn Version>>,
-    /// Keys.
+    /// Number of keys.
     pub(crate) count: u64,
-    /// What some moments see, in ascending order of these.
+    /// Totals of what some moments see, ascending by moment.
     pub(crate) seen: Vec<Seen>,
-    /// Freed with the run.
+    /// The run's pages. They are freed with the run.
     pub(crate) pages: Vec<PrivatePages>,
 }
 
-/// What a moment sees of a run.
+/// Totals of what one moment sees of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub before: Lsn,
     pub all: Estimate,
 }
 
-/// The runs that stand in the place of a keyspace's memtables in a view's state.
+/// The runs that replace a keyspace's memtables in a view's state.
 #[derive(Clone, Default)]
 pub(crate) struct Spilled {
-    /// In the place of the active memtable.
+    /// The run that replaces the active memtable.
     pub active: Option<Arc<Run>>,
-    /// In the place of the sealed one, which is older.
+    /// The run that replaces the sealed memtable, which is older.
     pub sealed: Option<Arc<Run>>,
 }
 
-/// What a run says of a key at a moment, if anything: its value, or that it is gone.
+/// A run's answer for a key at a moment, if it has one: the value, or none for a deleted key.
 pub(crate) type Answer = Option<Option<Slice>>;
 
 impl Run {
-    /// A run that says nothing, over a version without records.
+    /// A run that holds no version, over a tree without records.
     pub fn nothing(empty: Arc<dyn Version>) -> Self {
         Run {
             keys: empty,
@@ -73,12 +73,12 @@ impl Run {
         }
     }
 
-    /// Bytes of its pages.
+    /// Bytes of the run's pages.
     pub fn bytes(&self) -> u64 {
         self.pages.iter().map(PrivatePages::bytes).sum()
     }
 
-    /// What it says of a key to a view of that LSN.
+    /// The answer for a key to a view of LSN `before`.
     pub fn get(&self, key: &[u8], hash: u64, before: Lsn) -> Result<Answer> {
         match self.keys.get(key, hash)? {
             Some(record) => self.answer(&record, before),
@@ -86,7 +86,7 @@ impl Run {
         }
     }
 
-    /// What it says of many keys; device reads go out in parallel. Fills `out[i]` for `keys[i]`.
+    /// The answers for many keys, with parallel device reads. Fills `out[i]` for `keys[i]`.
     pub fn multi_get(&self, keys: &[(&[u8], u64)], before: Lsn, out: &mut [Answer]) -> Result<()> {
         let mut records = vec![None; keys.len()];
         self.keys.multi_get(keys, &mut records)?;
@@ -108,7 +108,7 @@ impl Run {
         }
     }
 
-    /// What a long chain says at a moment, if anything.
+    /// The answer of a long chain at a moment, if it has one.
     fn in_long<R>(
         &self,
         number: u64,
@@ -127,8 +127,8 @@ impl Run {
         }
     }
 
-    /// A scan of what it says in a range to a view of that LSN, about so many keys of which are
-    /// going to be wanted.
+    /// A scan of a range for a view of LSN `before`. The caller expects to read about `expected`
+    /// keys.
     pub fn scan(
         self: &Arc<Self>,
         bounds: KeyBounds<'_>,
@@ -140,9 +140,9 @@ impl Run {
         Ok(RunScan::new(self.clone(), scan, before))
     }
 
-    /// About how much it says in a range to a view of that LSN: of what the view sees in all, the
-    /// range's share of the keys. Where all is asked for, that is exact for as many moments as a
-    /// run remembers.
+    /// Estimates what a view of LSN `before` sees of the run in a range: the view's total, times
+    /// the range's share of the keys. For the whole key space, the estimate is exact for the
+    /// moments whose totals the run stores.
     pub fn estimate(&self, bounds: KeyBounds<'_>, before: Lsn) -> Result<Estimate> {
         let at = self.seen.partition_point(|seen| seen.before < before);
         let Some(seen) = self.seen.get(at).or_else(|| self.seen.last()) else {

@@ -1,4 +1,4 @@
-//! A scan of a run: what it says of one key after the other, at the moment of a view.
+//! [`RunScan`]: a scan of a run at the moment of a view, one key after another.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use terrapin_structure::Scan;
 use super::Run;
 use super::chain::{Said, look};
 
-/// Stands on a key, or at the end. Keys of which the view sees no version do not come up. Key and
-/// value are copies, in memory that is used again.
+/// A scan that is at a key or at the end. It skips keys of which the view sees no version. Key and
+/// value are copies in reused memory.
 pub(crate) struct RunScan {
     run: Arc<Run>,
     scan: Box<dyn Scan>,
@@ -19,7 +19,7 @@ pub(crate) struct RunScan {
     at: At,
 }
 
-/// What a scan stands on.
+/// The position of a scan.
 enum At {
     /// Nothing was read yet.
     Start,
@@ -40,8 +40,8 @@ impl RunScan {
         }
     }
 
-    /// Goes to the first key, unless it was there already. First of all; after an error the scan is
-    /// not used again.
+    /// Moves to the first key, unless the scan has started. The caller calls this first. After an
+    /// error, the scan must not be used again.
     pub fn start(&mut self) -> Result<()> {
         match self.at {
             At::Start => self.advance(),
@@ -49,7 +49,7 @@ impl RunScan {
         }
     }
 
-    /// The key that it stands on.
+    /// The current key. None at the end.
     pub fn key(&self) -> Option<&[u8]> {
         match self.at {
             At::Put | At::Delete => Some(&self.key),
@@ -57,7 +57,7 @@ impl RunScan {
         }
     }
 
-    /// What the run says of that key.
+    /// The run's message for the current key.
     pub fn message(&self) -> Message<'_> {
         match self.at {
             At::Put => Message::Put(&self.value),
@@ -65,7 +65,7 @@ impl RunScan {
         }
     }
 
-    /// Goes to the next key in its direction.
+    /// Moves to the next key in the scan's direction.
     pub fn advance(&mut self) -> Result<()> {
         loop {
             let Some((key, record)) = self.scan.next()? else {

@@ -1,6 +1,7 @@
-//! A writer that loses its processor between its LSN and its memtable, and what others do
-//! meanwhile. In simulation one thread does everything, so no run comes there by itself: here it is
-//! placed by hand. Beside the tests, the build of mutants has it.
+//! A scene for tests: a writer loses its processor between taking its LSN and entering its
+//! memtable, while other threads go on. In simulation one thread does everything, so no run gets
+//! there by itself. This file therefore arranges the steps by hand. Tests and the build of mutants
+//! use it.
 
 use terrapin_base::{Env, Error, ErrorKind, Result};
 use terrapin_disk::SimDisk;
@@ -13,31 +14,32 @@ use crate::log_record::format::BATCH;
 use crate::types::options::{Durability, Options};
 use crate::write::enter;
 
-/// How the keyspace goes that the writer is late for.
+/// How the late writer's keyspace goes.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Cleared,
     Dropped,
 }
 
-/// What a power cut left of a batch over two keyspaces that was acknowledged as synced, and one of
-/// which went.
+/// What a power cut left of a batch over two keyspaces, one of which went. The batch was
+/// acknowledged as synced.
 #[derive(Debug)]
 struct Left {
-    /// All keys of the one that went; none when it is not there.
+    /// All keys of the keyspace that went. None if the keyspace is missing.
     gone: Option<Vec<String>>,
-    /// Whether the other one has the batch's.
+    /// Whether the other keyspace has the batch's record.
     stayed: bool,
 }
 
-/// After a power cut there is all of a synced batch, or its clear (or drop) too: also when its
-/// writer was late for that, and a checkpoint was frozen before it and committed after it.
+/// Checks that after a power cut either all of a synced batch is there, or its clear (or drop) is
+/// there, too. Here the batch's writer is late for the clear, and a checkpoint is frozen before the
+/// clear and committed after it.
 ///
 /// # Errors
 ///
-/// What was found instead.
+/// A description of what the check found instead.
 pub fn check() -> std::result::Result<(), String> {
-    // By the seed, the ring's page with the clear may be on the disk.
+    // The seed decides whether the ring's page with the clear reaches the disk.
     for seed in 1..4 {
         for (gone, memtables) in [
             (Gone::Cleared, false),
@@ -87,8 +89,8 @@ fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
     let Append::Done(late) = log.try_append(BATCH, &[payload])? else {
         return Err(Error::internal("the ring is full"));
     };
-    // Its writer gets no further for now. A checkpoint is frozen, and waits for it; and the log is
-    // synced as far as it goes.
+    // The writer stops here. A checkpoint is frozen and waits for it. The log is synced as far as
+    // it goes.
     let checkpoints = core.counters.checkpoints.get();
     core.schedule.ask(log.end());
     sim.settle();
@@ -150,7 +152,7 @@ fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_write_that_is_late_for_a_clear_goes_with_it_or_stays() {
+    fn a_write_that_is_late_for_a_clear_survives_or_is_cleared() {
         super::check().unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! Doubles and scenes that tests place among the engine's parts. No release build has them.
+//! Test doubles, and scenes that tests arrange among the engine's parts. No release build contains
+//! them.
 
 pub mod late;
 #[cfg(test)]

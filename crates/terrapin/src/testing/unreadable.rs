@@ -1,4 +1,4 @@
-//! For tests: a tree of which no node can be read.
+//! A tree of which no node can be read, for tests.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use terrapin_structure::{
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceState, State};
 
-/// The tree.
+/// The unreadable tree.
 struct Unreadable;
 
 fn unreadable<T>() -> Result<T> {
@@ -68,7 +68,7 @@ impl Version for Unreadable {
     }
 }
 
-/// From now on that is the tree of a keyspace. No checkpoint may come after that.
+/// Makes the tree of a keyspace unreadable from now on. The test may run no checkpoint afterwards.
 pub(crate) fn make_unreadable(core: &Core, id: KeyspaceId) {
     let _install = core.install.lock();
     let current = core.state.load_full();

@@ -1,5 +1,5 @@
-//! What follows when a checkpoint, or a part of one, fails: who is told, what is tried instead, and
-//! how long nothing is.
+//! The failure of a checkpoint or of one part: which callers get the error, what the coordinator
+//! tries instead, and how long it rests.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceState, State};
 
 impl Coordinator {
-    /// Tells which memtables free no memory.
+    /// Tells the schedule which memtables free no memory.
     pub(super) fn tell_aside(&self, state: &State) {
         let keyspaces = self.aside.keyspaces();
         let count = keyspaces.len();
@@ -25,8 +25,8 @@ impl Coordinator {
         self.core.schedule.set_aside(count, bytes.sum());
     }
 
-    /// The checkpoint's next part could not be merged, and its pages were given back. What is the
-    /// matter with its tree alone does not keep others' memtables from being merged.
+    /// Handles a part that could not be merged and whose pages were freed. A fault of its tree
+    /// alone must not keep other memtables from being merged.
     pub(super) fn part_failed(
         &mut self,
         mut checkpoint: Box<Checkpoint>,
@@ -47,13 +47,13 @@ impl Coordinator {
             return Err(error);
         };
         if !self.has_still(&keyspace, seal) {
-            // A clear or a drop took it away meanwhile: nobody waits for that, and it is not tried
-            // again.
+            // A clear or a drop removed the memtable meanwhile. No caller waits for it, and there
+            // is no retry.
             let error = error.with("keyspace", &keyspace.shared.name);
             match error.kind() {
                 ErrorKind::Internal => self.core.health.report(&error),
                 _ => {
-                    tracing::warn!(%error, "the merge of what is cleared or dropped by now failed")
+                    tracing::warn!(%error, "the merge of a keyspace failed that was cleared or dropped meanwhile")
                 }
             }
             checkpoint.parts.remove(checkpoint.at);
@@ -73,7 +73,7 @@ impl Coordinator {
         self.next_part(checkpoint)
     }
 
-    /// Whether a keyspace still has the memtable that was sealed there, over the tree that it had.
+    /// Whether a keyspace still has the memtable with this seal, over the tree that it had.
     fn has_still(&self, keyspace: &KeyspaceState, seal: Lsn) -> bool {
         let state = self.core.state.load();
         state.keyspaces.get(keyspace.id).is_some_and(|now| {
@@ -82,7 +82,7 @@ impl Coordinator {
         })
     }
 
-    /// A checkpoint failed, and its pages were given back.
+    /// Handles a checkpoint that failed and whose pages were freed.
     pub(super) fn failed(&mut self, error: Error) -> Step {
         let core = self.core.clone();
         core.schedule.offer(None);
@@ -110,10 +110,10 @@ impl Coordinator {
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
             if !is_poisoned {
-                // Nobody's checkpoint: what somebody waits for is the next checkpoint's.
+                // No caller waits for a compaction. Callers wait for the next checkpoint.
                 match error.kind() {
                     ErrorKind::NoSpace => {
-                        tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
+                        tracing::warn!(%error, "no space to compact a tree for ranges; the tree stays as it is");
                     }
                     _ => core
                         .health
@@ -133,7 +133,7 @@ impl Coordinator {
             }
             core.schedule.tried_tight_checkpoint();
             if self.is_whole {
-                // By way of buffers it may take less.
+                // Merging through buffers may take less room.
                 self.slicing = false;
             } else if self.portion.found_no_room() {
                 self.phase = Phase::Idle;
@@ -144,7 +144,7 @@ impl Coordinator {
         Step::Again
     }
 
-    /// Parts of a checkpoint were left out, and all else is committed.
+    /// Handles a checkpoint that left out some parts and committed the others.
     pub(super) fn left_out(&mut self, error: Error) -> Step {
         if self.core.schedule.is_stopping() {
             return Step::Done;
@@ -169,7 +169,7 @@ impl Coordinator {
         }
     }
 
-    /// What is sealed waits for another checkpoint, from its beginning.
+    /// Restarts the forecasts: sealed memtables wait for another checkpoint from its beginning.
     fn forecast_anew(&self) {
         let now_ns = self.core.env.now_ns();
         let state = self.core.state.load();
@@ -182,13 +182,13 @@ impl Coordinator {
         let core = self.core.clone();
         let schedule = core.schedule.clone();
         if core.log.as_ref().is_some_and(|l| l.failed().is_some()) {
-            // Poisoned: nothing durable is written any more.
+            // The database is poisoned: it writes nothing durable any more.
             self.phase = Phase::Rest(rest);
             return Step::Pending(Condition::new(core.schedule.work(), move || {
                 schedule.is_stopping()
             }));
         }
-        // What was left out is all that rests.
+        // Only the memtables that were left out rest.
         let others_go_on = rest.aside.is_some();
         let now_ns = core.env.now_ns();
         let mut until_ns = rest.until_ns;
@@ -197,7 +197,7 @@ impl Coordinator {
             until_ns = until_ns.min(now_ns + SPACE_POLL_NS);
         }
         let work = core.schedule.work().clone();
-        // Checkpoints of slices compact nothing.
+        // Checkpoints of slices compact no tree.
         let compacts = !self.slicing;
         let gathers = self.gathering.go_on(&core);
         let is_over = move || {
@@ -214,9 +214,8 @@ impl Coordinator {
         Step::Pending(condition.until(until_ns))
     }
 
-    /// Whether there is something to do, with nothing but memtables sealed that could not be
-    /// merged: trees to be given up, deletes to be merged that may make room on a full disk, or a
-    /// compaction.
+    /// Whether there is work although all sealed memtables rest after failed merges: pages of trees
+    /// to free, deletes whose merge may make room on a full disk, or a compaction.
     fn have_others_work(core: &Core, compacts: bool, gathers: bool) -> bool {
         if core.schedule.has_trees_to_give_up() || core.schedule.is_seal_asked() {
             return true;

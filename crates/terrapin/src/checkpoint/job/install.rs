@@ -1,5 +1,5 @@
-//! What follows when a checkpoint is durable: its trees are shown, what they replace is let go, and
-//! the next checkpoint learns what this one left.
+//! The end of a durable checkpoint: it installs its trees, frees what they replace, and prepares
+//! the next checkpoint.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::engine::events;
 use crate::engine::state::{SealedMemtable, State};
 
 impl Coordinator {
-    /// Both slots hold the new generation: shows it, and lets go of what it replaces.
+    /// Both slots hold the new generation. Installs it and frees what it replaces.
     pub(super) fn install(&mut self, committing: Committing) {
         let core = self.core.clone();
         let Committing {
@@ -23,8 +23,8 @@ impl Coordinator {
             ..
         } = committing;
         for part in &checkpoint.parts {
-            // What it held last is near enough where a node cannot be read: who needs the node
-            // reports it.
+            // If a node cannot be read, the last known size is close enough. A read that needs the
+            // node reports the error.
             if let Some(merged) = &part.merged {
                 let size = &part.keyspace.shared.tree_size;
                 let budget_bytes = core.budget.limit();
@@ -40,15 +40,15 @@ impl Coordinator {
                 let Some(keyspace) = keyspaces.get(part.keyspace.id) else {
                     continue;
                 };
-                // Neither holds when the keyspace was cleared meanwhile.
+                // Neither condition holds if the keyspace was cleared meanwhile.
                 let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
                 let memtable = |sealed: &SealedMemtable| Arc::as_ptr(&sealed.records);
                 let same_memtable = part.sealed.is_none()
                     || keyspace.sealed.as_ref().map(memtable) == part.sealed.as_ref().map(memtable);
                 let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_memtable)
                 else {
-                    // Its tree is empty then, and nobody else gives it another. It was measured
-                    // above as if the merge were not in vain.
+                    // The tree is empty then, and no other code sets its size. The size was
+                    // measured above as if the merge still counted.
                     keyspace.shared.tree_size.cleared();
                     continue;
                 };
@@ -56,7 +56,7 @@ impl Coordinator {
                 changed.version = merged.clone();
                 let forecast = &keyspace.shared.forecast;
                 match (&part.sealed, &part.rest_from) {
-                    // A memtable that was sealed while the tree was compacted is merged by the next
+                    // A memtable that was sealed during the compaction is merged by the next
                     // checkpoint.
                     (None, _) => {}
                     (Some(_), None) => {
@@ -83,7 +83,7 @@ impl Coordinator {
             last
         };
         drop(last);
-        // Views that were made while the checkpoint ended hold its memtables, too.
+        // Views that were made during the end of the checkpoint hold its memtables, too.
         hand_over(&core, &checkpoint.spilled);
         self.superblock = superblock;
         self.catalog = next;
@@ -105,7 +105,7 @@ impl Coordinator {
         let wrote = changes.added.iter().map(|page| page.bytes).sum();
         let merges_slice = sliced && !self.draining;
         let goes_on = parts.iter().any(|part| part.rest_from.is_some());
-        // Before the pages are given up, so that the frozen state's pin does not hold them.
+        // Dropped before the pages are freed, so that the frozen state's pin does not keep them.
         drop((parts, frozen, spilled));
         core.store.commit(superblock.generation, changes);
         if merges_slice {
@@ -123,15 +123,15 @@ impl Coordinator {
         unread.iter().for_each(|error| core.health.report(error));
         if let Some(log) = &core.log
             && let Err(error) = log.trim(durable_through)
-            // The database is being left, and the next open trims.
+            // The database is being left. The next open trims the log.
             && error.kind() != ErrorKind::Closed
         {
             core.health.report(&error);
         }
         core.counters.checkpoints.add(1);
         events::checkpointed(&core, superblock.generation.0, merged);
-        // The job that gives space back counts them: some time after the last one it lets spares
-        // go.
+        // The job that returns space counts checkpoints. Some time after the last one, it frees
+        // spare memory.
         core.store.reclaim_signal().notify();
         self.slicing &= self.draining || !self.slices.is_empty();
         self.tried_room &= self.slicing;
@@ -145,7 +145,7 @@ impl Coordinator {
         if sliced {
             core.schedule.tried_tight_checkpoint();
         }
-        // Writers that wait with a full memtable: it can be sealed now.
+        // Writers may wait with a full memtable, which can be sealed now.
         core.seal_full();
     }
 

@@ -8,8 +8,8 @@
 //!           else LSN + 1), name: varint length and UTF-8, root: varint length and what the structure makes of it
 //! ```
 //!
-//! Checked here: bounds, order of numbers, names; that pages lie where they say is checked by
-//! reading them, and that no two own the same space by the walk at open (D4).
+//! This file checks bounds, order of numbers, and names. Reading a page checks that it is where its
+//! reference says. The walk at open checks that no space has two owners (D4).
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{KeyspaceId, Lsn, Result};
@@ -20,14 +20,14 @@ use crate::log_record::format::{
 };
 use crate::types::options::KeyspaceOptions;
 
-/// Keyspaces of neighbouring numbers that a leaf page has room for.
+/// Number of keyspaces with neighbouring numbers for which a leaf page has room.
 pub(crate) const LEAF_KEYSPACES: u32 = 64;
 
-/// What the root page says.
+/// The content of the root page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RootPage {
-    /// Changes of the set of keyspaces below this LSN are in the catalog, and keyspaces without an
-    /// LSN of their own are applied up to it.
+    /// The catalog holds changes of the set of keyspaces below this LSN. Keyspaces without an
+    /// applied LSN of their own are applied up to it.
     pub applied: Lsn,
     /// The next keyspace's number.
     pub next_id: u32,
@@ -36,7 +36,7 @@ pub(crate) struct RootPage {
 }
 
 impl RootPage {
-    /// Its content.
+    /// Encodes the content of the page.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24 + self.leaves.len() * (PageRef::BYTES + 5));
         out.extend_from_slice(&self.applied.0.to_le_bytes());
@@ -49,7 +49,7 @@ impl RootPage {
         out
     }
 
-    /// Of a page's content.
+    /// Decodes the content of a page.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new("catalog root", bytes);
         let applied = Lsn(reader.u64()?);
@@ -60,12 +60,12 @@ impl RootPage {
             let number = u32::try_from(reader.varint()?)
                 .map_err(|_| reader.corrupt("leaf number too large"))?;
             if leaves.last().is_some_and(|(last, _)| *last >= number) {
-                return Err(reader.corrupt("leaves out of order"));
+                return Err(reader.corrupt("the leaves are out of order"));
             }
             leaves.push((number, PageRef::decode(&mut reader)?));
         }
         if reader.remaining() > 0 {
-            return Err(reader.corrupt("bytes behind the last leaf"));
+            return Err(reader.corrupt("there are bytes after the last leaf"));
         }
         Ok(RootPage {
             applied,
@@ -75,22 +75,22 @@ impl RootPage {
     }
 }
 
-/// What the catalog says of one keyspace.
+/// The catalog's entry for one keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// Its number.
+    /// The keyspace's number.
     pub id: KeyspaceId,
-    /// Its name.
+    /// The keyspace's name.
     pub name: Box<str>,
-    /// Its options.
+    /// The keyspace's options.
     pub options: KeyspaceOptions,
-    /// Every record below is in the tree; none: as far as the catalog itself.
+    /// Every record below this LSN is in the tree. None: the catalog's own applied LSN counts.
     pub applied: Option<Lsn>,
     /// The tree's root.
     pub root: Vec<u8>,
 }
 
-/// Content of a leaf page.
+/// Encodes the content of a leaf page.
 pub(crate) fn encode_leaf(keyspaces: &[Stored]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, keyspaces.len() as u64);
@@ -105,19 +105,19 @@ pub(crate) fn encode_leaf(keyspaces: &[Stored]) -> Vec<u8> {
     out
 }
 
-/// The keyspaces of leaf page `number`.
+/// Decodes the keyspaces of leaf page `number`.
 pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
     let mut reader = Reader::new("catalog leaf", bytes);
     let count = reader.varint()?;
     if count == 0 || count > u64::from(LEAF_KEYSPACES) {
-        return Err(reader.corrupt("impossible number of keyspaces"));
+        return Err(reader.corrupt("the number of keyspaces is out of bounds"));
     }
     let mut keyspaces: Vec<Stored> = Vec::new();
     for _ in 0..count {
         let id = read_id(&mut reader)?;
         let ordered = keyspaces.last().is_none_or(|last| last.id < id);
         if id.0 / LEAF_KEYSPACES != number || !ordered {
-            return Err(reader.corrupt("keyspaces out of order or in the wrong leaf"));
+            return Err(reader.corrupt("the keyspaces are out of order or in the wrong leaf"));
         }
         if reader.varint()? != STRUCTURE_LEVELED {
             return Err(reader.corrupt("unknown structure"));
@@ -125,7 +125,7 @@ pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
         let options = read_options(&mut reader)?;
         let applied = reader.varint()?.checked_sub(1).map(Lsn);
         let name = std::str::from_utf8(reader.prefixed()?)
-            .map_err(|_| reader.corrupt("keyspace name is not UTF-8"))?;
+            .map_err(|_| reader.corrupt("the keyspace's name is not UTF-8"))?;
         check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
         let root = reader.prefixed()?.to_vec();
         keyspaces.push(Stored {
@@ -137,7 +137,7 @@ pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
         });
     }
     if reader.remaining() > 0 {
-        return Err(reader.corrupt("bytes behind the last keyspace"));
+        return Err(reader.corrupt("there are bytes after the last keyspace"));
     }
     Ok(keyspaces)
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_round_trip_and_every_shorter_prefix_is_refused() {
+    fn pages_round_trip_and_every_truncation_is_refused() {
         let all: Vec<_> = (64..128).map(stored).collect();
         let bytes = encode_leaf(&all);
         assert_eq!(decode_leaf(1, &bytes).unwrap(), all);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_leaf_are_what_the_format_document_shows() {
+    fn the_bytes_of_a_leaf_match_the_format_document() {
         let keyspace = Stored {
             id: KeyspaceId(1),
             name: "kv".into(),

@@ -1,7 +1,8 @@
-//! The catalog: what a superblock leads to. A small copy-on-write page tree that says of each
-//! keyspace its name, options, root and applied LSN, and its own applied LSN (D2). Only leaves
-//! whose content changed are written again; a keyspace that nothing was written to is applied as
-//! far as the catalog itself, so quiet keyspaces neither change their leaf nor pin the log (D3).
+//! [`Catalog`]: what a superblock leads to. It is a small copy-on-write tree of pages. It holds the
+//! name, options, root and applied LSN of each keyspace, and an applied LSN of its own (D2). A
+//! checkpoint rewrites only leaves whose content changed. The catalog's applied LSN also counts for
+//! keyspaces without new records. Quiet keyspaces therefore neither change their leaf nor keep the
+//! log long (D3).
 
 pub(crate) mod format;
 
@@ -17,24 +18,24 @@ use format::{LEAF_KEYSPACES, RootPage, Stored, decode_leaf, encode_leaf};
 use crate::engine::id_map::IdMap;
 use crate::engine::state::State;
 
-/// Where every log begins: what a database without a catalog needs of it.
+/// The LSN at which every log begins. A database without a catalog needs the log from here.
 const LOG_START: Lsn = Lsn(4096);
 
 /// A durable catalog.
 #[derive(Clone, Default)]
 pub(crate) struct Catalog {
-    /// Its root page; none before the first checkpoint.
+    /// The root page. None before the first checkpoint.
     pub root: Option<PageRef>,
-    /// Changes of the set of keyspaces below are in it.
+    /// The catalog holds changes of the set of keyspaces below this LSN.
     pub applied: Lsn,
     /// The next keyspace's number.
     pub next_id: u32,
-    /// By number: that of a keyspace divided by [`LEAF_KEYSPACES`].
+    /// Leaf pages by number: a keyspace's number divided by [`LEAF_KEYSPACES`].
     leaves: IdMap<LeafPage>,
-    /// The trees that it leads to, by keyspace.
+    /// The trees to which the catalog leads, by keyspace.
     trees: IdMap<Arc<dyn Version>>,
-    /// Keyspaces with an applied LSN of their own, below which every record is in the tree. All
-    /// others are applied as far as the catalog.
+    /// Keyspaces with an applied LSN of their own, below which every record is in the tree. For all
+    /// others, the catalog's applied LSN counts.
     applied_apart: BTreeMap<KeyspaceId, Lsn>,
 }
 
@@ -44,38 +45,39 @@ struct LeafPage {
     content: Arc<[u8]>,
 }
 
-/// What a checkpoint did to one keyspace.
+/// The result of a checkpoint for one keyspace.
 pub(crate) struct Outcome {
-    /// The tree afterwards.
+    /// The tree after the checkpoint.
     pub version: Arc<dyn Version>,
-    /// Every record below is in it.
+    /// Every record below this LSN is in the tree.
     pub applied: Lsn,
-    /// No memtable held a record of it below the seal, and it is applied as far as the catalog.
+    /// True if no memtable held a record of the keyspace below the seal. The catalog's applied LSN
+    /// then counts.
     pub quiet: bool,
 }
 
-/// What the next catalog is to say.
+/// The input for the next catalog.
 pub(crate) struct Following<'a> {
     /// The database as of the seal.
     pub frozen: &'a State,
     /// The next keyspace's number as of the seal.
     pub next_id: u32,
-    /// Keyspaces of which something may have changed: those that were created, dropped, cleared or
-    /// given options since the last catalog, and those with a record in a memtable of `frozen`. Any
-    /// other one without an applied LSN of its own is as it was.
+    /// Keyspaces whose entry may have changed: those created, dropped, cleared or reconfigured
+    /// since the last catalog, and those with a record in a memtable of `frozen`. Any other
+    /// keyspace without an applied LSN of its own is unchanged.
     pub changed: &'a BTreeSet<KeyspaceId>,
-    /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied: no less than
-    /// before.
+    /// The applied LSN for changes of the set of keyspaces, and for quiet keyspaces. It never goes
+    /// back.
     pub applied: Lsn,
-    /// What the checkpoint made of each keyspace of `frozen`.
+    /// The result of the checkpoint for each keyspace of `frozen`.
     pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
-    /// Which space its pages may take.
+    /// The class of space from which the catalog takes its pages.
     pub class: SpaceClass,
 }
 
 impl Catalog {
-    /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not
-    /// opened yet: see [`Catalog::adopt`].
+    /// Reads the catalog that a superblock names, and its entry for each keyspace. Opens no tree:
+    /// the caller does so and calls [`Catalog::adopt`].
     pub fn read(store: &PageStore, root: Option<PageRef>) -> Result<(Catalog, Vec<Stored>)> {
         let Some(page) = root else {
             let fresh = Catalog {
@@ -118,7 +120,7 @@ impl Catalog {
         Ok((catalog, keyspaces))
     }
 
-    /// Names the page that holds a keyspace, or should, in an error.
+    /// Adds the page that holds a keyspace, or should hold it, to an error.
     pub fn place(&self, error: Error, id: KeyspaceId) -> Error {
         let leaf = self.leaves.get(id.0 / LEAF_KEYSPACES);
         let leaf = leaf.map(|leaf| &leaf.page);
@@ -129,7 +131,7 @@ impl Catalog {
         .with("file", DATA_FILE)
     }
 
-    /// Takes note of an opened tree.
+    /// Stores the opened tree of an entry.
     pub fn adopt(&mut self, stored: &Stored, version: Arc<dyn Version>) {
         self.trees.insert(stored.id.0, version);
         self.set_applied(stored.id, stored.applied);
@@ -142,19 +144,19 @@ impl Catalog {
         }
     }
 
-    /// The tree of a keyspace, if there is one of that number.
+    /// The tree of a keyspace, if the catalog has an entry for it.
     pub fn tree(&self, id: KeyspaceId) -> Option<&Arc<dyn Version>> {
         self.trees.get(id.0)
     }
 
-    /// Below which LSN every record of a keyspace is in its tree.
+    /// The applied LSN of a keyspace: every record below it is in the tree.
     pub fn applied_of(&self, id: KeyspaceId) -> Option<Lsn> {
         self.tree(id)?;
         let apart = self.applied_apart.get(&id);
         Some(apart.copied().unwrap_or(self.applied))
     }
 
-    /// Everything below is in durable trees: where the log may be trimmed to (D3).
+    /// The LSN below which every record is in durable trees. The log may be trimmed to it (D3).
     pub fn durable_through(&self) -> Lsn {
         if mutant::active("log-trimmed-to-catalog-lsn") {
             return self.applied;
@@ -163,7 +165,7 @@ impl Catalog {
         apart.fold(self.applied, Lsn::min)
     }
 
-    /// Nothing at or above it is in any tree: what D2 has synced of the log reaches it.
+    /// No tree holds a record at or above this LSN. By D2, the log is synced through it.
     pub fn applied_through(&self) -> Lsn {
         let apart = self.applied_apart.values().copied();
         apart.fold(self.applied, Lsn::max)
@@ -178,9 +180,9 @@ impl Catalog {
         )
     }
 
-    /// Every page that the catalog and its trees refer to, once for each reference (D4). Of a
-    /// damaged tree what leads to its pages may be unreadable: those are left out, and the first
-    /// such tree is returned with its error.
+    /// Every page to which the catalog and its trees refer, once for each reference (D4). In a
+    /// damaged tree, the nodes that lead to some pages may be unreadable. Such pages are left out,
+    /// and the first damaged tree is returned with its error.
     pub fn all_pages(
         &self,
         visit: &mut dyn FnMut(PageUse) -> Result<()>,
@@ -201,13 +203,12 @@ impl Catalog {
         Ok(unread)
     }
 
-    /// Writes the catalog that follows this one: the leaves of keyspaces that may have changed, if
-    /// they did, and a root. What it writes and lets go is added to `changes`, trees that were
-    /// dropped or cleared among it. Of those a node may be unreadable: that is added to `unread`,
-    /// and nobody lets go what it leads to. It is free after the next open (D4), which no longer
-    /// sees it.
+    /// Writes the next catalog: the leaves of keyspaces that changed, and a root. Adds the pages
+    /// that it writes and frees to `changes`, including the trees of dropped or cleared keyspaces.
+    /// If a node of such a tree is unreadable, its error is added to `unread`, and the pages below
+    /// the node stay in use. The next open does not reach them, so they are free then (D4).
     ///
-    /// O(64 · keyspaces that may have changed), and the root, which has some twenty bytes for each
+    /// O(64 · keyspaces that may have changed), plus the root, which has some twenty bytes per
     /// leaf.
     pub fn follow(
         &self,
@@ -247,7 +248,7 @@ impl Catalog {
         Ok(next)
     }
 
-    /// Brings the keyspaces of one leaf from what `last` says to what comes next.
+    /// Updates the keyspaces of one leaf from the entries in `last` to the next ones.
     fn follow_leaf(
         &mut self,
         last: &Catalog,
@@ -265,7 +266,8 @@ impl Catalog {
         for keyspace in keyspaces.take_while(|keyspace| is_here(keyspace.id)) {
             let id = keyspace.id;
             let outcome = (following.outcome)(id)?;
-            // A tree that grew out of the last catalog's: its merge said what it let go.
+            // The tree grew out of the last catalog's tree. Its merge listed the pages that it
+            // freed.
             if last
                 .tree(id)
                 .is_some_and(|last| Arc::ptr_eq(last, &keyspace.version))
@@ -298,7 +300,7 @@ impl Catalog {
                 Ok(())
             });
             if let Err(error) = walked {
-                let error = error.with("while", "letting go of a dropped or cleared tree");
+                let error = error.with("while", "freeing the pages of a dropped or cleared tree");
                 unread.push(error.with("keyspace number", id));
             }
         }
@@ -350,10 +352,10 @@ mod tests {
         nodes
     }
 
-    /// The checkpoint that was to let go of such a tree failed, and so did every later one, of all
-    /// keyspaces; and every open.
+    /// The checkpoint that was to free such a tree used to fail. So did every later checkpoint, of
+    /// all keyspaces, and every open.
     #[test]
-    fn an_unreadable_node_of_a_tree_that_goes_holds_no_checkpoint_up() {
+    fn an_unreadable_node_of_a_dropped_tree_fails_no_checkpoint() {
         let options = Options::small()
             .fanout(4)
             .checkpoint_distance(CheckpointDistance::Fixed(4));
@@ -428,10 +430,10 @@ mod tests {
         }
     }
 
-    /// It refused every open, read-only ones too: nobody came to what was sound any more, nor could
-    /// the damaged keyspace be dropped.
+    /// Every open used to fail, read-only ones too. Users could not reach the sound keyspaces, nor
+    /// drop the damaged one.
     #[test]
-    fn an_unreadable_node_keeps_no_open_from_what_is_sound() {
+    fn an_unreadable_node_does_not_block_the_sound_keyspaces() {
         let options = Options::small()
             .fanout(4)
             .checkpoint_distance(CheckpointDistance::Fixed(4));
@@ -452,8 +454,8 @@ mod tests {
                 }
                 database.checkpoint().unwrap();
             };
-            // How many records of a keyspace cannot be read: none of them may read as if it were
-            // not there.
+            // The number of records of a keyspace that cannot be read. None of them may read as
+            // missing.
             let unreadable = |database: &Database, name: &str, value: u8| {
                 let keyspace = database.open_keyspace(name).unwrap();
                 let all = (0..2000).map(|number| match keyspace.get(key(number)) {
@@ -506,10 +508,10 @@ mod tests {
             for _ in 0..3 {
                 close(open(&options));
             }
-            // Each has a catalog of its own, and no reserve.
+            // Each checkpoint has a catalog of its own, and no reserve.
             assert!(bytes() <= before + 3 * 8192, "{before} {}", bytes());
 
-            // Nothing below that node was given to others meanwhile.
+            // The space below that node was not reused meanwhile.
             flip();
             let database = open(&options);
             assert!(database.background_error().is_none());

@@ -250,7 +250,7 @@ fn shares_never_exceed_the_budget() {
         let wait_bytes = writers_wait_bytes(facts.budget_bytes);
         assert!(wait_bytes < facts.budget_bytes, "{facts:?}");
         assert!(plan.seal_early_bytes < wait_bytes, "{facts:?}\n{plan:?}");
-        // What a load's arenas leave, log, merges, metadata and slack have.
+        // The rest that a load's arenas, log, merges, metadata and slack leave.
         let besides = facts.taken_bytes() + facts.budget_bytes / LOAD_METADATA_PART;
         let arenas = 2 * plan.pool_ceiling_bytes;
         assert!(arenas == 0 || arenas + besides <= facts.budget_bytes);
@@ -317,7 +317,7 @@ fn more_memory_takes_nothing_away() {
         assert!(large.warms_up >= small.warms_up, "{less:?}");
         assert!(large.active_spared_bytes >= small.active_spared_bytes);
         let beside = |plan: &Plan| plan.limits.beside_caches_arena_bytes;
-        // Memtables give way only where the memory makes everything fit.
+        // Memtables shrink only if the memory makes everything fit.
         if beside(&small).is_some() == beside(&large).is_some() {
             let bytes = |plan: &Plan| plan.memtable_limit(own, arena_permille).bytes;
             assert!(bytes(&large) >= bytes(&small), "{less:?} {more:?}");
