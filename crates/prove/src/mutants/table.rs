@@ -320,7 +320,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "close-without-log-sync",
         does: "a clean close does not wait for the log's sync",
-        file: "crates/wal/src/log/mod.rs",
+        file: "crates/wal/src/log/shared.rs",
         breaks: "close is durable",
         script: Script::Check(
             "a closed store without its ring",

@@ -11,6 +11,7 @@
 mod append;
 mod shared;
 
+use shared::is_close_unsynced;
 pub use shared::{Append, Appended, Boundary};
 pub(crate) use shared::{Beginning, Shared};
 
@@ -400,7 +401,7 @@ impl Log {
                 Append::Full(condition) => drop(self.0.env.wait(&condition)?),
             }
         };
-        if !mutant::active("close-without-log-sync") {
+        if !is_close_unsynced() {
             self.sync(end)?;
         }
         self.0.closed.store(true, Ordering::Release);

@@ -130,6 +130,11 @@ pub(crate) struct Beginning {
     pub(crate) current: CurrentSegment,
 }
 
+/// Whether a close leaves the log's end without a sync: never, but in a mutant.
+pub(super) fn is_close_unsynced() -> bool {
+    mutant::active("close-without-log-sync")
+}
+
 impl Shared {
     /// The state of a life that has no record yet.
     pub(super) fn new(env: &Env, beginning: Beginning) -> Shared {
@@ -208,7 +213,7 @@ impl Shared {
     /// synced. The process may live on for long.
     pub(crate) fn wants_last_sync(&self) -> bool {
         let end = self.lock().real_end;
-        let wanted = end > self.synced() && !mutant::active("close-without-log-sync");
+        let wanted = end > self.synced() && !is_close_unsynced();
         if wanted {
             self.sync_wanted.fetch_max(end, Ordering::AcqRel);
         }
