@@ -114,7 +114,8 @@ impl Facts {
         !self.mix.is_read && (self.is_growing || is_small)
     }
 
-    /// Bytes of the budget that the log, the keyspaces' own data and merges take, and that stay free.
+    /// Bytes of the budget that the log, the keyspaces' own data and merges take, and that stay
+    /// free.
     fn taken_bytes(&self) -> u64 {
         let merge_bytes = self.merge_bytes.max(self.budget_bytes / MERGE_PART);
         let slack_bytes = self.budget_bytes / SLACK_PART;
