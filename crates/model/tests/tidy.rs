@@ -11,18 +11,6 @@ const COLUMNS_MAX: usize = 100;
 const DECISION_LINES_MAX: usize = 60;
 /// The benchmarks' page holds results, not their history.
 const BENCHMARKS_LINES_MAX: usize = 250;
-/// Files whose owners still have to remove such citations: this list may only get shorter.
-const CITES_DESIGN: [&str; 9] = [
-    "crates/base/src/env/mod.rs",
-    "crates/base/src/lib.rs",
-    "crates/base/src/sync/mod.rs",
-    "crates/disk/src/ring.rs",
-    "crates/pages/src/store/write.rs",
-    "crates/prove/src/mutants/checks.rs",
-    "crates/terrapin/src/checkpoint/fold.rs",
-    "crates/terrapin/tests/memory.rs",
-    "crates/wal/src/recovery.rs",
-];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -200,9 +188,6 @@ fn no_text_cites_the_design_papers() {
     let citation = concat!("DESIGN", " §");
     let mut citing = Vec::new();
     for (name, text) in files(&["rs", "md", "toml"]) {
-        if CITES_DESIGN.contains(&name.as_str()) {
-            continue;
-        }
         let lines = text.lines().enumerate();
         let lines = lines.filter(|(_, line)| line.contains(citation));
         citing.extend(lines.map(|(number, _)| format!("{name}:{}", number + 1)));

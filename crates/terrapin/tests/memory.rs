@@ -12,7 +12,7 @@ use std::sync::{Barrier, mpsc};
 
 use terrapin::{Database, Durability, Keyspace, Options};
 
-/// What the peak may exceed the budget by, besides a tenth of it (DESIGN §8).
+/// The peak may exceed the budget by a tenth of it and this many bytes.
 const SLACK_BYTES: u64 = 64 << 20;
 /// What must be left of that here: other file systems, kernels and allocators need some of it.
 const MARGIN_BYTES: u64 = SLACK_BYTES / 2;

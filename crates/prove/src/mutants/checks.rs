@@ -180,8 +180,8 @@ pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Damage of a synced record in the log of a killed process is refused, or harmless: never a record
-/// less (DESIGN §4).
+/// Damage of a synced record in the log of a killed process is refused, or harmless. It never costs
+/// a record.
 pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
     // One segment, several times as large as the ring, so that the ring does not have what is
     // damaged; and one memtable.
@@ -236,7 +236,7 @@ pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// After a clean close nobody needs the ring, even if the power fails then (DESIGN §4).
+/// After a clean close no open needs the ring, even if the power fails then.
 pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
     let options = tiny();
     let (disk, truth) = closed_store(&options)?;
