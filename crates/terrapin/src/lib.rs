@@ -113,9 +113,9 @@
 //! # Errors
 //!
 //! An [`Error`] has an [`ErrorKind`] to decide by, and says where and with what figures it
-//! happened. Damage and I/O errors are errors of the call that met them, never "not found". What
-//! fails in the background is told by [`Database::background_error`] and
-//! [`Database::on_background_error`], and as events of the crate `tracing`.
+//! happened. Damage and I/O errors are errors of the call that met them, never "not found".
+//! [`Database::background_error`], [`Database::on_background_error`] and events of the crate
+//! `tracing` report what fails in the background.
 //!
 //! # Logging
 //!
@@ -139,8 +139,8 @@
 //! `zstd`: blocks compressed by Zstandard; needs a C compiler. LZ4 needs no feature
 //! ([`Compression`]). `serde`: [`Metrics`] and what it holds implement `serde::Serialize`.
 //!
-//! Beyond the API: `docs/DURABILITY.md` says what survives which failure, `docs/ARCHITECTURE.md`
-//! where what is in the code.
+//! Beyond the API: `docs/DURABILITY.md` lists what survives each failure, and
+//! `docs/ARCHITECTURE.md` is the map of the code.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -319,11 +319,12 @@ impl Database {
         self.core().write_batch(batch.prepared()?, durability)
     }
 
-    /// Returns when everything written before is on stable storage: the log is synced, and
-    /// keyspaces that hold writes of [`Durability::None`] are checkpointed. Nothing is written if
-    /// it is so already. It is not RocksDB's flush: what is in memory otherwise stays there.
-    /// Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for
-    /// failed with (on a full disk as [`Database::checkpoint`]); `Closed`.
+    /// Makes every earlier write durable. Syncs the log, and checkpoints keyspaces that hold writes
+    /// of [`Durability::None`]. Writes nothing if all is durable already.
+    ///
+    /// This is not RocksDB's flush: memtables stay in memory. Errors: `Poisoned` when the log
+    /// cannot be written; the error of a checkpoint that the call waits for (on a full disk as
+    /// [`Database::checkpoint`]); `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -351,12 +352,13 @@ impl Database {
         core.checkpoint_unlogged(through)
     }
 
-    /// Merges every memtable into its tree and makes that durable; returns when it is, and free
-    /// space was given back to the file system. An error is that of an attempt that failed
-    /// meanwhile; attempts go on in the background. On a full disk it waits for a bounded number of
-    /// checkpoints (64 that let no memtable go), then it is `NoSpace`: what is not merged stays in
-    /// the log, and another call goes on. Space that cannot be given back is a background error. It
-    /// is not RocksDB's checkpoint: it makes no copy of the database.
+    /// Merges every memtable into its tree, makes the trees durable, and returns free space to the
+    /// file system.
+    ///
+    /// This is not RocksDB's checkpoint: it makes no copy of the database. Errors: the error of an
+    /// attempt that failed during the call (the engine retries in the background); `NoSpace` on a
+    /// full disk, after 64 checkpoints that freed no memtable. Unmerged writes stay in the log
+    /// then, and another call continues. Free space that cannot be returned is a background error.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -376,11 +378,13 @@ impl Database {
         self.core().checkpoint()
     }
 
-    /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and
-    /// memtables over their new share are sealed, at once. Errors: `InvalidArgument` below four
-    /// times the log's ring, which keeps the size that it was opened with (so 64 MiB is the least
-    /// for a database that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at
-    /// the open lets it go lower); `OutOfMemory` when it shrinks and a χ that was set does not fit.
+    /// Changes the memory budget, in bytes. Caches shrink to the new budget in the background.
+    /// Memtables above their new share are sealed at once.
+    ///
+    /// Errors: `InvalidArgument` below four times the log's ring, which keeps its size until the
+    /// next open. So 64 MiB is the least for a database that was opened with 256 MiB or more,
+    /// unless [`Options::ring_bytes`] was smaller. `OutOfMemory` if a fixed χ does not fit any
+    /// more.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -408,10 +412,11 @@ impl Database {
         self.core().set_distance_of_all(distance.into())
     }
 
-    /// The last error of a background job, until a later attempt succeeds; of one that panicked for
-    /// good, since nobody does its work any more. Also why an open could not read all of a tree:
-    /// what is sound is served, and no space of before is used again until an open reads
-    /// everything.
+    /// The last error of a background job, until a later attempt of that job succeeds. The error of
+    /// a job that panicked stays, because no thread does the job's work any more.
+    ///
+    /// It is also the reason why an open could not read all of a tree. Sound parts are served then,
+    /// and no space is reused until an open reads everything.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -429,12 +434,15 @@ impl Database {
         self.core().health.background_error()
     }
 
-    /// Calls back at once when a background job fails, until the database is closed: on that job's
-    /// thread. Where a [`Database::checkpoint`] or [`Database::close`] could not give space back it
-    /// is on its caller's, and where the last sync of the log failed, on that of who closes the
-    /// database or drops the last handle. Be short, wait for no lock, and do not call the database.
-    /// A panic of it is caught. Do not let it own a handle on this database, which would then stay
-    /// open after its last other handle is gone: only [`Database::close`] lets listeners go.
+    /// Registers a function that runs whenever a background job fails, until the database is
+    /// closed.
+    ///
+    /// The function runs on the thread of the job. If a [`Database::checkpoint`] or
+    /// [`Database::close`] cannot return space, or the last sync of the log fails, it runs on the
+    /// thread of that call, or of the drop of the last handle. Keep it short, wait for no lock, and
+    /// do not call the database. A panic of the function is caught. It must not own a handle of
+    /// this database: the database would stay open, because only [`Database::close`] drops
+    /// listeners.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

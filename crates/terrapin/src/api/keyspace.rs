@@ -162,12 +162,13 @@ impl Keyspace {
         self.core().distance_in_force(&self.shared)
     }
 
-    /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of
-    /// its own any more, but the database's ([`crate::Options::checkpoint_distance`]). Raising it
-    /// is free. Lowering it has a memtable that holds more than the new χ merged at once, in the
-    /// background. An open with less memory goes by as much of it as fits
-    /// ([`Keyspace::checkpoint_distance`]), and keeps what was set. Errors: `OutOfMemory` naming
-    /// the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
+    /// Sets the keyspace's χ, for this and later opens of the database. With `None` the keyspace
+    /// has no χ of its own: the database's ([`crate::Options::checkpoint_distance`]) holds.
+    ///
+    /// Raising χ is free. Lowering it seals a memtable that holds more than the new χ, and merges
+    /// it in the background. An open with too little memory uses the largest χ that fits
+    /// ([`Keyspace::checkpoint_distance`]) and keeps the stored one. Errors: `OutOfMemory` with the
+    /// largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -177,7 +178,7 @@ impl Keyspace {
     /// use terrapin::CheckpointDistance;
     /// fruit.set_checkpoint_distance(CheckpointDistance::Fixed(4))?;
     /// assert_eq!(fruit.checkpoint_distance(), 4);
-    /// fruit.set_checkpoint_distance(None)?; // what the database goes by
+    /// fruit.set_checkpoint_distance(None)?; // the database's χ again
     /// # database.close()?;
     /// # let _ = std::fs::remove_dir_all(directory);
     /// # Ok(()) }

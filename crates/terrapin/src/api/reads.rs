@@ -139,9 +139,9 @@ impl Keyspace {
         })
     }
 
-    /// The record with the smallest key. As a range does, it goes over deleted keys before it that
-    /// are not merged yet, one by one: who takes records from the front goes on with
-    /// [`Range::after`] the last one. Errors: as [`Keyspace::get`].
+    /// The record with the smallest key. Like a range, it passes deleted keys in front of that
+    /// record one by one, until they are merged. To take records from the front again and again,
+    /// use [`Range::after`] with the last key. Errors: as [`Keyspace::get`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -225,18 +225,17 @@ impl Keyspace {
     /// About how many records a range of keys holds, and how many bytes: for plans, progress and
     /// cutting work into parts.
     ///
-    /// *Accuracy:* in the tree, the range's ends are told up to a block of some kilobytes in the
-    /// leaf and in each buffer that they cut; what lies between is known, or reckoned from some of
-    /// it where that is many nodes. In memtables, up to some hundred records are counted; of more,
-    /// samples are taken, within some per cent as a rule, and further off where a few of thousands
-    /// of prefixes hold nearly all keys. A key counts once for each place that it is in until these
-    /// are merged: twice when it was overwritten, or when its delete has left the memtable (in
-    /// there, it takes one away). So what is mostly overwritten or deleted seems larger than it is.
-    /// An inverted range has exactly nothing.
+    /// *Accuracy in trees:* each end of the range is known to within a block of some kilobytes, in
+    /// the leaf and in each buffer. The rest is exact, or estimated from a few nodes if the range
+    /// spans many. *In memtables:* up to some hundred records are counted. More are sampled, mostly
+    /// to within a few per cent, and less well if a few of thousands of prefixes hold nearly all
+    /// keys. A key counts once for each place that holds it until these are merged. An overwritten
+    /// key counts twice, and so does a deleted key once its delete has left the memtable. So an
+    /// overwritten or deleted range seems larger than it is. An inverted range has exactly nothing.
     ///
-    /// *Cost:* no record is read, only nodes and indexes, which are mostly cached, and of the nodes
-    /// inside a large range a few. Some hundred microseconds where memtables hold hundreds of
-    /// thousands of the range's records, and less otherwise.
+    /// *Cost:* the call reads nodes and indexes, which are mostly cached, and no records. It takes
+    /// some hundred microseconds if memtables hold hundreds of thousands of the range's records,
+    /// and less otherwise.
     ///
     /// Errors: as [`Keyspace::get`].
     ///

@@ -14,14 +14,12 @@ use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 
-/// The whole database as of one moment, for as long as it is held. Taking one is O(1), whatever the
-/// database's size.
+/// The whole database as of one moment. Taking a snapshot is O(1), whatever the database's size.
 ///
-/// Any number may be held. What they cost on the disk is bounded by what is written meanwhile: the
-/// pages that checkpoints replace stay, and each write that a held snapshot sees is written once
-/// more, however many snapshots see it. A snapshot keeps no memtable in memory for more than about
-/// a second, unless the disk is full. A read of an old snapshot asks up to two filters more than a
-/// read of the keyspace.
+/// Any number of snapshots may be held. Later writes bound their cost on disk: pages that
+/// checkpoints replace stay, and each write that held snapshots see is written once more for all of
+/// them. A snapshot keeps no memtable in memory for more than about a second, unless the disk is
+/// full. A read of an old snapshot asks up to two filters more than a read of the keyspace.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {

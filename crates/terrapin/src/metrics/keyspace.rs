@@ -1,6 +1,6 @@
 //! What one keyspace did since the database was opened.
 //!
-//! A keyspace that nobody used has no counters in memory; the first use allocates 512 bytes.
+//! An unused keyspace has no counters in memory; the first use allocates 512 bytes.
 //! Threads add to cache lines of their own: one line of a stripe holds all counters of a keyspace.
 
 use terrapin_base::sync::{AtomicU64, OnceLock, Ordering};

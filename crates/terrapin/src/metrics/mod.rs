@@ -20,7 +20,7 @@ pub use terrapin_pages::{CacheCounts, DeviceReads, WrittenBytes};
 pub(crate) use waits::Waits;
 pub use waits::WriteWaits;
 
-/// One in so many operations is timed.
+/// One of this many operations is timed.
 const SAMPLED: u32 = 64;
 
 /// A counter that threads add to without sharing a cache line.

@@ -57,11 +57,12 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckpointDistance {
-    /// Chosen from the memory budget and from what is done: more while data is loaded, less while
-    /// it is read or overwritten.
+    /// The engine chooses χ from the memory budget and the workload: larger while data is loaded,
+    /// smaller while it is read or overwritten.
     #[default]
     Auto,
-    /// So many units, from 1 up to what a quarter of the memory budget holds, but 16,384 at most.
+    /// This many units: at least 1, at most as many as fit into a quarter of the memory budget, and
+    /// at most 16,384.
     Fixed(u32),
 }
 
@@ -93,10 +94,10 @@ impl KeyspaceOptions {
 
 /// How to open a database. Every option has a default; [`Options::open`] checks them all.
 ///
-/// Options are not stored: state them at each open. **Every one of them may change from one open to
-/// the next.** Those that shape what is written (compression, sizes of groups, blocks and log
-/// files) hold for what is written from then on; what is on disk already is read as it is. What the
-/// database does store is the χ that a keyspace was given ([`KeyspaceOptions`]).
+/// Options are not stored: state them at each open. **Each option may change from one open to the
+/// next.** Compression and the sizes of groups, blocks and log files hold for later writes; older
+/// data is read as it is. The database stores one setting: the χ of a keyspace
+/// ([`KeyspaceOptions`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -215,12 +216,12 @@ impl Options {
         self
     }
 
-    /// Whether what is not in the budget's caches is read by way of the system's page cache, which
-    /// then holds of the database what it has room for. That memory is the system's: it comes on
-    /// top of [`Options::memory`], shows as nobody's, and goes to whoever wants it. Merges, the log
-    /// and all writes bypass it. Turn it off where the budget is to be all, on where the system has
-    /// memory to spare for what the budget does not hold; a budget as large as that serves reads
-    /// faster. Default: on, unless [`Options::memory`] is named.
+    /// Whether reads that miss the budget's caches go through the system's page cache. That memory
+    /// belongs to the system: it comes on top of [`Options::memory`], counts for no process, and
+    /// gives way to any program. Merges, the log and all writes bypass it.
+    ///
+    /// Turn it off if the budget must be the limit. Turn it on if the system has memory to spare; a
+    /// larger budget serves reads faster. Default: on, unless [`Options::memory`] is set.
     #[must_use]
     pub fn system_cache(mut self, on: bool) -> Self {
         self.system_cache = Some(on);
@@ -356,9 +357,10 @@ impl Options {
     }
 
     /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4.
-    /// Each takes up to one and a half page groups ([`Options::group_bytes`]) and 3 MiB of blocks
-    /// that it reads ahead, which are taken from the caches, but waited for by nobody: with many
-    /// threads, or groups that are large for the memory, they may come to more than it.
+    ///
+    /// Each thread takes up to one and a half page groups ([`Options::group_bytes`]) and 3 MiB of
+    /// blocks that it reads ahead. Caches give way to that memory, but no thread waits for it. So
+    /// many threads, or groups that are large for the memory, may exceed the budget.
     #[must_use]
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.background_threads = Some(threads);
