@@ -28,7 +28,7 @@ impl Backoff {
         nap();
     }
 
-    /// Spins for a moment. Returns `false` without a spin after [`SPINS`] spins, for callers that
+    /// Spins for a moment. Returns `false` without a spin after `SPINS` spins, for callers that
     /// have a better way to sleep.
     #[inline]
     pub fn spin(&mut self) -> bool {

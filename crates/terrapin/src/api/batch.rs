@@ -14,9 +14,10 @@ use crate::write::PreparedBatch;
 /// Puts and deletes that are written as one. Later operations on a key win over earlier ones.
 ///
 /// The largest batch is what [`crate::Database::batch_bytes_max`] says (a quarter of the log's
-/// ring); a larger one is refused with [`ErrorKind::TooLarge`] when it is written. An operation
-/// that cannot be done (a key too long, a keyspace of another database) fails the whole batch: the
-/// write tells it, [`Batch::error`] does at once, and nothing of the batch is done.
+/// ring); a larger one is refused with [`TooLarge`](crate::ErrorKind::TooLarge) when it is written.
+/// An operation that cannot be done (a key too long, a keyspace of another database) fails the
+/// whole batch: the write tells it, [`Batch::error`] does at once, and nothing of the batch is
+/// done.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
