@@ -198,24 +198,6 @@ pub trait File: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// Reads a whole file of at most `bytes_max` bytes. A longer file is [`ErrorKind::Corrupt`], so
-/// that a damaged or foreign file cannot cause an unbounded allocation (D8).
-pub fn read_whole(file: &dyn File, bytes_max: u64) -> Result<Vec<u8>> {
-    let bytes = file.bytes()?;
-    let too_long = || {
-        Error::corrupt("a file is longer than it can be")
-            .with("file", file.describe())
-            .with("bytes", bytes)
-            .with("limit", bytes_max)
-    };
-    if bytes > bytes_max {
-        return Err(too_long());
-    }
-    let mut content = vec![0; usize::try_from(bytes).map_err(|_| too_long())?];
-    file.read_at(&mut content, 0)?;
-    Ok(content)
-}
-
 /// Refuses a name that is not a flat file name ([`ErrorKind::InvalidArgument`]).
 fn check_name(name: &str) -> Result<()> {
     let flat = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);

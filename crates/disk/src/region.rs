@@ -1,9 +1,9 @@
 //! Memory for buffers, taken from the kernel and given back to it.
 //!
-//! A general allocator handles large aligned buffers badly. It keeps freed memory, and a freed
-//! buffer may be too short for the next one of the same size, which needs room for its alignment.
-//! Buffers of many sizes, freed by other threads, leave gaps. The process then holds several times
-//! the memory that it uses. Mappings leave no gaps.
+//! A general allocator handles large aligned buffers badly. A freed buffer may be too short for the
+//! next one of the same size, which needs room for its alignment. Buffers of many sizes, freed by
+//! other threads, leave gaps. The process then holds several times the memory that it uses.
+//! Mappings leave no gaps.
 //!
 //! Faulting memory in costs about as much as filling it. So the process keeps freed buffers for
 //! reuse: [`KEPT_OF_LARGEST`] times the largest one and [`KEPT_BESIDES_BYTES`], within

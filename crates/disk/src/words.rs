@@ -1,8 +1,8 @@
 //! A large array of atomic words, for caches that are read without locks.
 //!
-//! The array reserves address space at once. Stores take memory as they need it, and pieces of it
-//! go back to the kernel while readers may still load from them: they read zeros. The array can
-//! grow within its address space while threads read it.
+//! The array reserves address space at once. Stores take memory as they need it. Pieces of it go
+//! back to the kernel while readers may still load from them: they read zeros. The array can grow
+//! within its address space while threads read it.
 
 use std::ops::Range;
 

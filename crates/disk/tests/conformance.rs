@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{Env, ErrorKind};
-use terrapin_disk::{
-    AlignedBuf, Disk, OpenOptions, RealDisk, RingOptions, Show, SimDisk, read_whole,
-};
+use terrapin_disk::{AlignedBuf, Disk, OpenOptions, RealDisk, RingOptions, Show, SimDisk};
 
-use common::{CREATE, READ, WRITE, flight, shown};
+use common::{CREATE, READ, WRITE, content_of, flight, shown};
 
 fn direct(options: OpenOptions) -> OpenOptions {
     OpenOptions {
@@ -100,11 +98,7 @@ fn written_bytes_are_read_at_any_offset_and_length() {
                 file.read_at(&mut aligned, offset as u64).unwrap();
                 assert_eq!(aligned[..], content[offset..offset + bytes]);
             }
-            assert_eq!(read_whole(&*file, 64 * unit as u64).unwrap(), content);
-            assert_eq!(
-                kind(read_whole(&*file, 64 * unit as u64 - 1)),
-                ErrorKind::Corrupt
-            );
+            assert_eq!(content_of(&*file), content);
         }
     });
 }
@@ -585,7 +579,7 @@ fn ring_stores_reach_the_file_without_a_sync() {
         reader.free(4200);
         assert_eq!((space.published(), space.freed()), (4300, 4200));
         let file = disk.open("ring", READ).unwrap();
-        let content = read_whole(&*file, 4096).unwrap();
+        let content = content_of(&*file);
         assert_eq!(content[4000..], text[..96]);
         assert_eq!(content[..204], text[96..]);
         drop((writer, reader));
@@ -647,7 +641,7 @@ fn a_truncated_and_extended_file_reads_as_zeros() {
         file.write_at(&pattern(4, 10_000), 0).unwrap();
         file.set_bytes(4500).unwrap();
         file.set_bytes(12_000).unwrap();
-        let content = read_whole(&*file, 1 << 20).unwrap();
+        let content = content_of(&*file);
         assert_eq!(content.len(), 12_000);
         assert_eq!(content[..4500], pattern(4, 10_000)[..4500]);
         assert!(content[4500..].iter().all(|&b| b == 0));
@@ -665,7 +659,7 @@ fn allocated_space_is_given_back_with_its_content() {
         file.allocate(0, 1 << 20).unwrap();
         assert_eq!(file.bytes().unwrap(), 1 << 20, "the file grows");
         assert!(file.allocated_bytes().unwrap() >= 1 << 20);
-        let content = read_whole(&*file, 1 << 20).unwrap();
+        let content = content_of(&*file);
         assert!(content.iter().all(|&b| b == 0));
         file.write_at(&pattern(5, 1 << 20), 0).unwrap();
         file.allocate(0, 4096).unwrap();
@@ -676,7 +670,7 @@ fn allocated_space_is_given_back_with_its_content() {
         file.punch_hole(7, 0).unwrap();
         file.sync().unwrap();
         assert_eq!(file.bytes().unwrap(), 1 << 20);
-        let content = read_whole(&*file, 1 << 20).unwrap();
+        let content = content_of(&*file);
         let mut expected = pattern(5, 1 << 20);
         expected[4096..4096 + (512 << 10)].fill(0);
         expected[1 << 19 | 5000..(1 << 19 | 5000) + 100].fill(0);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use terrapin_base::{ErrorKind, Result};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, IoStats, Op, PAGE_BYTES, SECTOR_BYTES};
-use terrapin_disk::{Disk, File, OpenOptions, RingOptions, Show, SimDisk, read_whole};
+use terrapin_disk::{Disk, File, OpenOptions, RingOptions, Show, SimDisk};
 
 mod common;
 
-use common::{CREATE, READ, WRITE, durable_file, flight, shown};
+use common::{CREATE, READ, WRITE, content_of, durable_file, flight, shown};
 
 #[test]
 fn written_bytes_survive_the_process_and_its_handles_do_not() {
@@ -43,7 +43,7 @@ fn written_bytes_survive_the_process_and_its_handles_do_not() {
     let disk = medium.handle();
     assert!(medium.is_alive());
     let again = disk.open("f", WRITE).unwrap();
-    assert_eq!(read_whole(&*again, 100).unwrap(), b"never synced");
+    assert_eq!(content_of(&*again), b"never synced");
     drop((file, writer)); // handles of the dead process release nothing of the living one
     assert!(disk.open("f", WRITE).is_err());
     let ring = disk
@@ -497,7 +497,7 @@ fn rot_shows_in_reads_and_after_a_crash() {
     assert!(medium.corrupt("f", 3, 0x80));
     assert!(!medium.corrupt("f", 10, 1) && !medium.corrupt("g", 0, 1));
     let expected = [1, 1, 1, 0x81, 1, 1, 1, 1, 1, 1];
-    assert_eq!(read_whole(&*file, 10).unwrap(), expected);
+    assert_eq!(content_of(&*file), expected);
     medium.crash_power(CrashMode::LoseUnsynced);
     assert_eq!(medium.content("f").unwrap(), expected);
     medium.plant("g", b"hostile");

@@ -30,7 +30,7 @@ const REST_BITS: u32 = OUTLINE_PREFIX_BITS - OUTLINE_BITS.ilog2();
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
 /// Longest remainder. In a partition of 32 cells, the first 27 bits of a fraction do not depend on
-/// the partition: 10 for a quotient, 16 for a remainder.
+/// the partition. A quotient uses 10 of them, a remainder 16.
 const REMAINDER_BITS_MAX: usize = 16;
 const SATURATED: u16 = u16::MAX;
 
@@ -224,8 +224,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     (rank == n).then_some(())
 }
 
-/// Whether [`may_contain`] has an answer for every fraction in this cell: the ones and zeros match
-/// the header, and the last of them is a zero.
+/// Whether [`may_contain`] has an answer for every fraction in this cell. The ones and zeros must
+/// match the header, and the last of them must be a zero.
 pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
     let cells = partition.as_chunks().0;
     let cell: &[u8; CELL_BYTES] = &cells[index];

@@ -18,8 +18,8 @@
 //! 0.95, two more bits per slot, and shifted runs that leave their block.
 //!
 //! A cell stores its `n` fingerprints in Elias–Fano form: quotients as counts in unary (`n` ones
-//! and `m` zeros), then packed remainders of `r` bits. Both parameters follow from `n`, so that a
-//! cell is always full to its last bit: `r = capacity / n - 2`, `m = capacity - n (r + 1)`. The
+//! and `m` zeros), then packed remainders of `r` bits. Both parameters follow from `n`: `r =
+//! capacity / n - 2`, `m = capacity - n (r + 1)`. So a cell is always full to its last bit. The
 //! false-positive rate of a cell is `n / m / 2^r`. No cell overflows: a cell with more keys than
 //! the average has a worse rate, and a cell with fewer has a better one.
 //!

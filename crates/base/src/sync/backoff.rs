@@ -28,8 +28,8 @@ impl Backoff {
         nap();
     }
 
-    /// Spins for a moment. Returns `false` without a spin after `SPINS` spins, for callers that
-    /// have a better way to sleep.
+    /// Spins for a moment. Returns `false`, without a spin, after a few microseconds of spins. Then
+    /// the caller sleeps in its own way.
     #[inline]
     pub fn spin(&mut self) -> bool {
         if self.0 == SPINS {

@@ -88,7 +88,7 @@ enum WaitMode {
 }
 
 /// The recent time of reads in one mode. The mean of the last stretch has a weight of one quarter,
-/// the value before it has the rest. One stretch alone says too little: one read in a hundred takes
+/// the value before it has the rest. One stretch alone says too little. One read in a hundred takes
 /// three times as long as most, and the modes may differ by a tenth.
 #[derive(Clone, Copy, Default)]
 struct ReadTime {

@@ -61,7 +61,7 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
-/// An open file. The order of the fields is the order of their drops: the file is unlocked and
+/// An open file. The order of the fields is the order of their drops. So the file is unlocked and
 /// leaves the registry while the descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) write_lock: Option<WriteLock>,

@@ -12,7 +12,8 @@ pub enum Landing {
     #[default]
     AtDeath,
     /// Some of its sectors are stored at once. Later calls of the next process store others or lose
-    /// them, until that process can lock the file: the write keeps the locked descriptor open (D9).
+    /// them. The next process cannot lock the file before that, since the write keeps the locked
+    /// descriptor open (D9).
     Later,
 }
 

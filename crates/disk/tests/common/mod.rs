@@ -32,6 +32,13 @@ pub fn durable_file(medium: &SimDisk, name: &str, content: &[u8]) -> Arc<dyn Fil
     file
 }
 
+/// The whole content of a file.
+pub fn content_of(file: &dyn File) -> Vec<u8> {
+    let mut content = vec![0; file.bytes().unwrap() as usize];
+    file.read_at(&mut content, 0).unwrap();
+    content
+}
+
 /// A flight with room for `bytes`.
 pub fn flight(bytes: usize) -> Flight {
     Flight::new(AlignedBuf::with_capacity(bytes))

@@ -3,9 +3,8 @@
 //!
 //! Limits: the checker tries interleavings of whole operations, as if all were sequentially
 //! consistent. It does not find an ordering that is too weak for a real processor. So publication
-//! and the memtable's nodes argue their orderings in their files. Stress tests check them, also
-//! under ThreadSanitizer (`scripts/sanitize.sh`). `Arc` and `OnceLock` are the real ones and have
-//! no scheduling points.
+//! and the memtable's nodes argue their orderings in their files, and stress tests check them.
+//! `Arc` and `OnceLock` are the real ones and have no scheduling points.
 
 mod atomics;
 mod locks;
