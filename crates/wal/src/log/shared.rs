@@ -39,7 +39,8 @@ pub enum Append {
 pub struct Boundary {
     /// Every record below was appended before the boundary, every later one starts here or above.
     pub lsn: Lsn,
-    /// All records below the boundary are published once [`visible`](super::Log::visible) reaches this.
+    /// All records below the boundary are published once [`visible`](super::Log::visible) reaches
+    /// this.
     pub publish_to: Lsn,
 }
 
