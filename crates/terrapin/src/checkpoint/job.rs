@@ -5,7 +5,8 @@
 //!                         └─ on an error: free the pages, rest, freeze again
 //! ```
 //!
-//! The end of a checkpoint is in [`install`], and the end of a failed one in [`failure`].
+//! The beginning of a checkpoint is in [`freeze`], and its merges are in [`merging`]. The end of a
+//! checkpoint is in [`install`], and the end of a failed one in [`failure`].
 //!
 //! *Freeze* seals the memtables that are due. It takes the state, and an LSN: the checkpoint's
 //! seal. *Settle* waits until every record below the seal is in its memtable. The catalog describes
@@ -34,28 +35,29 @@
 //! take.
 
 mod failure;
+mod freeze;
 mod install;
+mod merging;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant};
-use terrapin_pages::{Changes, Superblock};
-use terrapin_structure::{Compaction, MergeOptions};
+use terrapin_pages::Superblock;
 
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
 use super::gather::Gathering;
-use super::input::{MemtableInput, Preparation};
-use super::outcome::{Checkpoint, Part};
+use super::input::Preparation;
+use super::outcome::Checkpoint;
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
 use super::spill::Spilling;
-use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
 use crate::engine::core::Core;
-use crate::engine::running_merge::{RunningMerge, guarded};
+use crate::engine::running_merge::RunningMerge;
 use crate::engine::schedule::Asked;
-use crate::engine::state::SealedMemtable;
 use crate::keyspaces::catalog::{Catalog, Following};
 
 /// The first rest after a failed checkpoint, and the longest one, in nanoseconds.
@@ -144,21 +146,7 @@ impl Coordinator {
         })
     }
 
-    fn has_work(core: &Core, gathers: bool) -> bool {
-        let schedule = &core.schedule;
-        schedule.sealed_count() > 0
-            || schedule.asked_through() > schedule.durable_through()
-            || schedule.log_is_long()
-            || schedule.has_trees_to_give_up()
-            || (!schedule.space_is_short() && core.compactions.is_any_asked())
-            || (Self::merges_deletes(core, gathers) && Gathering::has_some(core))
-    }
-
-    /// Whether the disk is full and it is time to merge deletes, which may make room.
-    fn merges_deletes(core: &Core, gathers: bool) -> bool {
-        core.schedule.space_is_short() && !(gathers && Gathering::log_has_room(core))
-    }
-
+    /// Begins a checkpoint if there is work.
     fn idle(&mut self) -> Step {
         let core = self.core.clone();
         // Other programs may free disk space, without notice to the engine.
@@ -186,122 +174,6 @@ impl Coordinator {
         })
     }
 
-    /// Whether a compaction was asked for and finds room for its next stretch. Gives up a
-    /// compaction that finds no room.
-    fn may_compact(&self) -> bool {
-        let core = &self.core;
-        if !core.compactions.is_any_asked() {
-            return false;
-        }
-        let has_room = core.has_room_for_stretch();
-        if !has_room {
-            tracing::info!(
-                "the disk is nearly full: a compaction for ranges is given up, and its tree stays as it is"
-            );
-            core.compactions.went_on(None);
-        }
-        has_room
-    }
-
-    /// Seals the memtables that are asked for or that keep the log long, and freezes the state.
-    fn freeze(&mut self, may_compact: bool, gathers: bool) -> Checkpoint {
-        let core = self.core.clone();
-        let long = core.schedule.log_is_long();
-        let short = core.schedule.space_is_short();
-        let merges_deletes = Self::merges_deletes(&core, gathers);
-        core.schedule.log_is_being_shortened();
-        let trees_let_go = core.schedule.trees_let_go();
-        let asked = core.schedule.asked();
-        self.asked = asked;
-        let mut install = core.install.lock();
-        // Seals the memtables that keep the older half of a log that is too long.
-        let oldest = self.catalog.durable_through();
-        let end = core.log.as_ref().map_or(oldest, |l| l.tail());
-        let middle = Lsn(oldest.0 + end.0.saturating_sub(oldest.0) / 2);
-        let applied = |id| self.catalog.applied_of(id).unwrap_or(Lsn(0));
-        self.changed.append(&mut install.changed);
-        let seal = core.seal(&mut install, |keyspace| {
-            let memtable = &keyspace.active;
-            // A memtable that was empty at the last checkpoint has an old start and newer records.
-            let from = applied(keyspace.id).max(memtable.start);
-            let reaches = from < asked.through || (long && from <= middle);
-            (reaches || merges_deletes) && !memtable.memtable.is_empty()
-        });
-        core.plan_memory(&install);
-        self.slices.retain(|(id, seal_at, _)| {
-            let sealed = seal
-                .state
-                .keyspaces
-                .get(*id)
-                .and_then(|k| k.sealed.as_ref());
-            sealed.is_some_and(|s| s.seal == *seal_at)
-        });
-        let mut parts: Vec<Part> = core
-            .written
-            .noted_of(&seal.state)
-            .into_iter()
-            .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
-            .collect();
-        self.seals = core.schedule.seals();
-        self.aside.arrange(&mut parts, core.env.now_ns(), asked);
-        if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
-            // The whole memtable is merged, including the slices that are already in the tree. That
-            // costs less than the slices that are left.
-            self.slicing = false;
-            self.tried_room = true;
-        }
-        self.compacting = false;
-        self.draining = false;
-        self.is_whole = false;
-        let drains = self.slicing && core.store.space_is_short();
-        if drains && let Some(keyspace) = self.drain.next(&seal.state) {
-            self.draining = true;
-            parts = vec![Part::new(keyspace, None)];
-        } else if self.slicing {
-            // One memtable at a time, the smallest first: it frees the most memory for the space
-            // that it takes. A memtable that may find no room, or that could not be merged before,
-            // must not hold up others.
-            let bytes = |sealed: &SealedMemtable| sealed.records.memtable.live_bytes();
-            let bytes = |p: &Part| p.sealed.as_ref().map_or(0, bytes);
-            parts.sort_by_key(|p| (self.aside.has(p), p.is_whole(), bytes(p)));
-            // Trees that were let go come first: freeing their pages makes room, and costs two
-            // pages of the catalog.
-            parts.truncate(usize::from(!core.schedule.has_trees_to_give_up()));
-        } else if parts.is_empty()
-            && !short
-            && may_compact
-            && let Some(stretches) = core.compactions.asked()
-        {
-            match seal.state.keyspaces.get(stretches.keyspace) {
-                Some(keyspace) => {
-                    self.compacting = true;
-                    parts.push(Part::new(keyspace, None));
-                }
-                None => core.compactions.went_on(None),
-            }
-        }
-        self.aside.tried(&parts);
-        self.tell_aside(&seal.state);
-        Checkpoint {
-            began_ns: core.env.now_ns(),
-            frozen: seal.state,
-            next_id: install.next_id,
-            seal: seal.lsn,
-            publish_to: seal.publish_to,
-            through: seal.lsn,
-            parts,
-            at: 0,
-            changes: Changes::default(),
-            unread: Vec::new(),
-            spilled: Vec::new(),
-            failed: None,
-            trees_let_go,
-            shortens_log: long,
-            sliced: self.slicing,
-            takes: core.plan_now().caches_merged_records,
-        }
-    }
-
     /// Waits until every record below the seal is in its memtable.
     fn settle(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         let log = self.core.log()?;
@@ -323,51 +195,6 @@ impl Coordinator {
         Ok(Step::Pending(condition))
     }
 
-    fn next_part(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
-        while let Some(part) = checkpoint.parts.get_mut(checkpoint.at) {
-            let Some(sealed) = &part.sealed else {
-                return self.compact(checkpoint);
-            };
-            let memtable = &sealed.records;
-            if memtable.memtable.is_empty() {
-                part.merged = Some(part.keyspace.version.clone());
-                checkpoint.at += 1;
-                continue;
-            }
-            let from = self
-                .slices
-                .iter()
-                .find(|(id, seal, _)| *id == part.keyspace.id && *seal == sealed.seal);
-            self.is_whole = checkpoint.sliced && part.is_whole();
-            let slice = (checkpoint.sliced && !self.is_whole).then(|| self.portion.bytes());
-            let from = from.map(|(_, _, key)| key.clone());
-            let mut preparation =
-                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal);
-            preparation = preparation.asking(&part.keyspace);
-            if let Some(bytes) = slice {
-                preparation = preparation.slice(from, bytes);
-            }
-            // Every later reader finds the keys in this memtable. Cached records of these keys are
-            // older.
-            let take = checkpoint.takes;
-            if self.core.records.begin_sweep() || take {
-                // If the keyspace was cleared meanwhile, no reader looks for them.
-                let state = self.core.state.load();
-                let current = state.keyspaces.get(part.keyspace.id);
-                let is_there = current.is_some_and(|k| k.collection == part.keyspace.collection);
-                preparation =
-                    preparation.sweep(&self.core, part.keyspace.collection, take && is_there);
-            }
-            self.phase = Phase::Prepare(checkpoint, Box::new(preparation));
-            return Ok(Step::Again);
-        }
-        self.phase = match Spilling::of(&self.core, &checkpoint) {
-            Some(spilling) => Phase::Spill(checkpoint, Box::new(spilling)),
-            None => Phase::Catalog(checkpoint),
-        };
-        Ok(Step::Again)
-    }
-
     /// Writes the runs that views need of the merged memtables.
     fn spill(
         &mut self,
@@ -381,171 +208,7 @@ impl Coordinator {
         Ok(Step::Again)
     }
 
-    /// Begins to compact a stretch of the tree of the checkpoint's only part.
-    fn compact(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
-        let core = &self.core;
-        if self.draining {
-            return self.drain(checkpoint);
-        }
-        let stretches = core.compactions.asked();
-        let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
-            (Some(Stretches { span, .. }), Some(part)) => guarded(|| {
-                core.structure.begin_compaction(
-                    &part.keyspace.version,
-                    (&span.0, span.1.as_deref()),
-                    STRETCH_GROUPS * core.settings.merge.group_bytes,
-                    &core.settings.merge,
-                )
-            })?,
-            _ => None,
-        };
-        if begun.is_none() {
-            core.compactions.went_on(None);
-        }
-        let schedule = &core.schedule;
-        let is_wanted = checkpoint.shortens_log
-            || schedule.has_trees_to_give_up()
-            || schedule.asked_through() > schedule.durable_through();
-        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
-    }
-
-    /// Merges the stretch that was begun, of the checkpoint's only part. Without a stretch, there
-    /// is nothing new to commit, unless another request needs a commit.
-    fn merge_stretch(
-        &mut self,
-        mut checkpoint: Box<Checkpoint>,
-        begun: Option<Compaction>,
-        is_wanted: bool,
-    ) -> Step {
-        let at = checkpoint.at;
-        self.phase = match begun.zip(checkpoint.parts.get_mut(at)) {
-            Some((stretch, part)) => {
-                part.next_stretch = stretch.next;
-                let now_ns = self.core.env.now_ns();
-                let running = RunningMerge::new(stretch.merge, None, now_ns);
-                self.core.schedule.offer(Some(running.clone()));
-                Phase::Merge(checkpoint, running)
-            }
-            None => {
-                checkpoint.parts.clear();
-                match is_wanted {
-                    true => Phase::Catalog(checkpoint),
-                    false => Phase::Idle,
-                }
-            }
-        };
-        Step::Again
-    }
-
-    /// Begins to empty a stretch of the tree of the checkpoint's only part into its leaves.
-    fn drain(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
-        let core = &self.core;
-        let Some(part) = checkpoint.parts.get(checkpoint.at) else {
-            return Err(Error::internal("a checkpoint without a tree to empty"));
-        };
-        let options = MergeOptions {
-            space_is_short: checkpoint.sliced,
-            ..core.settings.merge.clone()
-        };
-        let (from, bytes) = self.drain.stretch();
-        let version = &part.keyspace.version;
-        let begun = guarded(|| {
-            core.structure
-                .begin_compaction(version, (from, None), bytes, &options)
-        })?;
-        if begun.is_none() {
-            self.drain.went_on(None);
-        }
-        // Without new room, a commit still shortens the log if that was asked for, and frees the
-        // pages of trees that were let go.
-        let is_wanted = checkpoint.shortens_log || self.core.schedule.has_trees_to_give_up();
-        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
-    }
-
-    fn prepare(
-        &mut self,
-        mut checkpoint: Box<Checkpoint>,
-        mut preparation: Box<Preparation>,
-    ) -> Result<Step> {
-        let prepared = match guarded(|| Ok(preparation.step())) {
-            Ok(prepared) => prepared,
-            Err(error) => return self.part_failed(checkpoint, error),
-        };
-        // New cached records take memory from the block cache.
-        self.core.store.shrink_fully();
-        let Some(input) = prepared else {
-            self.phase = Phase::Prepare(checkpoint, preparation);
-            return Ok(Step::Again);
-        };
-        let core = &self.core;
-        let at = checkpoint.at;
-        let part = &mut checkpoint.parts[at];
-        part.rest_from = input.slice_end().map(Into::into);
-        part.added = input.added();
-        let options = MergeOptions {
-            space_is_short: checkpoint.sliced,
-            ..core.settings.merge.clone()
-        };
-        let version = &part.keyspace.version;
-        match guarded(|| core.structure.begin_merge(version, input, &options)) {
-            Ok(merge) => {
-                let running =
-                    RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());
-                core.schedule.offer(Some(running.clone()));
-                self.phase = Phase::Merge(checkpoint, running);
-                Ok(Step::Again)
-            }
-            Err(error) => self.part_failed(checkpoint, error),
-        }
-    }
-
-    fn merge(
-        &mut self,
-        mut checkpoint: Box<Checkpoint>,
-        running: Arc<RunningMerge>,
-    ) -> Result<Step> {
-        let core = self.core.clone();
-        if !running.is_over() {
-            let step = running.step(&core.env, core.schedule.work());
-            self.phase = Phase::Merge(checkpoint, running);
-            return Ok(match step {
-                Step::Done => Step::Again,
-                step => step,
-            });
-        }
-        if !running.is_left() {
-            let condition = {
-                let (running, work) = (running.clone(), core.schedule.work().clone());
-                Condition::new(&work, move || running.is_left())
-            };
-            self.phase = Phase::Merge(checkpoint, running);
-            return Ok(Step::Pending(condition));
-        }
-        core.schedule.offer(None);
-        let finished = match running.failure() {
-            Some(error) => Err(error),
-            None => guarded(|| running.merge().finish()),
-        };
-        match finished {
-            Ok(merged) => {
-                let at = checkpoint.at;
-                let part = &mut checkpoint.parts[at];
-                if part.sealed.is_some() {
-                    let forecast = &part.keyspace.shared.forecast;
-                    forecast.merged(core.env.now_ns());
-                }
-                part.merged = Some(merged.version);
-                checkpoint.changes.merge(merged.changes);
-                checkpoint.at += 1;
-                self.next_part(checkpoint)
-            }
-            Err(error) => {
-                running.merge().abandon();
-                self.part_failed(checkpoint, error)
-            }
-        }
-    }
-
+    /// Writes the catalog that names the new trees.
     fn catalog(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = self.core.clone();
         let mut changes = std::mem::take(&mut checkpoint.changes);
@@ -590,6 +253,7 @@ impl Coordinator {
         Ok(Step::Again)
     }
 
+    /// Takes one step of the commit protocol (D2), and installs the checkpoint after the last.
     fn commit(&mut self, mut committing: Box<Committing>) -> Result<Step> {
         let core = self.core.clone();
         match committing.commit.step(&core) {
@@ -667,115 +331,5 @@ impl Job for Coordinator {
         }
         self.core.health.job_died(&error);
         self.core.schedule.failed(&error);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use terrapin_base::Env;
-    use terrapin_base::sync::{AtomicU64, Ordering};
-    use terrapin_disk::SimDisk;
-    use terrapin_disk::sim::{Fault, FaultError, Op};
-    use terrapin_pages::{DATA_FILE, PAGES_START};
-
-    use super::*;
-    use crate::{Durability, Options};
-
-    /// The log ends before the jobs. A checkpoint that met the ended log used to report to every
-    /// listener that the log was closed.
-    #[test]
-    fn leaving_a_database_during_a_checkpoint_reports_no_failure() {
-        let mut ended = 0;
-        for steps in 0..200 {
-            let (database, sim) = Options::small().open_simulated();
-            sim.set_breathing(false);
-            sim.settle();
-            database.default_keyspace().put("a", "1").unwrap();
-            let told = Arc::new(AtomicU64::new(0));
-            let counts = told.clone();
-            database.on_background_error(move |_| {
-                counts.fetch_add(1, Ordering::Relaxed);
-            });
-            let core = database.core();
-            let log = core.log().unwrap();
-            core.schedule.ask(log.end());
-            for _ in 0..steps {
-                sim.step();
-            }
-            // The end of the last handle does this first.
-            drop(core.health.close());
-            log.stop();
-            sim.settle();
-            ended += core.counters.checkpoints.get();
-            let told = told.load(Ordering::Relaxed);
-            assert_eq!(told, 0, "after {steps} steps");
-            drop(database);
-        }
-        assert!((1..200).contains(&ended), "{ended} checkpoints committed");
-    }
-
-    /// A close ended with the error of an older checkpoint. Writes that are in no log were lost,
-    /// although the next checkpoint would have written them.
-    #[test]
-    fn a_checkpoint_that_began_earlier_does_not_fail_a_later_request() {
-        let mut under_way = 0;
-        for steps in 0..80 {
-            let (env, sim) = Env::simulated(1);
-            let disk = SimDisk::new(1);
-            let database = Options::small().open_on(env, disk.handle()).unwrap();
-            sim.set_breathing(false);
-            sim.settle();
-            let keyspace = database.default_keyspace();
-            keyspace.put_with("a", "1", Durability::None).unwrap();
-            let core = database.core();
-            disk.inject(Fault::nth(1, FaultError::Io).on(Op::Write).of(DATA_FILE));
-            core.schedule.ask(core.log().unwrap().end());
-            for _ in 0..steps {
-                sim.step();
-            }
-            let is_under_way = core.schedule.sealed_count() > 0 && core.schedule.failures() == 0;
-            let closed = database.close();
-            if is_under_way {
-                closed.unwrap_or_else(|e| panic!("after {steps} steps: {e}"));
-                under_way += 1;
-            }
-        }
-        assert!((2..80).contains(&under_way), "{under_way}");
-    }
-
-    /// A checkpoint call got this error, although nothing of that keyspace was left to merge.
-    #[test]
-    fn a_failed_merge_of_a_cleared_memtable_is_no_failure() {
-        let mut failed = 0;
-        for steps in 0..80 {
-            let (env, sim) = Env::simulated(1);
-            let disk = SimDisk::new(1);
-            let database = Options::small().open_on(env, disk.handle()).unwrap();
-            let bad = database.keyspace("bad").unwrap();
-            for number in 0..20u8 {
-                bad.put([number], [1; 60]).unwrap();
-            }
-            database.checkpoint().unwrap();
-            sim.settle();
-            let core = database.core();
-            core.store.empty_caches();
-            let end = disk.content(DATA_FILE).unwrap().len() as u64;
-            for offset in (PAGES_START..end).step_by(512) {
-                disk.corrupt(DATA_FILE, offset + 100, 0x41);
-            }
-            sim.set_breathing(false);
-            bad.put("new", "1").unwrap();
-            core.schedule.ask(core.log().unwrap().end());
-            for _ in 0..steps {
-                sim.step();
-            }
-            failed += core.schedule.failures();
-            bad.clear().unwrap();
-            let checkpointed = database.checkpoint();
-            checkpointed.unwrap_or_else(|e| panic!("after {steps} steps: {e}"));
-            assert_eq!(bad.get("new").unwrap(), None);
-            database.close().unwrap();
-        }
-        assert!((1..80).contains(&failed), "{failed} failed before");
     }
 }

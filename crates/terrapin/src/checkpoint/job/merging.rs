@@ -1,0 +1,229 @@
+//! The merges of a checkpoint, one part at a time: a sealed memtable or a slice of one, a stretch
+//! that is compacted for ranges, or a stretch that is emptied on a full disk.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, Result, Step};
+use terrapin_structure::{Compaction, MergeOptions};
+
+use super::{Coordinator, Phase};
+use crate::checkpoint::input::{MemtableInput, Preparation};
+use crate::checkpoint::outcome::Checkpoint;
+use crate::checkpoint::spill::Spilling;
+use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
+use crate::engine::running_merge::{RunningMerge, guarded};
+
+impl Coordinator {
+    /// Begins the next part. After the last part, goes on to the runs of views or to the catalog.
+    pub(super) fn next_part(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
+        while let Some(part) = checkpoint.parts.get_mut(checkpoint.at) {
+            let Some(sealed) = &part.sealed else {
+                return self.compact(checkpoint);
+            };
+            let memtable = &sealed.records;
+            if memtable.memtable.is_empty() {
+                part.merged = Some(part.keyspace.version.clone());
+                checkpoint.at += 1;
+                continue;
+            }
+            let from = self
+                .slices
+                .iter()
+                .find(|(id, seal, _)| *id == part.keyspace.id && *seal == sealed.seal);
+            self.is_whole = checkpoint.sliced && part.is_whole();
+            let slice = (checkpoint.sliced && !self.is_whole).then(|| self.portion.bytes());
+            let from = from.map(|(_, _, key)| key.clone());
+            let mut preparation =
+                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal);
+            preparation = preparation.asking(&part.keyspace);
+            if let Some(bytes) = slice {
+                preparation = preparation.slice(from, bytes);
+            }
+            // Every later reader finds the keys in this memtable. Cached records of these keys are
+            // older.
+            let take = checkpoint.takes;
+            if self.core.records.begin_sweep() || take {
+                // If the keyspace was cleared meanwhile, no reader looks for them.
+                let state = self.core.state.load();
+                let current = state.keyspaces.get(part.keyspace.id);
+                let is_there = current.is_some_and(|k| k.collection == part.keyspace.collection);
+                preparation =
+                    preparation.sweep(&self.core, part.keyspace.collection, take && is_there);
+            }
+            self.phase = Phase::Prepare(checkpoint, Box::new(preparation));
+            return Ok(Step::Again);
+        }
+        self.phase = match Spilling::of(&self.core, &checkpoint) {
+            Some(spilling) => Phase::Spill(checkpoint, Box::new(spilling)),
+            None => Phase::Catalog(checkpoint),
+        };
+        Ok(Step::Again)
+    }
+
+    /// Begins to compact a stretch of the tree of the checkpoint's only part.
+    fn compact(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
+        let core = &self.core;
+        if self.draining {
+            return self.drain(checkpoint);
+        }
+        let stretches = core.compactions.asked();
+        let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
+            (Some(Stretches { span, .. }), Some(part)) => guarded(|| {
+                core.structure.begin_compaction(
+                    &part.keyspace.version,
+                    (&span.0, span.1.as_deref()),
+                    STRETCH_GROUPS * core.settings.merge.group_bytes,
+                    &core.settings.merge,
+                )
+            })?,
+            _ => None,
+        };
+        if begun.is_none() {
+            core.compactions.went_on(None);
+        }
+        let schedule = &core.schedule;
+        let is_wanted = checkpoint.shortens_log
+            || schedule.has_trees_to_give_up()
+            || schedule.asked_through() > schedule.durable_through();
+        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
+    }
+
+    /// Merges the stretch that was begun, of the checkpoint's only part. Without a stretch, there
+    /// is nothing new to commit, unless another request needs a commit.
+    fn merge_stretch(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        begun: Option<Compaction>,
+        is_wanted: bool,
+    ) -> Step {
+        let at = checkpoint.at;
+        self.phase = match begun.zip(checkpoint.parts.get_mut(at)) {
+            Some((stretch, part)) => {
+                part.next_stretch = stretch.next;
+                let now_ns = self.core.env.now_ns();
+                let running = RunningMerge::new(stretch.merge, None, now_ns);
+                self.core.schedule.offer(Some(running.clone()));
+                Phase::Merge(checkpoint, running)
+            }
+            None => {
+                checkpoint.parts.clear();
+                match is_wanted {
+                    true => Phase::Catalog(checkpoint),
+                    false => Phase::Idle,
+                }
+            }
+        };
+        Step::Again
+    }
+
+    /// Begins to empty a stretch of the tree of the checkpoint's only part into its leaves.
+    fn drain(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
+        let core = &self.core;
+        let Some(part) = checkpoint.parts.get(checkpoint.at) else {
+            return Err(Error::internal("a checkpoint without a tree to empty"));
+        };
+        let options = MergeOptions {
+            space_is_short: checkpoint.sliced,
+            ..core.settings.merge.clone()
+        };
+        let (from, bytes) = self.drain.stretch();
+        let version = &part.keyspace.version;
+        let begun = guarded(|| {
+            core.structure
+                .begin_compaction(version, (from, None), bytes, &options)
+        })?;
+        if begun.is_none() {
+            self.drain.went_on(None);
+        }
+        // Without new room, a commit still shortens the log if that was asked for, and frees the
+        // pages of trees that were let go.
+        let is_wanted = checkpoint.shortens_log || self.core.schedule.has_trees_to_give_up();
+        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
+    }
+
+    /// Prepares the input of a memtable's merge by one step, and begins the merge after the last.
+    pub(super) fn prepare(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        mut preparation: Box<Preparation>,
+    ) -> Result<Step> {
+        let prepared = match guarded(|| Ok(preparation.step())) {
+            Ok(prepared) => prepared,
+            Err(error) => return self.part_failed(checkpoint, error),
+        };
+        // New cached records take memory from the block cache.
+        self.core.store.shrink_fully();
+        let Some(input) = prepared else {
+            self.phase = Phase::Prepare(checkpoint, preparation);
+            return Ok(Step::Again);
+        };
+        let core = &self.core;
+        let at = checkpoint.at;
+        let part = &mut checkpoint.parts[at];
+        part.rest_from = input.slice_end().map(Into::into);
+        part.added = input.added();
+        let options = MergeOptions {
+            space_is_short: checkpoint.sliced,
+            ..core.settings.merge.clone()
+        };
+        let version = &part.keyspace.version;
+        match guarded(|| core.structure.begin_merge(version, input, &options)) {
+            Ok(merge) => {
+                let running =
+                    RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());
+                core.schedule.offer(Some(running.clone()));
+                self.phase = Phase::Merge(checkpoint, running);
+                Ok(Step::Again)
+            }
+            Err(error) => self.part_failed(checkpoint, error),
+        }
+    }
+
+    /// Takes part in the merge. Once all workers have left it, takes its result.
+    pub(super) fn merge(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        running: Arc<RunningMerge>,
+    ) -> Result<Step> {
+        let core = self.core.clone();
+        if !running.is_over() {
+            let step = running.step(&core.env, core.schedule.work());
+            self.phase = Phase::Merge(checkpoint, running);
+            return Ok(match step {
+                Step::Done => Step::Again,
+                step => step,
+            });
+        }
+        if !running.is_left() {
+            let condition = {
+                let (running, work) = (running.clone(), core.schedule.work().clone());
+                Condition::new(&work, move || running.is_left())
+            };
+            self.phase = Phase::Merge(checkpoint, running);
+            return Ok(Step::Pending(condition));
+        }
+        core.schedule.offer(None);
+        let finished = match running.failure() {
+            Some(error) => Err(error),
+            None => guarded(|| running.merge().finish()),
+        };
+        match finished {
+            Ok(merged) => {
+                let at = checkpoint.at;
+                let part = &mut checkpoint.parts[at];
+                if part.sealed.is_some() {
+                    let forecast = &part.keyspace.shared.forecast;
+                    forecast.merged(core.env.now_ns());
+                }
+                part.merged = Some(merged.version);
+                checkpoint.changes.merge(merged.changes);
+                checkpoint.at += 1;
+                self.next_part(checkpoint)
+            }
+            Err(error) => {
+                running.merge().abandon();
+                self.part_failed(checkpoint, error)
+            }
+        }
+    }
+}
