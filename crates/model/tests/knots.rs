@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// How many files may form a cycle.
 const FILES_MAX: usize = 3;
 /// The folders of the engine, lowest first. A file names files of its own folder and of lower ones.
-const FOLDERS: [&str; 15] = [
+const FOLDERS: [&str; 16] = [
     "types",
     "metrics",
     "log_record",
@@ -23,6 +23,7 @@ const FOLDERS: [&str; 15] = [
     "memory",
     "write",
     "checkpoint",
+    "figures",
     "api",
     "open",
 ];

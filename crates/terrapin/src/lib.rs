@@ -147,6 +147,7 @@ mod api;
 mod checkpoint;
 mod disk_space;
 mod engine;
+mod figures;
 mod keyspaces;
 mod log_record;
 mod memory;
@@ -163,10 +164,11 @@ mod types;
 mod write;
 
 pub use api::batch::Batch;
-pub use api::database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
+pub use api::database::{Database, KeyspaceInfo};
 pub use api::keyspace::Keyspace;
 pub use api::snapshot::Snapshot;
 pub use disk_space::usage::SpaceUse;
+pub use figures::stat::{DatabaseStat, KeyspaceStat};
 pub use log_record::format::KEYSPACE_NAME_BYTES_MAX;
 pub use metrics::{
     Bucket, CacheCounts, DeviceReads, KeyspaceMetrics, Latency, MemoryUse, Metrics, WriteWaits,

@@ -517,7 +517,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "read-only-opens-for-writing",
         does: "a read-only open opens the pages for writing",
-        file: "crates/terrapin/src/open/mod.rs",
+        file: "crates/terrapin/src/open/files.rs",
         breaks: "D11: read-only opens write nothing",
         script: Script::Random {
             seeds: 60,

@@ -3,19 +3,19 @@
 use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
-use terrapin_base::sync::Ordering;
 
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
-use terrapin_structure::{PageParts, StructureStats};
-use terrapin_wal::LogMetrics;
+use terrapin_base::{Error, KeyspaceId, Result};
 
 use crate::api::batch::Batch;
 use crate::api::keyspace::Keyspace;
-use crate::disk_space::usage::SpaceUse;
+use crate::checkpoint::request;
 use crate::engine::core::Core;
 use crate::engine::owner::Owner;
-use crate::engine::state::{KeyspaceShared, LoggedMemtable};
-use crate::metrics::{MemoryUse, Metrics};
+use crate::engine::state::KeyspaceShared;
+use crate::figures::metrics::metrics;
+use crate::figures::stat::{DatabaseStat, stat};
+use crate::keyspaces::schema::{find, find_or_create};
+use crate::metrics::Metrics;
 use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
 
 /// An open database: a handle that is cheap to clone and usable from any thread.
@@ -43,59 +43,6 @@ pub struct KeyspaceInfo {
     pub structure: &'static str,
     /// Its options.
     pub options: KeyspaceOptions,
-}
-
-/// Figures of one keyspace.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct KeyspaceStat {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub id: KeyspaceId,
-    /// The structure that its records lie in.
-    pub structure: &'static str,
-    /// About how many records it holds; see [`Keyspace::approximate_count`].
-    pub records: u64,
-    /// The tree.
-    pub tree: StructureStats,
-    /// Live bytes in the active and the sealed memtable.
-    pub memtable_bytes: u64,
-    /// Memory of both memtables.
-    pub memtable_memory_bytes: u64,
-    /// Live bytes at which the memtable is sealed: χ·L.
-    pub memtable_bytes_max: u64,
-    /// χ in force.
-    pub checkpoint_distance: u32,
-    /// χ as it was set; none means the database's.
-    pub checkpoint_distance_set: Option<CheckpointDistance>,
-}
-
-/// Figures of a database.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct DatabaseStat {
-    /// Every keyspace.
-    pub keyspaces: Vec<KeyspaceStat>,
-    /// L: bytes of a page group and batch unit.
-    pub group_bytes: u64,
-    /// Bytes on disk, by what they are.
-    pub space: SpaceUse,
-    /// Bytes on disk of live pages.
-    pub data_live_bytes: u64,
-    /// Free bytes in the data file, those included that the file system has back.
-    pub data_free_bytes: u64,
-    /// Bytes of log that a recovery would read; after a close some KiB without records.
-    pub log_kept_bytes: u64,
-    /// Bytes of live pages for each key and value byte that readers see in the trees: what newer
-    /// messages hide does not count, nor do deletes. 0 when there are none.
-    pub space_amplification: f64,
-    /// Memory, by purpose.
-    pub memory: MemoryUse,
-    /// The checkpoint that both superblocks hold.
-    pub generation: u64,
-    /// Registered views: snapshots and iterators.
-    pub views: u64,
 }
 
 impl Database {
@@ -154,22 +101,7 @@ impl Database {
         "create_if_missing"
     ))]
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
-        loop {
-            if let Some(shared) = self.core().find_keyspace(name)? {
-                return Ok(self.handle(shared));
-            }
-            if self.core().log.is_none() {
-                return Err(no_such_keyspace(name));
-            }
-            match self
-                .core()
-                .create_keyspace(name, KeyspaceOptions::default())
-            {
-                // Somebody else made it in between.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                created => return created.map(|shared| self.handle(shared)),
-            }
-        }
+        Ok(self.handle(find_or_create(self.core(), name)?))
     }
 
     /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for
@@ -205,10 +137,7 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
-        match self.core().find_keyspace(name)? {
-            Some(shared) => Ok(self.handle(shared)),
-            None => Err(no_such_keyspace(name)),
-        }
+        Ok(self.handle(find(self.core(), name)?))
     }
 
     /// The keyspace `default`, which every database has.
@@ -339,17 +268,8 @@ impl Database {
     /// ```
     #[doc(alias("sync", "fsync", "persist", "flush_wal", "sync_wal"))]
     pub fn flush(&self) -> Result<()> {
-        let core = self.core();
-        core.env.breathe();
-        core.health.check_open()?;
-        let log = core.log()?;
-        // Also where all is synced: later checkpoints fail.
-        if let Some(error) = log.failed() {
-            return Err(error);
-        }
-        let through = log.end();
-        log.sync(through)?;
-        core.checkpoint_unlogged(through)
+        self.core().env.breathe();
+        request::flush(self.core())
     }
 
     /// Merges every memtable into its tree, makes the trees durable, and returns free space to the
@@ -375,7 +295,7 @@ impl Database {
     #[doc(alias("compact", "compact_range", "flush_memtable"))]
     pub fn checkpoint(&self) -> Result<()> {
         self.core().env.breathe();
-        self.core().checkpoint()
+        request::checkpoint(self.core())
     }
 
     /// Changes the memory budget, in bytes. Caches shrink to the new budget in the background.
@@ -493,47 +413,7 @@ impl Database {
     /// # Ok(()) }
     /// ```
     pub fn stat(&self) -> Result<DatabaseStat> {
-        let core = self.core();
-        let observed = core.observe()?;
-        core.health.check_open()?; // as in `keyspaces`
-        let mut keyspaces = Vec::new();
-        for keyspace in observed.state.keyspaces.iter() {
-            let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
-            let tree = keyspace.version.stats().map_err(named)?;
-            let memtables = memtables(
-                &keyspace.active,
-                keyspace.sealed.as_ref().map(|s| &s.records),
-            );
-            keyspaces.push(KeyspaceStat {
-                name: keyspace.shared.name.to_string(),
-                id: keyspace.id,
-                structure: core.structure.name(),
-                records: crate::read::estimate::count(keyspace, observed.before).map_err(named)?,
-                tree,
-                memtable_bytes: memtables.clone().map(|w| w.memtable.live_bytes()).sum(),
-                memtable_memory_bytes: memtables.map(|w| w.memtable.arena_bytes()).sum(),
-                memtable_bytes_max: keyspace.shared.memtable_bytes.load(Ordering::Relaxed),
-                checkpoint_distance: core.distance_in_force(&keyspace.shared),
-                checkpoint_distance_set: keyspace.options.checkpoint_distance,
-            });
-        }
-        let metrics = metrics(core);
-        let mut pages = PageParts::default();
-        for keyspace in &keyspaces {
-            pages.add(&keyspace.tree.parts);
-        }
-        Ok(DatabaseStat {
-            keyspaces,
-            space: SpaceUse::of(core, pages)?,
-            group_bytes: core.settings.merge.group_bytes,
-            data_live_bytes: metrics.data_live_bytes,
-            data_free_bytes: metrics.data_free_bytes,
-            log_kept_bytes: metrics.log_kept_bytes,
-            space_amplification: metrics.space_amplification,
-            memory: metrics.memory,
-            generation: observed.state.generation.0,
-            views: metrics.views,
-        })
+        stat(self.core())
     }
 }
 
@@ -542,226 +422,5 @@ impl std::fmt::Debug for Database {
         f.debug_struct("Database")
             .field("path", &self.path())
             .finish_non_exhaustive()
-    }
-}
-
-fn no_such_keyspace(name: &str) -> Error {
-    Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace").with("keyspace", name)
-}
-
-fn memtables<'a>(
-    active: &'a Arc<LoggedMemtable>,
-    sealed: Option<&'a Arc<LoggedMemtable>>,
-) -> impl Iterator<Item = &'a Arc<LoggedMemtable>> + Clone {
-    std::iter::once(active).chain(sealed)
-}
-
-impl Core {
-    /// Checkpoints the keyspaces with writes below `through` that the log does not hold.
-    fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
-        let mut failures = self.schedule.failures();
-        let mut failure = None;
-        let begun = self.schedule.tight_checkpoints();
-        loop {
-            let releases = self.schedule.releases();
-            {
-                let mut install = self.install.lock();
-                self.seal(&mut install, |k| {
-                    k.active.start < through && k.active.unlogged.load(Ordering::Acquire)
-                });
-            }
-            let state = self.state.load();
-            let waits = self.written.noted_of(&state).iter().any(|k| {
-                memtables(&k.active, k.sealed.as_ref().map(|s| &s.records))
-                    .any(|w| w.start < through && w.unlogged.load(Ordering::Acquire))
-            });
-            drop(state);
-            if !waits {
-                return Ok(());
-            }
-            // A checkpoint that failed may have merged these memtables, and left out others.
-            if let Some(error) = failure.take() {
-                return Err(error);
-            }
-            // Read after `failures`, as in `recovery::make_room`.
-            if let Some(error) = self.log()?.failed() {
-                return Err(error);
-            }
-            if self.schedule.is_too_tight(begun) {
-                return Err(self.too_tight(through));
-            }
-            let schedule = self.schedule.clone();
-            self.env
-                .wait(&Condition::new(self.schedule.progress(), move || {
-                    schedule.releases() != releases
-                        || schedule.failures() != failures
-                        || schedule.is_too_tight(begun)
-                }))?;
-            self.health.check_open()?;
-            let failed = self.schedule.failures();
-            if failed != failures {
-                // None if the next checkpoint committed.
-                failure = self.schedule.last_error();
-            }
-            failures = failed;
-        }
-    }
-}
-
-/// What is known of the log of a database that is read only, and does not have it open.
-fn kept_log(core: &Core) -> LogMetrics {
-    let replayed = core.replayed.load(Ordering::Acquire);
-    let files = core.log_space.get().copied().unwrap_or_default();
-    let mut log = LogMetrics::default();
-    log.kept_bytes = replayed.saturating_sub(core.schedule.durable_through().0);
-    log.disk_bytes = files.segment_bytes + files.spare_bytes;
-    log
-}
-
-fn metrics(core: &Core) -> Metrics {
-    let counters = &core.counters;
-    let store = core.store.metrics();
-    let log = core.log.as_ref().map(|log| log.metrics());
-    let log = log.unwrap_or_else(|| kept_log(core));
-    let state = core.state.load();
-    let user_bytes_written = counters.user_bytes_written.get();
-    let log_bytes_written = log.drained_bytes + log.ahead_bytes;
-    let written = store.written.total() + log_bytes_written;
-    let live_bytes = core.store.live_bytes();
-    let tree_bytes = core.tree_sizes.live_bytes();
-    let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    let holders = core.written.written_of(&state);
-    let debt = holders.iter().filter_map(|k| {
-        let sealed = k.sealed.as_ref()?.records.memtable.live_bytes();
-        Some(k.shared.forecast.left_of(sealed))
-    });
-    let records = core.records.counts();
-    let used = state.keyspaces.iter().filter_map(|k| {
-        let memtables = memtables(&k.active, k.sealed.as_ref().map(|s| &s.records));
-        let bytes = memtables.map(|w| w.memtable.live_bytes()).sum();
-        k.shared.counters.read(&k.shared.name, k.id, bytes)
-    });
-    Metrics {
-        keyspaces: used.collect(),
-        puts: counters.puts.get(),
-        gets: counters.gets.get(),
-        deletes: counters.deletes.get(),
-        scans: counters.scans.get(),
-        scanned_records: counters.scanned_records.get(),
-        scanned_deletes: counters.scanned_deletes.get(),
-        batches: counters.batches.get(),
-        user_bytes_written,
-        record_hits: core.counters.record_hits.get(),
-        cached_records: records.records,
-        cache_hits: store.hits,
-        cache_misses: store.misses,
-        device_reads: store.read,
-        device_written: store.written,
-        log_bytes_written,
-        write_amplification: ratio(written, user_bytes_written),
-        space_amplification: ratio(live_bytes, tree_bytes),
-        checkpoint_debt_bytes: debt.sum(),
-        memtable_bytes: core.memtable_live_bytes(&state),
-        checkpoints: counters.checkpoints.get(),
-        checkpoints_failed: counters.checkpoints_failed.get(),
-        compactions: counters.compactions.get(),
-        is_compacting: core.compactions.is_any_asked() && !core.schedule.space_is_short(),
-        replayed_records: counters.replayed_records.get(),
-        put_latency: counters.put_latency.latency(),
-        get_latency: counters.get_latency.latency(),
-        sync_latency: counters.sync_latency.latency(),
-        writes_refused: counters.writes_refused.get(),
-        write_wait_ns: counters.write_wait_ns.get(),
-        waits: counters.waits.read(),
-        log_syncs: log.syncs,
-        log_kept_bytes: log.kept_bytes,
-        log_disk_bytes: log.disk_bytes,
-        data_live_bytes: live_bytes,
-        data_free_bytes: core.store.free_bytes(),
-        data_allocated_bytes: core.store.allocated_bytes().unwrap_or(0),
-        data_reserve_bytes: core.store.reserve_held_bytes(),
-        memory: MemoryUse::of(&core.budget),
-        views: core.views.len() as u64,
-        folds: counters.folds.get(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use terrapin_base::{Env, Job, Step};
-    use terrapin_disk::SimDisk;
-
-    use super::*;
-
-    /// Once a memtable is sealed, a checkpoint that fails and one that commits, before anybody
-    /// looks.
-    struct Between(Arc<Core>);
-
-    impl Job for Between {
-        fn name(&self) -> &'static str {
-            "between"
-        }
-
-        fn step(&mut self) -> Step {
-            let begun = |core: &Core| {
-                core.schedule.sealed_count() > 0 || core.counters.checkpoints.get() > 0
-            };
-            let schedule = &self.0.schedule;
-            if !begun(&self.0) {
-                let core = self.0.clone();
-                return Step::Pending(Condition::new(schedule.work(), move || begun(&core)));
-            }
-            schedule.failed(&Error::internal("on purpose"));
-            schedule.committed(Lsn(0));
-            Step::Done
-        }
-    }
-
-    /// This found that the flush waited no more from then on: it went round and round, here for
-    /// ever.
-    #[test]
-    fn a_flush_waits_on_after_a_failure_that_is_overcome() {
-        for seed in 0..10 {
-            let (env, sim) = Env::simulated(seed);
-            let options = Options::new()
-                .memory(2 << 20)
-                .ring_bytes(64 << 10)
-                .log_segment_bytes(64 << 10)
-                .log_bytes_max(512 << 10)
-                .block_bytes(512);
-            let disk = SimDisk::new(seed);
-            let database = options.open_on(env.clone(), disk.handle()).unwrap();
-            sim.set_breathing(false);
-            let job = env
-                .spawn(Box::new(Between(database.core().clone())))
-                .unwrap();
-            let keyspace = database.default_keyspace();
-            keyspace.put_with("a", "1", Durability::None).unwrap();
-            database.flush().unwrap();
-            job.join().unwrap();
-            database.close().unwrap();
-        }
-    }
-
-    /// It waited for ever when the checkpoint that found the log failed had ended before.
-    #[test]
-    fn a_flush_learns_at_once_of_a_log_that_failed() {
-        let (env, sim) = Env::simulated(1);
-        let disk = SimDisk::new(1);
-        let database = Options::small().open_on(env, disk.handle()).unwrap();
-        sim.set_breathing(false);
-        let keyspace = database.default_keyspace();
-        keyspace.put_with("a", "1", Durability::None).unwrap();
-        let core = database.core();
-        let log = core.log().unwrap();
-        log.poison(Error::internal("on purpose"));
-        core.schedule.ask(log.end());
-        sim.settle();
-        assert!(core.schedule.failures() > 0);
-        let error = core.checkpoint_unlogged(log.end()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
-        let error = database.flush().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
-        assert!(database.close().is_err());
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn opened(core: &Core, began_ns: u64) {
         keyspaces = core.state.load().keyspaces.iter().count(),
         records = core.counters.replayed_records.get(),
         read_only = core.log.is_none(),
-        duration_ms = core.milliseconds_since(began_ns),
+        duration_ms = milliseconds_since(core, began_ns),
         "opened the database; records were replayed from the log"
     );
 }
@@ -35,7 +35,7 @@ pub(crate) fn replay_ended(core: &Core, from: Lsn, end: Lsn, began_ns: u64) {
         tracing::info!(
             bytes = end.0 - from.0,
             records = core.counters.replayed_records.get(),
-            duration_ms = core.milliseconds_since(began_ns),
+            duration_ms = milliseconds_since(core, began_ns),
             "replayed the log"
         );
     }
@@ -53,7 +53,7 @@ pub(crate) struct Merged {
 
 /// Emits that a checkpoint or a compaction is durable.
 pub(crate) fn checkpointed(core: &Core, generation: u64, merged: Merged) {
-    let duration_ms = core.milliseconds_since(merged.began_ns);
+    let duration_ms = milliseconds_since(core, merged.began_ns);
     let Merged {
         keyspaces, bytes, ..
     } = merged;
@@ -69,7 +69,7 @@ pub(crate) fn checkpointed(core: &Core, generation: u64, merged: Merged) {
 /// Emits that a close ended.
 pub(crate) fn closed(core: &Core, began_ns: u64, outcome: Result<&Closed, &Error>) {
     let directory = core.disk.describe();
-    let duration_ms = core.milliseconds_since(began_ns);
+    let duration_ms = milliseconds_since(core, began_ns);
     match outcome {
         Ok(Closed {
             replay_bytes,
@@ -91,8 +91,6 @@ pub(crate) fn closed(core: &Core, began_ns: u64, outcome: Result<&Closed, &Error
     }
 }
 
-impl Core {
-    fn milliseconds_since(&self, began_ns: u64) -> u64 {
-        self.env.now_ns().saturating_sub(began_ns) / 1_000_000
-    }
+fn milliseconds_since(core: &Core, began_ns: u64) -> u64 {
+    core.env.now_ns().saturating_sub(began_ns) / 1_000_000
 }

@@ -168,6 +168,12 @@ pub(crate) struct SealedMemtable {
 }
 
 impl KeyspaceState {
+    /// The active memtable, then the sealed one.
+    pub fn memtables(&self) -> impl Iterator<Item = &Arc<LoggedMemtable>> + Clone {
+        let sealed = self.sealed.as_ref().map(|sealed| &sealed.records);
+        std::iter::once(&self.active).chain(sealed)
+    }
+
     /// Whether a memtable holds a record. If so, the keyspace takes a share of the memory of
     /// memtables.
     pub fn is_written(&self) -> bool {

@@ -31,6 +31,34 @@ pub(crate) enum Attempt {
     Full(Condition),
 }
 
+/// The keyspace of this name. Fails with `KeyspaceNotFound` if there is none.
+pub(crate) fn find(core: &Core, name: &str) -> Result<Arc<KeyspaceShared>> {
+    core.find_keyspace(name)?
+        .ok_or_else(|| no_such_keyspace(name))
+}
+
+/// The keyspace of this name, created if there is none. A read-only database creates none, so the
+/// call fails with `KeyspaceNotFound`.
+pub(crate) fn find_or_create(core: &Core, name: &str) -> Result<Arc<KeyspaceShared>> {
+    loop {
+        if let Some(shared) = core.find_keyspace(name)? {
+            return Ok(shared);
+        }
+        if core.log.is_none() {
+            return Err(no_such_keyspace(name));
+        }
+        match core.create_keyspace(name, KeyspaceOptions::default()) {
+            // Another thread created it in between.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => return created,
+        }
+    }
+}
+
+fn no_such_keyspace(name: &str) -> Error {
+    Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace").with("keyspace", name)
+}
+
 impl Core {
     /// The keyspace of this name, if it exists.
     pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {

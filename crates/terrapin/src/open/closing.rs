@@ -5,6 +5,7 @@ use terrapin_base::{Condition, ErrorKind, Result};
 use terrapin_disk::Process;
 
 use crate::api::database::Database;
+use crate::checkpoint::request::{checkpoint_through, give_space_back};
 use crate::engine::core::Core;
 use crate::engine::events;
 use crate::types::closed::Closed;
@@ -66,12 +67,12 @@ impl Database {
         let mut outcome = Ok(Closed::default());
         if let Some(log) = &core.log {
             let through = log.end();
-            outcome = match core.checkpoint_through(through) {
+            outcome = match checkpoint_through(core, through) {
                 Ok(()) => {
-                    core.give_space_back();
+                    give_space_back(core);
                     Ok(Closed::default())
                 }
-                Err(error) if error.kind() == ErrorKind::NoSpace && !core.holds_unlogged() => {
+                Err(error) if error.kind() == ErrorKind::NoSpace && !holds_unlogged(core) => {
                     let durable = core.schedule.durable_through();
                     Ok(Closed {
                         replay_bytes: through.0.saturating_sub(durable.0),
@@ -90,14 +91,11 @@ impl Database {
     }
 }
 
-impl Core {
-    /// Whether a memtable holds a write that is not in the log. O(keyspaces).
-    fn holds_unlogged(&self) -> bool {
-        let state = self.state.load();
-        state.keyspaces.iter().any(|keyspace| {
-            let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
-            let mut memtables = std::iter::once(&keyspace.active).chain(sealed);
-            memtables.any(|memtable| memtable.unlogged.load(Ordering::Acquire))
-        })
-    }
+/// Whether a memtable holds a write that is not in the log. O(keyspaces).
+fn holds_unlogged(core: &Core) -> bool {
+    let state = core.state.load();
+    state.keyspaces.iter().any(|keyspace| {
+        let mut memtables = keyspace.memtables();
+        memtables.any(|memtable| memtable.unlogged.load(Ordering::Acquire))
+    })
 }

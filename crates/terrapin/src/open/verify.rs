@@ -20,11 +20,11 @@ pub use terrapin_structure::Finding;
 
 use crate::log_record::format::UNLOGGED;
 use crate::log_record::{Operations, Schema};
+use crate::open::base::Base;
+use crate::open::directory::open_directory;
+use crate::open::files::{absent, check_log, has_log, log_options, never_was, scan_log};
 use crate::open::page_uses::PageUses;
 use crate::open::recovery::{check_change, check_created};
-use crate::open::{
-    Base, absent, check_log, has_log, log_options, never_was, open_directory, scan_log,
-};
 use crate::types::options::Options;
 
 /// Options of a verification.

@@ -1,0 +1,104 @@
+//! Figures for people, keyspace by keyspace: [`DatabaseStat`].
+
+use terrapin_base::sync::Ordering;
+use terrapin_base::{Error, KeyspaceId, Result};
+use terrapin_structure::{PageParts, StructureStats};
+
+use crate::disk_space::usage::SpaceUse;
+use crate::engine::core::Core;
+use crate::figures::metrics::metrics;
+use crate::metrics::MemoryUse;
+use crate::types::options::CheckpointDistance;
+
+/// Figures of one keyspace.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct KeyspaceStat {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: KeyspaceId,
+    /// The structure that its records lie in.
+    pub structure: &'static str,
+    /// About how many records it holds; see [`crate::Keyspace::approximate_count`].
+    pub records: u64,
+    /// The tree.
+    pub tree: StructureStats,
+    /// Live bytes in the active and the sealed memtable.
+    pub memtable_bytes: u64,
+    /// Memory of both memtables.
+    pub memtable_memory_bytes: u64,
+    /// Live bytes at which the memtable is sealed: χ·L.
+    pub memtable_bytes_max: u64,
+    /// χ in force.
+    pub checkpoint_distance: u32,
+    /// χ as it was set; none means the database's.
+    pub checkpoint_distance_set: Option<CheckpointDistance>,
+}
+
+/// Figures of a database.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DatabaseStat {
+    /// Every keyspace.
+    pub keyspaces: Vec<KeyspaceStat>,
+    /// L: bytes of a page group and batch unit.
+    pub group_bytes: u64,
+    /// Bytes on disk, by what they are.
+    pub space: SpaceUse,
+    /// Bytes on disk of live pages.
+    pub data_live_bytes: u64,
+    /// Free bytes in the data file, those included that the file system has back.
+    pub data_free_bytes: u64,
+    /// Bytes of log that a recovery would read; after a close some KiB without records.
+    pub log_kept_bytes: u64,
+    /// Bytes of live pages for each key and value byte that readers see in the trees: what newer
+    /// messages hide does not count, nor do deletes. 0 when there are none.
+    pub space_amplification: f64,
+    /// Memory, by purpose.
+    pub memory: MemoryUse,
+    /// The checkpoint that both superblocks hold.
+    pub generation: u64,
+    /// Registered views: snapshots and iterators.
+    pub views: u64,
+}
+/// Reads every node of the trees that is not cached. Errors are of these reads, or `Closed`.
+pub(crate) fn stat(core: &Core) -> Result<DatabaseStat> {
+    let observed = core.observe()?;
+    core.health.check_open()?; // or the state may be the one that a close left
+    let mut keyspaces = Vec::new();
+    for keyspace in observed.state.keyspaces.iter() {
+        let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
+        let tree = keyspace.version.stats().map_err(named)?;
+        let memtables = keyspace.memtables();
+        keyspaces.push(KeyspaceStat {
+            name: keyspace.shared.name.to_string(),
+            id: keyspace.id,
+            structure: core.structure.name(),
+            records: crate::read::estimate::count(keyspace, observed.before).map_err(named)?,
+            tree,
+            memtable_bytes: memtables.clone().map(|w| w.memtable.live_bytes()).sum(),
+            memtable_memory_bytes: memtables.map(|w| w.memtable.arena_bytes()).sum(),
+            memtable_bytes_max: keyspace.shared.memtable_bytes.load(Ordering::Relaxed),
+            checkpoint_distance: core.distance_in_force(&keyspace.shared),
+            checkpoint_distance_set: keyspace.options.checkpoint_distance,
+        });
+    }
+    let metrics = metrics(core);
+    let mut pages = PageParts::default();
+    for keyspace in &keyspaces {
+        pages.add(&keyspace.tree.parts);
+    }
+    Ok(DatabaseStat {
+        keyspaces,
+        space: SpaceUse::of(core, pages)?,
+        group_bytes: core.settings.merge.group_bytes,
+        data_live_bytes: metrics.data_live_bytes,
+        data_free_bytes: metrics.data_free_bytes,
+        log_kept_bytes: metrics.log_kept_bytes,
+        space_amplification: metrics.space_amplification,
+        memory: metrics.memory,
+        generation: observed.state.generation.0,
+        views: metrics.views,
+    })
+}

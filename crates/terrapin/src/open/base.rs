@@ -1,0 +1,91 @@
+//! The database as of its last checkpoint: catalog, trees, free space.
+
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Error, KeyspaceId, Result};
+use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_pages::{PageStore, Superblock};
+use terrapin_structure::Structure;
+
+use crate::keyspaces::catalog::Catalog;
+use crate::keyspaces::catalog::format::Stored;
+use crate::keyspaces::schema::DEFAULT_KEYSPACE;
+use crate::open::files::Files;
+use crate::open::page_uses::PageUses;
+use crate::types::options::{KeyspaceOptions, Settings};
+
+/// The database as of its last checkpoint.
+pub(crate) struct Base {
+    pub catalog: Catalog,
+    pub stored: Vec<Stored>,
+    pub structure: Arc<dyn Structure>,
+    /// Why a tree was not fully read. If set, the space in use is not fully known.
+    pub unread: Option<Error>,
+}
+
+impl Base {
+    /// Reads the catalog and opens every root. A damaged root is an error of reads of its keyspace
+    /// only.
+    pub fn read(
+        store: &Arc<PageStore>,
+        superblock: &Superblock,
+        budget: &Arc<Budget>,
+        fanout: Option<usize>,
+    ) -> Result<Base> {
+        let mut params = BeTreeParams::new(budget.clone());
+        params.fanout = fanout.unwrap_or(params.fanout);
+        let structure: Arc<dyn Structure> = BeTree::new(store.clone(), params);
+        let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
+        for keyspace in &stored {
+            let version = structure.open(&keyspace.root).map_err(|e| {
+                catalog
+                    .place(e, keyspace.id)
+                    .with("keyspace", &keyspace.name)
+            })?;
+            catalog.adopt(keyspace, version);
+        }
+        if superblock.catalog.is_none() {
+            stored.push(Stored {
+                id: KeyspaceId::DEFAULT,
+                name: DEFAULT_KEYSPACE.into(),
+                options: KeyspaceOptions::default(),
+                applied: None,
+                root: Vec::new(),
+            });
+        }
+        Ok(Base {
+            catalog,
+            stored,
+            structure,
+            unread: None,
+        })
+    }
+
+    /// Finds the free space. A damaged tree must not block the others. Space that may belong to it
+    /// stays in use until an open reads all trees.
+    pub(super) fn find_space(&mut self, files: &Files, settings: &Settings) -> Result<()> {
+        let Files {
+            store, superblock, ..
+        } = files;
+        let base = self;
+        let mut pages = PageUses::new(store);
+        let unread = base.catalog.all_pages(&mut |page| pages.add(page))?;
+        base.unread = unread.map(|(id, error)| {
+            let stored = base.stored.iter().find(|stored| stored.id == id);
+            error.with("keyspace", stored.map_or("", |stored| &*stored.name))
+        });
+        let uses = &mut pages.into_iter();
+        let rebuilt = match base.unread {
+            None => store.rebuild(uses, superblock.generation),
+            Some(_) => store.rebuild_partly(uses, superblock.generation),
+        };
+        match rebuilt {
+            // A read-only database needs no free space.
+            Err(error) if settings.read_only && error.is_of_data() => {
+                base.unread.get_or_insert(error);
+            }
+            rebuilt => rebuilt?,
+        }
+        Ok(())
+    }
+}
