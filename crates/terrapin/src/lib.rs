@@ -176,7 +176,8 @@ pub use metrics::{
 };
 pub use open::verify;
 pub use read::estimate::Estimate;
-pub use read::iter::{Keys, Range, Values};
+pub use read::iter::Range;
+pub use read::iter::keys_values::{Keys, Values};
 pub use terrapin_base::{
     Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX,
 };

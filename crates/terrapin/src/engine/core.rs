@@ -34,7 +34,8 @@ use crate::planning::cache_split::{CacheSplit, FIRST_PERMILLE};
 use crate::planning::plan::{Facts, Plan, plan};
 use crate::planning::tree_size::TreeSizes;
 use crate::planning::workload::Workload;
-use crate::types::options::{CheckpointDistance, Settings};
+use crate::types::options::CheckpointDistance;
+use crate::types::options::settings::Settings;
 
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {

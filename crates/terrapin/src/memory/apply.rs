@@ -179,7 +179,7 @@ impl Core {
     /// share are sealed at once.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.health.check_open()?;
-        crate::types::options::check_memory(bytes, self.settings.ring_bytes)?;
+        crate::types::options::settings::check_memory(bytes, self.settings.ring_bytes)?;
         {
             let install = self.install.lock();
             // What more memory cannot hold, less memory could not hold either.

@@ -12,7 +12,8 @@ use crate::keyspaces::catalog::format::Stored;
 use crate::keyspaces::schema::DEFAULT_KEYSPACE;
 use crate::open::files::Files;
 use crate::open::page_uses::PageUses;
-use crate::types::options::{KeyspaceOptions, Settings};
+use crate::types::options::KeyspaceOptions;
+use crate::types::options::settings::Settings;
 
 /// The database as of its last checkpoint.
 pub(crate) struct Base {

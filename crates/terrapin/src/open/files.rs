@@ -9,7 +9,7 @@ use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::{Log, LogOptions, Recovery, is_log_file};
 
 use crate::keyspaces::catalog::Catalog;
-use crate::types::options::Settings;
+use crate::types::options::settings::Settings;
 
 /// The error for a missing or unfinished data file. A log proves that a data file existed, unless
 /// another process has just created both.

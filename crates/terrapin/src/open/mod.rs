@@ -44,7 +44,8 @@ use crate::open::directory::{open_directory, refuse_foreign};
 use crate::open::files::{Files, absent, check_log, draw_branch, log_options, never_was, scan_log};
 use crate::open::start::{Start, start};
 use crate::open::verify::check_copy;
-use crate::types::options::{Options, Settings};
+use crate::types::options::Options;
+use crate::types::options::settings::Settings;
 
 /// # Opening
 impl Options {

@@ -29,7 +29,7 @@ use crate::open::files::Files;
 use crate::open::recovery;
 use crate::planning::plan::pool_floor_bytes;
 use crate::planning::tree_size::TreeSizes;
-use crate::types::options::Settings;
+use crate::types::options::settings::Settings;
 
 /// The most lives of the log that an open leaves as they are. Each life costs an open one file and
 /// a few reads.

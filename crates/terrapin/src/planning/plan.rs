@@ -18,7 +18,9 @@
 use terrapin_structure::Estimate;
 
 use crate::planning::workload::{Mix, ReadKind};
-use crate::types::options::{CheckpointDistance, DISTANCE_MAX, distance_max};
+use crate::types::options::CheckpointDistance;
+use crate::types::options::settings::DISTANCE_MAX;
+use crate::types::options::settings::distance_max;
 
 /// The part of the budget that active memtables share, by what they hold.
 const MEMTABLES_PART: u64 = 6;

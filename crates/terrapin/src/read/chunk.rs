@@ -1,9 +1,10 @@
-//! What a range has fetched: copied records, one run of bytes, or records in the tree's blocks,
-//! which the chunk holds.
+//! The records that a range has fetched. They are copies in one allocation, or are in blocks of the
+//! tree, which the chunk keeps.
 //!
-//! Who takes slices gets shares of a chunk of copies, and the next one lies elsewhere. Who borrows
-//! is lent what lies in blocks, leaves the chunk's memory to the next one, and a short range the
-//! last chunk's to the thread's next range: such scans allocate nothing for records.
+//! A caller that takes slices gets shares of a chunk of copies, and the next chunk has a new
+//! allocation. A caller that borrows records sees them in their blocks. The next chunk then reuses
+//! the memory of this one. A short range leaves the memory of its last chunk to the next range of
+//! the thread. Scans that borrow therefore allocate nothing for records.
 
 use std::cell::Cell;
 
@@ -12,38 +13,38 @@ use terrapin_base::sync::thread_local;
 use terrapin_pages::block::KeyMemory;
 use terrapin_structure::{Batch, BatchLimits, Located};
 
-/// A chunk ends when it holds so many bytes, copied or lent.
+/// Bytes of records, copied or lent, at which a chunk ends.
 pub(crate) const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// A chunk has room for so many records from the start, at most.
+/// Maximum number of records for which a chunk reserves memory at its beginning.
 const CHUNK_RECORDS_RESERVED: usize = 512;
-/// Bytes that a record is expected to take before any was seen.
+/// Expected bytes of a record before the range has fetched any.
 const RECORD_BYTES_EXPECTED: usize = 128;
-/// A thread keeps so many bytes for its next range, at most.
+/// Maximum bytes that a thread keeps for its next range.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 
 thread_local! {
-    /// The memory of a chunk that is gone.
+    /// The memory of a dropped chunk.
     static SPARE: Cell<Batch> = Cell::new(Batch::default());
 }
 
-/// Records in the order in which they were fetched, and which of them were not taken yet.
+/// Records in the order of their fetching. The caller has taken some from either end.
 #[derive(Default)]
 pub(crate) struct Chunk {
     records: Batch,
-    /// Where in the batch the last record was found, and its key.
+    /// The position in the batch of the last record that was looked up, and its key.
     run: usize,
     key: KeyMemory,
-    /// The bytes of the records, all of them copies, once somebody has a share of them; until then
-    /// they are the batch's.
+    /// The bytes of the records, all of them copies, after the first slice was shared. Before that,
+    /// `records` has the bytes.
     shared: Option<Slice>,
-    /// Records from here on were not taken from the front,
+    /// The first record that was not taken.
     first: usize,
-    /// and those from here on were taken from the back.
+    /// The record after the last one that was not taken.
     end: usize,
 }
 
 impl Chunk {
-    /// Takes the record that was fetched first.
+    /// Takes the first record that was not taken.
     #[inline]
     pub fn take_first(&mut self) -> Option<usize> {
         let record = self.first;
@@ -53,7 +54,7 @@ impl Chunk {
         })
     }
 
-    /// Takes the record that was fetched last.
+    /// Takes the last record that was not taken.
     pub fn take_last(&mut self) -> Option<usize> {
         (self.first < self.end).then(|| {
             self.end -= 1;
@@ -61,7 +62,7 @@ impl Chunk {
         })
     }
 
-    /// How many records nobody took.
+    /// Number of records that were not taken.
     pub fn left(&self) -> usize {
         self.end - self.first
     }
@@ -81,22 +82,22 @@ impl Chunk {
         (&bytes[start..key_end], &bytes[key_end..end])
     }
 
-    /// A record that was taken, as shares of the chunk.
+    /// A taken record, as shares of the chunk.
     #[inline]
     pub fn slices(&mut self, record: usize) -> (Slice, Slice) {
         let (bytes, (start, key_end, end)) = self.share(record);
         (bytes.sub(start..key_end), bytes.sub(key_end..end))
     }
 
-    /// A record that was taken: a share of the chunk that holds its key.
+    /// The key of a taken record, as a share of the chunk.
     #[inline]
     pub fn key_slice(&mut self, record: usize) -> Slice {
         let (bytes, (start, key_end, _)) = self.share(record);
         bytes.sub(start..key_end)
     }
 
-    /// The bytes of the records, to be shared from now on, and where a record that was taken lies
-    /// in them.
+    /// The shared bytes of all records, and the position of a taken record in them. Turns lent
+    /// records into copies.
     #[inline]
     fn share(&mut self, record: usize) -> (&Slice, (usize, usize, usize)) {
         if self.records.has_lent() {
@@ -110,15 +111,14 @@ impl Chunk {
         (bytes, place)
     }
 
-    /// Makes copies of what was lent and is not taken, and of this record, so that they can be
-    /// shared.
+    /// Copies this record and the lent records that were not taken, so that they can be shared.
     #[inline(never)]
     fn copy_lent(&mut self, record: usize) {
         let wanted = record.min(self.first)..self.end.max(record + 1);
         let keys_only = self.records.keys_only();
         let mut copies = Batch::default();
         for number in 0..self.records.len() {
-            // The others keep their numbers.
+            // Empty records keep the numbers of the others.
             let (key, value) = match wanted.contains(&number) {
                 true => self.record(number),
                 false => (&[][..], &[][..]),
@@ -128,8 +128,8 @@ impl Chunk {
         self.records = copies;
     }
 
-    /// Gives up the records of keys that are out and that nobody took; out are all up to a key, or
-    /// all from one on.
+    /// Gives up records that were not taken and whose keys `is_out` names. These are all keys up to
+    /// some key, or all from some key on.
     pub fn leave_out(&mut self, is_out: impl Fn(&[u8]) -> bool) {
         while self.first < self.end && is_out(self.record(self.first).0) {
             self.first += 1;
@@ -139,14 +139,14 @@ impl Chunk {
         }
     }
 
-    /// Drops what there was, all of it taken, and makes room for records of the same kind. None of
-    /// what is filled in can be taken before [`Chunk::fetched`].
+    /// Drops all records, which were taken, and reserves memory for as many of the same size as
+    /// `limits` allows. New records can be taken after [`Chunk::fetched`].
     pub fn restart(&mut self, limits: BatchLimits) -> &mut Batch {
         let bytes = match &self.shared {
             Some(shared) => shared.len(),
             None => self.records.bytes().len(),
         };
-        // What was lent takes nothing.
+        // Lent records take no memory of the chunk.
         let each = bytes.checked_div(self.records.len());
         self.shared = None;
         if self.records.memory_bytes() == 0 {
@@ -157,14 +157,14 @@ impl Chunk {
         self.records.restart(
             limits,
             limits.records.min(CHUNK_RECORDS_RESERVED),
-            // The last record may go beyond.
+            // The last record may exceed the limit.
             bytes.min(CHUNK_BYTES_MAX + each),
         );
         (self.first, self.end, self.run) = (0, 0, 0);
         &mut self.records
     }
 
-    /// It was filled with so many records.
+    /// Says that the chunk was filled with `records` records.
     pub fn fetched(&mut self, records: usize) {
         self.end = records;
     }

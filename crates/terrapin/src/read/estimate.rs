@@ -1,4 +1,5 @@
-//! How much a range of keys holds, roughly: what the tree says and what the memtables do.
+//! Estimates of the records and bytes in a range of keys, from the tree and from the memtables or
+//! runs above it.
 
 use std::ops::Bound;
 
@@ -10,24 +11,24 @@ use crate::read::{Layer, layers};
 use crate::run::Spilled;
 use crate::types::key_range::is_empty;
 
-/// About how much a range of keys holds: see
+/// An estimate of the records and bytes in a range of keys, from
 /// [`Keyspace::approximate`](crate::Keyspace::approximate).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes of their keys and values, as they were put: what they take on disk is less where
-    /// blocks are compressed, and more by what buffers and metadata take.
+    /// Bytes of keys and values, as they were put. On disk, compression makes them fewer, and
+    /// buffers and metadata add to them.
     pub bytes: u64,
 }
 
-/// About how many records a keyspace has.
+/// Estimates the number of records of a keyspace.
 pub(crate) fn count(keyspace: &KeyspaceState, before: Lsn) -> Result<u64> {
     Ok(estimate(keyspace, before, (Bound::Unbounded, Bound::Unbounded))?.records)
 }
 
-/// About how much a range holds.
+/// Estimates a range as of the newest state.
 pub(crate) fn estimate(
     keyspace: &KeyspaceState,
     before: Lsn,
@@ -36,13 +37,14 @@ pub(crate) fn estimate(
     add_up(keyspace, before, bounds, bounds)
 }
 
-/// About how much a range held in a view of earlier.
+/// Estimates a range as an older view sees it.
 pub(crate) fn estimate_in_view(
     keyspace: &KeyspaceState,
     before: Lsn,
     bounds: KeyBounds<'_>,
 ) -> Result<Estimate> {
-    // What a memtable counts of all its keys is of now: it is looked through instead.
+    // A memtable's count of all its keys is of now. With a bound, the memtable counts the keys that
+    // the view sees.
     let lower = match bounds.0 {
         Bound::Unbounded => Bound::Included(&[][..]),
         lower => lower,
@@ -72,7 +74,7 @@ fn add_up(
         bytes = u64::saturating_add(bytes, inside.bytes);
         deleted = u64::saturating_add(deleted, inside.tombstones);
     }
-    // A tombstone most often takes a record away, which is as long as the others.
+    // Most tombstones delete one record of average length.
     let left = records.saturating_sub(deleted);
     let share = u128::from(bytes) * u128::from(left) / u128::from(records.max(1));
     Ok(Estimate {

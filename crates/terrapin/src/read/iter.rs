@@ -1,12 +1,17 @@
 //! Ranges: a double-ended iterator over one view of one keyspace.
 //!
-//! An iterator holds its view, and pages, but never a memtable: it serves records from chunks, for
-//! which what memtables hold is copied, and each refill loads the view's state anew, goes on with
-//! the tree's scan where it stands, and seeks the memtables once it comes to the next key that they
-//! are known to have (a view sees no other). So runs may take the place of memtables under an idle
-//! iterator at any time; their scans stand beside the tree's. What both ends have not fetched yet
-//! is one shrinking region; when it is empty, each end goes on with what the other has fetched.
+//! An iterator serves records from chunks. A chunk has copies of the memtables' records. Between
+//! two calls, the iterator holds its view and pages, but no memtable. Runs may therefore replace
+//! the memtables of an idle iterator at any time.
+//!
+//! Each refill loads the view's state again and continues the scans of the tree and of the runs. It
+//! remembers the next key of the memtables, which does not change for a view. It seeks the
+//! memtables only when the scan reaches that key.
+//!
+//! The keys that neither end has fetched are one region, which shrinks. When it is empty, each end
+//! continues with the records that the other end has fetched.
 
+pub mod keys_values;
 mod merging;
 
 use std::ops::Bound;
@@ -21,75 +26,75 @@ use crate::read::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::types::key_range::{OwnedBounds, borrowed, is_empty};
 use merging::{InMemtables, Merging, Region, TreeScan, from_tree};
 
-/// Records of the first chunk, at least; half as many as ranges were read for lately, if that is
-/// more. Each later one holds as many as were fetched so far: a scan that ends somewhere has
-/// fetched at most twice what it took, and refills, each of which costs about as much as ten
-/// records, are rare.
+/// Minimum number of records of the first chunk. The first chunk has half as many records as recent
+/// ranges took, if that is more. Each later chunk has as many records as all chunks before it. A
+/// scan therefore fetches at most about twice the records that it serves. Refills stay rare; one
+/// costs about as much as ten records.
 const CHUNK_RECORDS_FIRST: usize = 8;
-/// Most records of the first chunk.
+/// Maximum number of records of the first chunk.
 const CHUNK_RECORDS_FIRST_MAX: usize = 64;
-/// Least records of a later chunk.
+/// Minimum number of records of a later chunk.
 const CHUNK_RECORDS_MIN: usize = 16;
-/// Most records of a chunk.
+/// Maximum number of records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 4096;
-/// An end that has fetched fewer records reads only what the next record needs, unless it is known
-/// to be short; beyond, it is expected to go on.
+/// An end that has fetched fewer records reads only the blocks that its next record needs, unless
+/// the range is known to be short. An end that has fetched more is expected to continue.
 const SPARING_RECORDS: usize = 128;
 
-/// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment
-/// throughout, however long it is held.
+/// Records in key order, from either end: `Item = Result<(key, value)>`. All records are of one
+/// moment, however long you hold the range.
 ///
-/// What fails is an item, `Err`, and the range ends behind it; so is what fails at the beginning,
-/// since making a range never does. All records that come before what cannot be read come before
-/// that item, from either end; behind it another range may begin. Ask each item with `?`, or
-/// collect into a `Result`: `count()` would count the error as a record, and `flatten()` hide it.
+/// **Errors.** Making a range never fails. An error, also one of the beginning, is an item `Err`,
+/// and the range ends after it. From either end, all records before the unreadable place come
+/// before that item. A new range may begin after that place. Use `?` on each item, or collect into
+/// a `Result`: `count()` counts the error as a record, and `flatten()` hides it.
 ///
-/// Slices of one chunk (64 KiB, and what its last record is longer) share one allocation: who keeps
-/// a few records of a long scan for long should copy them. Who only looks at each record, one after
-/// the other, does so for less with [`Range::next_ref`] and [`Range::next_back_ref`], which show
-/// records where they lie in the cache. Such a range keeps up to sixteen of the cache's blocks
-/// between two steps, about 64 KiB together unless one is larger.
+/// **Memory.** Slices of one chunk (64 KiB and the excess of its last record) share one allocation.
+/// Copy the few records of a long scan that you keep for long. To look at one record after another,
+/// use [`Range::next_ref`] and [`Range::next_back_ref`], which show records in the cached blocks and
+/// cost less. Such a range keeps up to sixteen cached blocks between two calls, about 64 KiB in all
+/// unless one is larger.
 ///
-/// Besides, every range keeps the blocks that it stands in and some that it read ahead. Other
-/// blocks in front of it may be evicted while you pause; they are then read again.
+/// Every range also keeps the blocks of its position and some that it read ahead. The cache may
+/// evict other blocks ahead of the range while you pause; the range then reads them again.
 #[doc(alias("iterator", "cursor", "scan"))]
 pub struct Range {
-    /// None once the iterator has failed or come to its limit.
+    /// None after an error or once the range has served its limit.
     handle: Option<Arc<ViewHandle>>,
-    /// What opening it came to, until told.
+    /// The error of opening the view, until the range has returned it.
     error: Option<Error>,
     keyspace: KeyspaceId,
-    /// Which made it.
+    /// The process that made the range.
     process: Process,
-    /// What neither end has fetched.
+    /// The bounds of the region that neither end has fetched.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
-    /// That region is known to be empty.
+    /// Whether that region is known to be empty.
     exhausted: bool,
     front: End,
     back: End,
-    /// How many records are taken is told to the keyspace: somebody asked for some, and did not say
-    /// how many.
+    /// Whether the range tells its keyspace how many records the caller took. It does so if the
+    /// caller took records and set no limit.
     is_noted: bool,
-    /// How many records may still be taken: without a limit more than anybody takes.
+    /// Number of records that the caller may still take. `usize::MAX` without a limit.
     left: usize,
-    /// There is a limit.
+    /// Whether the caller set a limit.
     is_limited: bool,
-    /// Nobody wants values.
+    /// Whether the caller takes no values.
     keys_only: bool,
 }
 
 /// One end of a range.
 struct End {
     fetched: Chunk,
-    /// What is wrong behind these.
+    /// The error that follows the fetched records.
     failed: Option<Error>,
     scan: Option<TreeScan>,
-    /// What the view's memtables and runs have behind what was fetched.
+    /// The records of the view's memtables and runs that follow the fetched records.
     in_memtables: InMemtables,
-    /// Records fetched so far.
+    /// Number of records fetched so far.
     total_records: usize,
-    /// Records of the next chunk at most.
+    /// Maximum number of records of the next chunk.
     chunk_records: usize,
 }
 
@@ -139,10 +144,10 @@ impl Range {
         }
     }
 
-    /// At most so many records, from both ends together: behind them the range ends, as
-    /// [`Iterator::take`] has it. Say it where it is known, as for a page of results: what the
-    /// records need is read at once then (up to 128 KiB of each sorted run), and about no more than
-    /// that.
+    /// Limits the range to `records` records, counted from both ends together, as
+    /// [`Iterator::take`] does. Set the limit whenever you know it, for a page of results for
+    /// example. The range then reads the blocks of these records at once (up to 128 KiB of each
+    /// sorted run) and hardly any more.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -168,8 +173,8 @@ impl Range {
         self
     }
 
-    /// The next record from the front, borrowed until the next call: as [`Iterator::next`], without
-    /// counting references or allocating for records. Both may be used in turn.
+    /// The next record from the front, borrowed until the next call. Unlike [`Iterator::next`], it
+    /// counts no references and allocates nothing for records. Calls of both may alternate.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -192,59 +197,15 @@ impl Range {
         self.step_ref(Direction::Forward)
     }
 
-    /// As [`Range::next_ref`], from the back.
+    /// The next record from the back, borrowed until the next call: see [`Range::next_ref`].
     #[inline]
     pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         self.step_ref(Direction::Backward)
     }
 
-    /// The keys alone, in order, from either end. No value is copied, so that going over the keys
-    /// of long values costs less; the same blocks are read, as values lie beside their keys.
-    ///
-    /// ```
-    /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keys-{}", std::process::id()));
-    /// # let database = terrapin::Database::open(&directory)?;
-    /// let fruit = database.keyspace("fruit")?;
-    /// for name in ["apple", "banana", "cherry"] {
-    ///     fruit.put(name, "sweet")?;
-    /// }
-    /// let names: Vec<_> = fruit.range("b"..).keys().collect::<terrapin::Result<_>>()?;
-    /// assert_eq!(names, ["banana", "cherry"]);
-    /// # database.close()?;
-    /// # let _ = std::fs::remove_dir_all(directory);
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn keys(mut self) -> Keys {
-        self.keys_only = true;
-        Keys(self)
-    }
-
-    /// The values alone, in the order of their keys, from either end. Nothing is read or copied
-    /// less than by the range itself: keys lie beside their values.
-    ///
-    /// ```
-    /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-values-{}", std::process::id()));
-    /// # let database = terrapin::Database::open(&directory)?;
-    /// let fruit = database.keyspace("fruit")?;
-    /// fruit.put("apple", "sweet")?;
-    /// fruit.put("lemon", "sour")?;
-    /// let tastes: Vec<_> = fruit.iter().values().collect::<terrapin::Result<_>>()?;
-    /// assert_eq!(tastes, ["sweet", "sour"]);
-    /// # database.close()?;
-    /// # let _ = std::fs::remove_dir_all(directory);
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn values(self) -> Values {
-        Values(self)
-    }
-
-    /// What of the range lies behind a key: a page of a prefix or a range goes on there when `key`
-    /// was the last of the page before. It need not exist any more. Nothing changes where the range
-    /// is further on already.
+    /// The part of the range after a key. Use it for the next page of a range or a prefix, with the
+    /// last key of the previous page. The key need not exist any more. A range that is already past
+    /// the key does not change.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -268,14 +229,15 @@ impl Range {
         self
     }
 
-    /// What of the range lies before a key: as [`Range::after`], for who reads from the back.
+    /// The part of the range before a key, for pages that are read from the back: see
+    /// [`Range::after`].
     #[must_use]
     pub fn before(mut self, key: impl AsRef<[u8]>) -> Self {
         self.leave_out(Direction::Backward, key.as_ref());
         self
     }
 
-    /// Leaves out what comes up to a key in a direction, that included.
+    /// Leaves out a key and all keys that precede it in a direction.
     fn leave_out(&mut self, direction: Direction, key: &[u8]) {
         let is_out = |other: &[u8]| match direction {
             Direction::Forward => other <= key,
@@ -296,10 +258,10 @@ impl Range {
             return;
         }
         exclude(bound, (key, &[]));
-        // They stand where the region began.
+        // Both are at the old beginning of the region.
         end.scan = None;
         end.in_memtables = InMemtables::Unknown;
-        // What is wrong may be left out; what is not is met again.
+        // The unreadable place may be left out now. If not, the range meets it again.
         self.front.failed = None;
         self.back.failed = None;
         self.exhausted |= is_empty((borrowed(&self.lower), borrowed(&self.upper)));
@@ -342,8 +304,8 @@ impl Range {
         }
     }
 
-    /// Takes the next record of a direction, if it is fetched. What was fetched before the database
-    /// was closed is not served after it.
+    /// Takes the next record of a direction, if it is fetched. A closed database serves no record
+    /// that was fetched before.
     #[inline]
     fn take_fetched(&mut self, direction: Direction) -> Option<usize> {
         let is_open = self.handle.as_ref()?.core().health.is_open();
@@ -353,7 +315,7 @@ impl Range {
         Some(record)
     }
 
-    /// A record was taken; behind the last that may be there is nothing, and the view goes.
+    /// Counts a record that the caller took. Gives up the view after the last one of the limit.
     #[inline]
     fn count_taken(&mut self) {
         self.left -= 1;
@@ -369,15 +331,15 @@ impl Range {
         self.back.scan = None;
     }
 
-    /// Takes the next record of a direction, from which end it may be, when this end has nothing
-    /// left. Who borrows records lets them stay in their blocks.
+    /// Takes the next record of a direction when its end has no fetched record left. The record may
+    /// come from the other end. With `borrows`, records stay in their blocks.
     fn find(&mut self, direction: Direction, borrows: bool) -> Result<Option<Found>> {
         let Some(handle) = self.handle.take() else {
             return self.error.take().map_or(Ok(None), Err);
         };
         let opened = handle.core().health.check_open();
         let refilled = match (opened, self.end(direction).failed.take()) {
-            // The other end went over all that was left.
+            // The other end fetched the rest of the region.
             (Ok(()), _) if self.exhausted => Ok(()),
             (Ok(()), Some(error)) => Err(error),
             (Ok(()), None) => self.refill(&handle, direction, borrows),
@@ -419,10 +381,10 @@ impl Range {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        // Who says how many records are wanted says nothing of other ranges.
+        // A limited range says nothing about the lengths of others.
         self.is_noted = !self.is_limited;
         let expected = keyspace.shared.range_length.expected();
-        // Where nothing is known, nothing is read for what may be wanted.
+        // Without any knowledge, the scan reads nothing in advance.
         let known = expected.mean > 0 || self.is_limited;
         let limit = self.left;
         let ahead = match self.is_limited {
@@ -433,7 +395,7 @@ impl Range {
             end.chunk_records =
                 (expected.mean / 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_FIRST_MAX);
         }
-        // What is known to be short comes at once.
+        // A range that is known to be short is one chunk.
         let at_once = limit <= SPARING_RECORDS.saturating_sub(taken);
         if at_once {
             end.chunk_records = limit;
@@ -462,7 +424,7 @@ impl Range {
         let is_short = end.total_records < SPARING_RECORDS;
         let limits = BatchLimits {
             records: end.chunk_records.min(limit),
-            // A long range reads ahead as far as it has come.
+            // A long range reads ahead by as much as it has passed.
             likely: if is_short { ahead } else { 0 },
             bytes: CHUNK_BYTES_MAX,
             sparing: is_short && !at_once,
@@ -496,7 +458,7 @@ impl Range {
         let (whole, failed) = match filled.map_err(named) {
             Ok(whole) => (whole, None),
             Err(error) if count == 0 => return Err(error),
-            // What comes before is sound.
+            // The records before the error are sound.
             Err(error) => (false, Some(error)),
         };
         let passed = tree.scan.take_passed();
@@ -536,7 +498,8 @@ struct Found {
     record: usize,
 }
 
-/// Sets a bound to behind a key in two pieces, in the memory of the one that was there.
+/// Replaces a bound by one that excludes a key, which comes in two pieces. Reuses the memory of the
+/// old bound.
 fn exclude(bound: &mut Bound<Vec<u8>>, (first, rest): (&[u8], &[u8])) {
     let memory = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(memory) | Bound::Excluded(memory) => memory,
@@ -547,7 +510,7 @@ fn exclude(bound: &mut Bound<Vec<u8>>, (first, rest): (&[u8], &[u8])) {
     *bound = Bound::Excluded(key);
 }
 
-/// A copy of a key in memory that is there.
+/// Copies a key into existing memory.
 fn copied(mut memory: Vec<u8>, key: &[u8]) -> Vec<u8> {
     memory.clear();
     memory.extend_from_slice(key);
@@ -573,7 +536,7 @@ impl std::iter::FusedIterator for Range {}
 impl Drop for Range {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // As the database itself, in a forked child: `Owner` says why.
+            // In a forked child, the range leaves its view to the parent. `Owner` gives the reason.
             let ends = [&mut self.front, &mut self.back].map(std::mem::take);
             std::mem::forget((self.handle.take(), ends));
             return;
@@ -599,74 +562,3 @@ impl std::fmt::Debug for Range {
             .finish()
     }
 }
-
-/// The keys of a range in order, from either end: `Item = Result<Slice>`; made by [`Range::keys`].
-/// As there, slices share allocations, and after an error it ends.
-#[derive(Debug)]
-pub struct Keys(Range);
-
-impl Keys {
-    /// The next key from the front, borrowed until the next call: see [`Range::next_ref`].
-    #[inline]
-    pub fn next_ref(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.0.next_ref()?.map(|(key, _)| key))
-    }
-
-    /// As [`Keys::next_ref`], from the back.
-    #[inline]
-    pub fn next_back_ref(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.0.next_back_ref()?.map(|(key, _)| key))
-    }
-}
-
-impl Iterator for Keys {
-    type Item = Result<Slice>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.step(Direction::Forward, Chunk::key_slice)
-    }
-}
-
-impl DoubleEndedIterator for Keys {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.step(Direction::Backward, Chunk::key_slice)
-    }
-}
-
-impl std::iter::FusedIterator for Keys {}
-
-/// The values of a range in the order of their keys, from either end: `Item = Result<Slice>`;
-/// made by [`Range::values`]. Slices share allocations as those of a [`Range`] do. The iterator
-/// ends after an error.
-#[derive(Debug)]
-pub struct Values(Range);
-
-impl Values {
-    /// The next value from the front, borrowed until the next call: see [`Range::next_ref`].
-    #[inline]
-    pub fn next_ref(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.0.next_ref()?.map(|(_, value)| value))
-    }
-
-    /// The next value from the back, borrowed until the next call: see [`Range::next_back_ref`].
-    #[inline]
-    pub fn next_back_ref(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.0.next_back_ref()?.map(|(_, value)| value))
-    }
-}
-
-impl Iterator for Values {
-    type Item = Result<Slice>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        Some(self.0.next()?.map(|(_, value)| value))
-    }
-}
-
-impl DoubleEndedIterator for Values {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        Some(self.0.next_back()?.map(|(_, value)| value))
-    }
-}
-
-impl std::iter::FusedIterator for Values {}

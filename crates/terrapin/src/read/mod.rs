@@ -1,5 +1,5 @@
-//! Reads of the newest published state: two memtables at most, then the tree. No lock, and no
-//! allocation but the value's. A view may have runs in the place of memtables.
+//! Reads of one state of a keyspace: at most two memtables, then the tree. In an old view, runs
+//! replace memtables. A read takes no lock and allocates only the value.
 
 pub mod chunk;
 pub mod estimate;
@@ -12,7 +12,6 @@ use terrapin_memtable::Memtable;
 use terrapin_recordcache::Epoch;
 
 use crate::engine::core::Core;
-
 use crate::engine::state::KeyspaceState;
 use crate::run::{Answer, Run, Spilled};
 
@@ -30,7 +29,7 @@ pub(crate) fn memtables(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Memta
     [active, sealed]
 }
 
-/// What the memtables say of a key, if anything. They remember that it was read.
+/// The newest message of the memtables for a key. The memtable remembers that the key was read.
 #[inline]
 pub(crate) fn in_memtables<'a>(
     keyspace: &'a KeyspaceState,
@@ -43,15 +42,14 @@ pub(crate) fn in_memtables<'a>(
         .find_map(|memtable| memtable.read(key, before))
 }
 
-/// Whether the memtables say nothing of a key. They do not remember that it was asked for: no user
-/// did.
+/// Whether the memtables have no message for a key. Does not count as a read, since no user asked.
 pub(crate) fn are_memtables_silent(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> bool {
     let mut memtables = memtables(keyspace, before).into_iter().flatten();
     memtables.all(|memtable| memtable.get(key, before).is_none())
 }
 
-/// What a view's keyspace has above its tree, newest first: the memtables that may hold records
-/// below `before`, or the runs that took their places.
+/// The layers above the tree of a view's keyspace, newest first: the memtables that may hold
+/// records below `before`, or the runs that replaced them.
 pub(crate) fn layers<'a>(
     keyspace: &'a KeyspaceState,
     spilled: &'a Spilled,
@@ -70,15 +68,15 @@ pub(crate) fn layers<'a>(
     }
 }
 
-/// One of what a view's keyspace has above its tree.
+/// One layer above the tree of a view's keyspace.
 pub(crate) enum Layer<'a> {
-    /// It is in memory yet.
+    /// A memtable.
     Memtable(&'a Memtable),
-    /// It was written.
+    /// The run that replaced a memtable.
     Run(&'a Arc<Run>),
 }
 
-/// What memtables and runs of a view say of a key, if anything.
+/// The answer of a view's memtables and runs for a key, if they have one.
 fn in_layers(
     keyspace: &KeyspaceState,
     spilled: &Spilled,
@@ -100,6 +98,7 @@ fn in_layers(
     Ok(None)
 }
 
+/// The value of a key, without the record cache.
 #[inline]
 pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
     if let Some(spilled) = &keyspace.spilled {
@@ -115,7 +114,8 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
     }
 }
 
-/// As [`get`], by way of the cached records; what the tree says is kept there.
+/// The value of a key in the newest state. Asks the record cache before the tree, and adds the
+/// tree's value to it.
 #[inline]
 pub(crate) fn newest(
     core: &Core,
@@ -140,6 +140,7 @@ pub(crate) fn newest(
     Ok(value)
 }
 
+/// Whether a key has a value.
 pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<bool> {
     if let Some(spilled) = &keyspace.spilled {
         let hash = hash64(key);
@@ -154,8 +155,8 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
     }
 }
 
-/// As [`get`] for each of `keys`. What memtables say nothing of `cached` is asked for, and what the
-/// tree says of the others is told to `keep`.
+/// The values of several keys. `cached` looks up each key that the memtables do not have. `keep`
+/// receives the tree's answer for each key that `cached` does not have.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     before: Lsn,
@@ -198,8 +199,8 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     Ok(values)
 }
 
-/// As [`get`] for each of `keys`, of a view that has runs: layer by layer for all keys that none
-/// above said anything of.
+/// The values of several keys in a view that has runs. Asks one layer after another for all keys
+/// that no newer layer answered.
 fn multi_get_in_layers<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     spilled: &Spilled,
@@ -247,7 +248,7 @@ mod tests {
     use crate::types::options::Options;
 
     #[test]
-    fn memtables_remember_what_users_read_and_not_what_the_warming_job_asks() {
+    fn memtables_remember_the_reads_of_users_and_not_those_of_the_warm_up() {
         let (database, _sim) = Options::small().open_simulated();
         database.default_keyspace().put("a", "1").unwrap();
         let observed = database.core().observe().unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_say_how_many_records_they_want_say_nothing_of_others() {
+    fn ranges_with_a_limit_do_not_change_the_expected_length_of_others() {
         let (database, _sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         for n in 0..100_u8 {

@@ -1,59 +1,51 @@
-//! How a database is opened ([`Options`]), and what the engine makes of it ([`Settings`]: every
-//! default filled in, every figure checked).
+//! How a database is opened ([`Options`]). The engine checks the options, fills in the defaults, and
+//! works with the result ([`settings`]).
+
+pub mod settings;
 
 use std::time::Duration;
 
-use terrapin_base::{Error, ErrorKind, Result};
-use terrapin_structure::MergeOptions;
-
 pub use terrapin_pages::block::Compression;
 
-/// Memory of a database that names none, in bytes.
+/// The default memory budget, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
-/// The smallest memory budget, in bytes, of a database with a ring of 256 KiB at most
-/// ([`Options::ring_bytes`]): the ring may take a quarter of the budget. With the default ring the
-/// smallest budget is 8 MiB.
+/// The smallest memory budget, in bytes. It needs a ring ([`Options::ring_bytes`]) of at most 256
+/// KiB, since the ring may take a quarter of the budget. With the default ring the smallest budget
+/// is 8 MiB.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// The largest χ. One merge makes of a memtable at most some two leaves for each L, of records that
-/// are a little more than half a leaf; these, and those that were there, come under one node while
-/// it is written, which counts to 65,535.
-pub(crate) const DISTANCE_MAX: u64 = 16_384;
-
-/// What the reserve holds for nodes and catalog pages, beside 8 L for leaves and levels: a slice of
-/// a memtable that is merged from it, of one record if need be, makes of each node on its way one
-/// level of what the node above held for it (an L or two), and a leaf or two.
-const RESERVE_NODES_BYTES: u64 = 128 << 10;
-
-/// What a write waits for before it returns. A keyspace that is created, cleared or dropped, and
-/// options that are set, are in the log in any case, and synced where the database's own durability
-/// is `Sync`.
+/// The failures that a write survives once it returned. Creating, clearing and dropping keyspaces
+/// and setting their options is always logged. Such a change is synced if the durability of the
+/// database is `Sync`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Survives the death of the process (`kill -9` included) without a system call; a power cut
-    /// costs at most the sync interval ([`Options::sync_interval`]).
+    /// The write survives the death of the process, also by `kill -9`. It makes no system call. A
+    /// power cut loses at most the writes of the sync interval ([`Options::sync_interval`]).
     #[default]
     Process,
-    /// On stable storage before the write returns; writers share their syncs. Others see the write
-    /// before that. An error means that the outcome is unknown.
+    /// The write is on stable storage before it returns. Writers share syncs. Readers see the write
+    /// before it is synced. After an error, whether the write survives is unknown.
     Sync,
-    /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads
-    /// that can be repeated. End a load with [`crate::Database::flush`] or
-    /// [`crate::Database::close`]: dropping the handles makes nothing of it durable. A batch of it
-    /// touches one keyspace.
+    /// The write is not in the log. It becomes durable with the next checkpoint of its keyspace, or
+    /// with a `flush`. Use it for bulk loads that you can repeat. End a load with
+    /// [`crate::Database::flush`] or [`crate::Database::close`], because dropping the handles makes
+    /// no such write durable.
     ///
-    /// It becomes durable whole or not at all, too. On a nearly full disk a batch of several
-    /// operations goes into the log after all. If others use up the space that was kept for an
-    /// earlier one, its keyspace waits for space: reads go on, deletes from it go on until a
-    /// memtable is full, and deletes from others until the log's files are; then they are
-    /// [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
+    /// A batch with this durability writes to one keyspace, and becomes durable as a whole or not at
+    /// all. On a nearly full disk a batch of several operations goes into the log nevertheless.
+    ///
+    /// Other programs may use up the space that was kept for an earlier batch. The keyspace of that
+    /// batch then waits for space. Reads go on. Deletes from this keyspace go on until a memtable is
+    /// full, and deletes from others until the log's files are full. Later deletes then fail with
+    /// [`ErrorKind::Stalled`](crate::ErrorKind::Stalled) or
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace).
     None,
 }
 
-/// χ: how much a keyspace collects in memory before it is merged into its tree, in units of
-/// [`Options::group_bytes`]. A larger χ writes less to the disk; a smaller one leaves more memory
-/// for reads.
+/// χ: the amount of data that a keyspace collects in memory before the engine merges it into the
+/// tree. The unit is [`Options::group_bytes`]. A larger χ writes less to the disk. A smaller χ
+/// leaves more memory for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckpointDistance {
@@ -61,8 +53,8 @@ pub enum CheckpointDistance {
     /// smaller while it is read or overwritten.
     #[default]
     Auto,
-    /// This many units: at least 1, at most as many as fit into a quarter of the memory budget, and
-    /// at most 16,384.
+    /// A fixed number of units: at least 1, at most 16,384, and at most as many as a quarter of the
+    /// memory budget holds.
     Fixed(u32),
 }
 
@@ -70,8 +62,8 @@ pub enum CheckpointDistance {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceOptions {
-    /// χ; `None` follows the database's ([`Options::checkpoint_distance`]).
-    /// [`Keyspace::set_checkpoint_distance`] changes it.
+    /// χ of the keyspace. `None` means the χ of the database ([`Options::checkpoint_distance`]).
+    /// [`Keyspace::set_checkpoint_distance`] changes this option.
     ///
     /// [`Keyspace::set_checkpoint_distance`]: crate::Keyspace::set_checkpoint_distance
     pub checkpoint_distance: Option<CheckpointDistance>,
@@ -84,7 +76,8 @@ impl KeyspaceOptions {
         Self::default()
     }
 
-    /// χ; `None` (the default) follows the database's ([`Options::checkpoint_distance`]).
+    /// χ of the keyspace. `None` (the default) means the χ of the database
+    /// ([`Options::checkpoint_distance`]).
     #[must_use]
     pub fn checkpoint_distance(mut self, distance: impl Into<Option<CheckpointDistance>>) -> Self {
         self.checkpoint_distance = distance.into();
@@ -94,9 +87,9 @@ impl KeyspaceOptions {
 
 /// How to open a database. Every option has a default; [`Options::open`] checks them all.
 ///
-/// Options are not stored: state them at each open. **Each option may change from one open to the
-/// next.** Compression and the sizes of groups, blocks and log files hold for later writes; older
-/// data is read as it is. The database stores one setting: the χ of a keyspace
+/// The database does not store options, so state them at each open. **Each option may change from
+/// one open to the next.** Compression and the sizes of groups, blocks and log files apply to later
+/// writes. Older data stays readable as it is. The only stored setting is the χ of a keyspace
 /// ([`KeyspaceOptions`]).
 ///
 /// ```
@@ -170,7 +163,7 @@ impl Options {
         Self::default()
     }
 
-    /// Small in everything, for simulated disks.
+    /// Small sizes, for simulated disks.
     #[cfg(any(test, terrapin_mutants))]
     pub(crate) fn small() -> Self {
         Options::new()
@@ -182,9 +175,9 @@ impl Options {
             .block_bytes(512)
     }
 
-    /// Opens without writing anything: the log is replayed in memory only, and must fit there.
-    /// Readers share the database; they keep writers out, and a writer keeps them out
-    /// ([`ErrorKind::Locked`]). Default false.
+    /// Opens the database without writing anything. The open replays the log in memory, and the log
+    /// must fit there. Several readers may share a database. Readers exclude writers, and a writer
+    /// excludes readers ([`ErrorKind::Locked`](crate::ErrorKind::Locked)). Default false.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -203,32 +196,32 @@ impl Options {
         self
     }
 
-    /// The one memory budget in bytes, for everything the database keeps in memory. At least 8 MiB;
-    /// with a smaller [`Options::ring_bytes`] four times the ring, and never less than 1 MiB
-    /// ([`MEMORY_BYTES_MIN`]). Default 256 MiB. [`crate::Database::set_memory`] changes it while
-    /// the database is open.
+    /// The memory budget in bytes, for all data that the database keeps in memory. Default 256 MiB.
+    /// At least 8 MiB. With a smaller [`Options::ring_bytes`], the minimum is four times the ring,
+    /// but 1 MiB ([`MEMORY_BYTES_MIN`]) in any case. [`crate::Database::set_memory`] changes the
+    /// budget while the database is open.
     ///
-    /// Naming it, be it with the default's value, also turns the system's page cache off for reads,
-    /// so that the budget is all that there is; [`Options::system_cache`] turns it on again.
+    /// Setting this option, even to the default value, also turns off the system's page cache for
+    /// reads. The budget is then the limit. [`Options::system_cache`] turns the page cache on again.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Whether reads that miss the budget's caches go through the system's page cache. That memory
-    /// belongs to the system: it comes on top of [`Options::memory`], counts for no process, and
-    /// gives way to any program. Merges, the log and all writes bypass it.
+    /// Whether reads that miss the caches of the budget go through the system's page cache. That
+    /// memory belongs to the system. It comes on top of [`Options::memory`], counts for no process,
+    /// and any program may reclaim it. Merges, the log and all writes bypass it.
     ///
-    /// Turn it off if the budget must be the limit. Turn it on if the system has memory to spare; a
-    /// larger budget serves reads faster. Default: on, unless [`Options::memory`] is set.
+    /// Turn it off if the budget must be the limit. Turn it on if the system has free memory, though
+    /// a larger budget serves reads faster. Default: on, unless [`Options::memory`] is set.
     #[must_use]
     pub fn system_cache(mut self, on: bool) -> Self {
         self.system_cache = Some(on);
         self
     }
 
-    /// Durability of writes that do not name theirs. Default [`Durability::Process`].
+    /// The durability of writes that name none. Default [`Durability::Process`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -247,7 +240,7 @@ impl Options {
         self
     }
 
-    /// χ of keyspaces that have none of their own. Default [`CheckpointDistance::Auto`].
+    /// χ of keyspaces that have no own χ. Default [`CheckpointDistance::Auto`].
     /// [`crate::Database::set_checkpoint_distance`] changes it while the database is open.
     #[must_use]
     pub fn checkpoint_distance(mut self, distance: CheckpointDistance) -> Self {
@@ -255,9 +248,9 @@ impl Options {
         self
     }
 
-    /// How blocks are compressed that are written from now on; others are read as they are. In a
-    /// build without the feature `zstd`, an open with [`Compression::Zstd`] is
-    /// [`ErrorKind::Unsupported`]. Default [`Compression::None`].
+    /// The compression of blocks that are written from now on. Existing blocks stay readable as they
+    /// are. In a build without the feature `zstd`, an open with [`Compression::Zstd`] fails with
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). Default [`Compression::None`].
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
@@ -267,9 +260,9 @@ impl Options {
 
 /// # Rarely needed
 ///
-/// The defaults suit most stores; most of them follow from the memory budget.
+/// The defaults suit most databases. Most defaults follow from the memory budget.
 impl Options {
-    /// Whether a directory without a database gets one. Default true.
+    /// Whether the open creates a database in a directory that has none. Default true.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -285,8 +278,8 @@ impl Options {
         self
     }
 
-    /// Whether a database that is there already is an error ([`ErrorKind::AlreadyExists`]). Default
-    /// false.
+    /// Whether the open fails if the database exists
+    /// ([`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists)). Default false.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -303,85 +296,89 @@ impl Options {
         self
     }
 
-    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so
-    /// long, and of the time that a sync takes. Default 100 ms, at least a microsecond; for a sync
-    /// with every write there is [`Durability::Sync`].
+    /// The interval between syncs of the log. A power cut may lose the [`Durability::Process`]
+    /// writes of one interval and of the duration of a sync. Default 100 ms, at least 1 µs. To sync
+    /// every write, use [`Durability::Sync`].
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval;
         self
     }
 
-    /// How long one write waits in all, for merges, memory and the log's disk, before it fails with
-    /// [`ErrorKind::Stalled`]; it is not done then. Default 60 s.
+    /// The longest time that one write waits in all, for merges, memory and the log's disk. After
+    /// that, the write fails with [`ErrorKind::Stalled`](crate::ErrorKind::Stalled) and has no
+    /// effect. Default 60 s.
     ///
-    /// After a write has waited for the whole limit, writes that would wait for the same thing fail
-    /// at once, until it makes progress: a memtable is sealed or merged, the log's ring is drained
-    /// further, or a checkpoint shortens the log. So many writes in a row wait for the limit once,
-    /// not once each. Pause before you try again.
+    /// After one write has waited for the whole limit, other writes do not wait for the same cause
+    /// but fail at once. They wait again after progress: a memtable is sealed or merged, the log's
+    /// ring is drained further, or a checkpoint shortens the log. A series of writes therefore waits
+    /// for the limit once, not once for each write. Pause before you retry.
     ///
-    /// The limit does not bound how long a [`Durability::Sync`] write, which is done, waits for its
-    /// sync: that takes what the device takes. (It does for a delete on a disk without room for the
-    /// log; the error is [`ErrorKind::NoSpace`] then.)
+    /// The limit does not bound the sync of a [`Durability::Sync`] write, which has taken effect.
+    /// The sync takes as long as the device needs. There is one exception, a delete on a disk
+    /// without room for the log. Its error is [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace).
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
         self
     }
 
-    /// The data file may grow to this many times the data while it is overwritten: 1.1 to 100.
-    /// Pages that a checkpoint is replacing come on top until it is over. `None`: no bound, about
-    /// 1.9 times in our measurements, and fewer bytes written. Default 1.3.
+    /// The size to which the data file may grow under overwriting, as a multiple of the data: 1.1 to
+    /// 100. Pages that a checkpoint replaces come on top until the checkpoint ends. `None` sets no
+    /// bound. The file then grew to about 1.9 times the data in our measurements, and the engine
+    /// wrote fewer bytes. Default 1.3.
     #[must_use]
     pub fn space_amplification(mut self, factor: impl Into<Option<f64>>) -> Self {
         self.space_amplification = factor.into();
         self
     }
 
-    /// Whether data that is often scanned is rewritten in key order in the background. Scans get
-    /// faster; a one-time rewrite is the price. It comes once the scans of a keyspace have cost as
-    /// much as the rewrite does. While a snapshot holds the old form, both take space. Turn it off
-    /// where bytes written count for more than the speed of scans. Default true.
+    /// Whether background jobs rewrite often scanned data in key order. Scans become faster, at the
+    /// price of one rewrite. The rewrite begins once the scans of a keyspace have cost as much as it
+    /// will. While a snapshot holds the old form, both forms take space. Turn it off if bytes
+    /// written matter more than the speed of scans. Default true.
     #[must_use]
     pub fn range_compaction(mut self, on: bool) -> Self {
         self.range_compaction = on;
         self
     }
 
-    /// Whether records that are read again and again are cached one by one, beside the cached
-    /// blocks. Turn it off where reads hardly repeat. Default true.
+    /// Whether the database caches often read records one by one, beside the cached blocks. Turn it
+    /// off if reads hardly repeat. Default true.
     #[must_use]
     pub fn record_cache(mut self, on: bool) -> Self {
         self.record_cache = on;
         self
     }
 
-    /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4.
+    /// Number of threads that merge into the trees: 1 to 256. Default: the number of processors, at
+    /// most 4.
     ///
-    /// Each thread takes up to one and a half page groups ([`Options::group_bytes`]) and 3 MiB of
-    /// blocks that it reads ahead. Caches give way to that memory, but no thread waits for it. So
-    /// many threads, or groups that are large for the memory, may exceed the budget.
+    /// Each thread takes memory for up to one and a half page groups ([`Options::group_bytes`]) and
+    /// for 3 MiB of blocks that it reads ahead. Caches shrink for that memory, but no thread waits
+    /// for it. Many threads, or page groups that are large for the budget, may therefore exceed it.
     #[must_use]
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.background_threads = Some(threads);
         self
     }
 
-    /// L: bytes of a page group, the piece in which sorted data is written, and the unit in which χ
-    /// counts: 1 KiB to 64 MiB. Default: a 128th of the memory, as a power of two from 256 KiB to 4
-    /// MiB. Groups that are there already stay as they are until they are merged into; smaller by
-    /// more than a factor of a few hundred from one open to the next, more may come of one merge
-    /// than a node holds (`TooLarge`, and an open with the former size goes on).
+    /// L: bytes of a page group, 1 KiB to 64 MiB. The engine writes sorted data in page groups, and
+    /// χ counts in this unit. Default: a 128th of the memory, as a power of two from 256 KiB to 4
+    /// MiB.
+    ///
+    /// Existing groups keep their size until a merge rewrites them. Do not make L smaller by a
+    /// factor of more than a few hundred from one open to the next. One merge may then make more
+    /// groups than a node holds. It fails with `TooLarge`, and an open with the former L continues.
     #[must_use]
     pub fn group_bytes(mut self, bytes: u64) -> Self {
         self.group_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of a block, the unit of a point read: 512 to 32,768. A record that is longer has a
-    /// block of its own. Default
-    /// 4096. Blocks that are there already stay as they are. Less than the data file's unit, which
-    ///       is the device's block where the database was made, is refused at open.
+    /// Bytes of a block, the unit of a point read: 512 to 32,768. Default 4096. A longer record gets
+    /// a block of its own. Existing blocks keep their size. The open refuses a size below the unit
+    /// of the data file, which is the block size of the device on which the database was created.
     #[must_use]
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;
@@ -389,34 +386,33 @@ impl Options {
     }
 
     /// Bytes of a log file: 16 KiB to 4 GiB. Default: a sixteenth of the memory, as a power of two
-    /// from 4 MiB to 64 MiB. Files that are there already stay as they are, and so do new ones
-    /// where the disk is too full for larger ones.
+    /// from 4 MiB to 64 MiB. Existing files keep their size. New files also have the old size while
+    /// the disk is too full for larger ones.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_segment_bytes = Some(bytes);
         self
     }
 
-    /// When the log keeps more bytes than this, the keyspaces that hold it up are checkpointed: two
-    /// log files at least. Default: the memory, at least 8 log files.
+    /// The size of the log, in bytes, above which the engine checkpoints the keyspaces that keep the
+    /// log long. At least two log files. Default: the memory budget, at least 8 log files.
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = Some(bytes);
         self
     }
 
-    /// Bytes of the ring that the log's newest records lie in, a power of two from 64 KiB to 1 GiB;
-    /// a batch may take a quarter of it. Default: a sixteenth of the memory, from 2 MiB to 16 MiB.
-    /// A ring of another size is replaced by the open; where the disk is too full for that, the old
-    /// one serves on.
+    /// Bytes of the ring that has the log's newest records, a power of two from 64 KiB to 1 GiB. A
+    /// batch may take a quarter of it. Default: a sixteenth of the memory, from 2 MiB to 16 MiB. The
+    /// open replaces a ring of another size, and keeps it if the disk is too full for that.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u64) -> Self {
         self.ring_bytes = Some(bytes);
         self
     }
 
-    /// ρ: most children of a tree's node, 4 to 1024. For tests, which want high trees of few
-    /// records; it hardly matters otherwise.
+    /// ρ: the maximum number of children of a node, 4 to 1024. For tests, which need high trees with
+    /// few records. It hardly matters otherwise.
     #[doc(hidden)]
     #[must_use]
     pub fn fanout(mut self, children: usize) -> Self {
@@ -426,218 +422,13 @@ impl Options {
 }
 
 impl Options {
+    /// Whether the open creates a database if there is none.
     pub(crate) fn creates(&self) -> bool {
         self.create_if_missing && !self.read_only
     }
 
+    /// Whether the open fails if the database exists.
     pub(crate) fn refuses_existing(&self) -> bool {
         self.error_if_exists
-    }
-
-    /// Checks everything and fills in the defaults.
-    pub(crate) fn settle(&self) -> Result<Settings> {
-        let memory = self.memory.unwrap_or(MEMORY_BYTES_DEFAULT);
-        let pow2 = |bytes: u64| 1u64 << (63 - bytes.max(1).leading_zeros());
-        let ring_bytes = self
-            .ring_bytes
-            .unwrap_or_else(|| pow2(memory / 16).clamp(2 << 20, 16 << 20));
-        check(
-            ring_bytes.is_power_of_two() && (64 << 10..=1 << 30).contains(&ring_bytes),
-            "the log's ring must be a power of two from 64 KiB to 1 GiB (Options::ring_bytes)",
-            ring_bytes,
-        )?;
-        check_memory(memory, ring_bytes)?;
-        let group_bytes = self
-            .group_bytes
-            .unwrap_or_else(|| pow2(memory / 128).clamp(256 << 10, 4 << 20));
-        check(
-            (1 << 10..=64 << 20).contains(&group_bytes),
-            "a page group takes 1 KiB to 64 MiB (Options::group_bytes)",
-            group_bytes,
-        )?;
-        check(
-            (512..=32 << 10).contains(&self.block_bytes),
-            "a block takes 512 to 32768 bytes (Options::block_bytes)",
-            u64::from(self.block_bytes),
-        )?;
-        self.compression.check()?;
-        let segment_bytes = self
-            .log_segment_bytes
-            .unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));
-        check(
-            (16 << 10..=4 << 30).contains(&segment_bytes),
-            "a log file takes 16 KiB to 4 GiB (Options::log_segment_bytes)",
-            segment_bytes,
-        )?;
-        let log_bytes_max = self
-            .log_bytes_max
-            .unwrap_or_else(|| memory.max(8 * segment_bytes));
-        check(
-            log_bytes_max >= 2 * segment_bytes,
-            "the log must have room for two of its files (Options::log_bytes_max, twice Options::log_segment_bytes)",
-            log_bytes_max,
-        )?;
-        let space_amplification_percent = match self.space_amplification {
-            None => None,
-            Some(factor) if (1.1..=100.0).contains(&factor) => {
-                Some((factor * 100.0).round() as u32)
-            }
-            Some(factor) => {
-                return Err(Error::invalid(
-                    "space amplification goes from 1.1 to 100 (Options::space_amplification)",
-                )
-                .with("factor", factor));
-            }
-        };
-        let threads = self
-            .background_threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get().min(4)));
-        check(
-            (1..=256).contains(&threads),
-            "background threads go from 1 to 256 (Options::background_threads)",
-            threads as u64,
-        )?;
-        let nanoseconds = |d: Duration| {
-            u64::try_from(d.as_nanos())
-                .unwrap_or(u64::MAX / 4)
-                .min(u64::MAX / 4)
-        };
-        check(
-            self.fanout.is_none_or(|n| (4..=1024).contains(&n)),
-            "a node has 4 to 1024 children",
-            self.fanout.unwrap_or(0) as u64,
-        )?;
-        let settings = Settings {
-            fanout: self.fanout,
-            read_only: self.read_only,
-            durability: self.durability,
-            checkpoint_distance: self.checkpoint_distance,
-            merge: MergeOptions {
-                group_bytes,
-                block_bytes: self.block_bytes,
-                compression: self.compression,
-                space_amplification_percent,
-                space_is_short: false,
-            },
-            sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
-            record_cache: self.record_cache,
-            range_compaction: self.range_compaction,
-            background_threads: threads,
-            stall_limit_ns: nanoseconds(self.stall_limit),
-            segment_bytes,
-            log_bytes_max,
-            log_check_shift: log_check_shift(segment_bytes),
-            ring_bytes,
-            memory,
-            system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
-            reserve_bytes: 8 * group_bytes + RESERVE_NODES_BYTES,
-        };
-        settings.check_distance(self.checkpoint_distance, memory)?;
-        Ok(settings)
-    }
-}
-
-/// The largest fixed χ that a budget holds, with units of `unit_bytes`: a quarter of it as the
-/// memtable, since a second one is sealed meanwhile and arenas take about 1.6 times what they hold.
-/// Never above [`DISTANCE_MAX`]; 0 where it holds not even one unit.
-pub(crate) fn distance_max(memory: u64, unit_bytes: u64) -> u64 {
-    (memory / 4 / unit_bytes).min(DISTANCE_MAX)
-}
-
-/// Refuses a budget that the log's ring, which keeps the size that it has at the open, would take
-/// more than a quarter of.
-pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
-    let smallest = MEMORY_BYTES_MIN.max(ring_bytes.saturating_mul(4));
-    if bytes >= smallest {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        "the memory budget is too small: it is 1 MiB at least, and four times the log's ring, which is as large as the open asked for (8 MiB hold the default)",
-    )
-    .with("memory", bytes)
-    .with("smallest", smallest)
-    .with("ring", ring_bytes))
-}
-
-fn check(holds: bool, message: &'static str, got: u64) -> Result<()> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Error::invalid(message).with("got", got))
-    }
-}
-
-fn log_check_shift(segment_bytes: u64) -> u32 {
-    (segment_bytes / 8).ilog2()
-}
-
-/// [`Options`] with every default filled in.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub read_only: bool,
-    pub durability: Durability,
-    /// ρ, if it is not the structure's own choice.
-    pub fanout: Option<usize>,
-    /// χ of keyspaces without one of their own, as the database was opened.
-    pub checkpoint_distance: CheckpointDistance,
-    /// How merges write, L among it.
-    pub merge: MergeOptions,
-    pub sync_interval_ns: u64,
-    /// Whether hot records are cached as records.
-    pub record_cache: bool,
-    /// Whether trees are compacted for ranges.
-    pub range_compaction: bool,
-    pub background_threads: usize,
-    pub stall_limit_ns: u64,
-    pub segment_bytes: u64,
-    pub log_bytes_max: u64,
-    /// Whenever an LSN passes a multiple of two to this power, a few times a segment, the log's
-    /// room is looked at.
-    pub log_check_shift: u32,
-    pub ring_bytes: u64,
-    /// As opened; the budget has the current figure.
-    pub memory: u64,
-    /// Whether the system's page cache serves reads, too.
-    pub system_cache: bool,
-    /// Bytes of the data file that only merges on a full disk may use (D10).
-    pub reserve_bytes: u64,
-}
-
-impl Settings {
-    /// As large as log files really are: on a disk that is full already they are no larger than
-    /// those that were there (D10).
-    pub fn set_segment_bytes(&mut self, bytes: u64) {
-        self.segment_bytes = bytes;
-        self.log_check_shift = log_check_shift(bytes);
-    }
-
-    /// The largest fixed χ that a budget holds.
-    pub fn distance_max(&self, memory: u64) -> u64 {
-        distance_max(memory, self.merge.group_bytes)
-    }
-
-    /// Whether memory can hold a χ.
-    pub fn check_distance(&self, distance: CheckpointDistance, memory: u64) -> Result<()> {
-        let largest = self.distance_max(memory).max(1);
-        match distance {
-            CheckpointDistance::Auto => Ok(()),
-            CheckpointDistance::Fixed(0) => {
-                Err(Error::invalid("the checkpoint distance is at least 1"))
-            }
-            CheckpointDistance::Fixed(chi) if u64::from(chi) <= largest => Ok(()),
-            CheckpointDistance::Fixed(chi) if largest == DISTANCE_MAX => {
-                Err(Error::invalid("the checkpoint distance is too large")
-                    .with("checkpoint distance", chi)
-                    .with("largest possible", largest))
-            }
-            CheckpointDistance::Fixed(chi) => Err(Error::new(
-                ErrorKind::OutOfMemory,
-                "the memory budget cannot hold a memtable of that checkpoint distance",
-            )
-            .with("checkpoint distance", chi)
-            .with("largest possible", largest)
-            .with("memory", memory)
-            .with("batch unit bytes", self.merge.group_bytes)),
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! What a chunk of a range is filled from: a scan of the tree, and what lies above the tree, be it
-//! memtables or the runs in their places.
+//! The sources of a range's chunk: a scan of the tree, and the memtables above it or the runs that
+//! replaced them.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use crate::read::memtables;
 use crate::run::{Run, RunScan};
 use crate::types::key_range::borrowed;
 
-/// What is known of a view's memtables, and of the runs in their places, which show the view the
-/// same for as long as it has them.
+/// The next key of a view's memtables, or of the runs that replaced them. The view sees the same
+/// records in both.
 #[derive(Default)]
 pub(super) enum InMemtables {
     #[default]
     Unknown,
-    /// This is the next key of the region.
+    /// The next key in the region.
     Next(Vec<u8>),
-    /// They have none in the region.
+    /// The region has no key of them.
     Nothing,
 }
 
-/// A scan of the tree that stands behind the last record that a chunk took.
+/// A scan of the tree, positioned after the last record that a chunk took.
 pub(super) struct TreeScan {
-    /// What the view held when it was opened ([`Held::turn`]).
+    /// [`Held::turn`] of the view when the scan was opened.
     pub turn: u64,
     pub scan: Box<dyn Scan>,
-    /// Scans of the runs in the place of the active and the sealed memtable, if the view has runs.
+    /// Scans of the runs that replaced the active and the sealed memtable, if the view has runs.
     pub runs: Option<Box<[Option<RunScan>; 2]>>,
 }
 
 impl TreeScan {
-    /// A scan of the keyspace's version, which is going to be asked for about so many records.
+    /// Opens a scan of the keyspace's version for about `expected` records.
     pub fn open(
         held: &Held,
         keyspace: &KeyspaceState,
@@ -64,7 +64,7 @@ impl TreeScan {
 }
 
 impl InMemtables {
-    /// The next key, if it is known.
+    /// The next key, if known.
     fn next(&self) -> Option<&[u8]> {
         match self {
             InMemtables::Next(next) => Some(next),
@@ -72,7 +72,7 @@ impl InMemtables {
         }
     }
 
-    /// Takes note of the next key.
+    /// Remembers the next key.
     pub fn note(&mut self, next: Option<&[u8]>) {
         let memory = match std::mem::take(self) {
             InMemtables::Next(memory) => memory,
@@ -85,7 +85,7 @@ impl InMemtables {
     }
 }
 
-/// What is left of a range, and from which end it is read.
+/// The keys that a range has not fetched, and the direction in which a chunk is filled.
 #[derive(Clone, Copy)]
 pub(super) struct Region<'a> {
     pub lower: &'a Bound<Vec<u8>>,
@@ -94,7 +94,7 @@ pub(super) struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    /// Where it ends, in its direction.
+    /// The end of the region in its direction.
     fn end(self) -> Bound<&'a [u8]> {
         let end = match self.direction {
             Direction::Forward => self.upper,
@@ -103,7 +103,7 @@ impl<'a> Region<'a> {
         borrowed(end)
     }
 
-    /// The keys that a chunk was looked for in: up to its last, or to the end of the region.
+    /// The keys that a chunk covers: up to its last key, or to the end of the region.
     pub fn gone_over(self, last: Option<(&[u8], &[u8])>) -> KeySpan {
         let last = last.map(|(first, rest)| [first, rest].concat());
         let key = |bound: &Bound<Vec<u8>>| match bound {
@@ -117,7 +117,7 @@ impl<'a> Region<'a> {
         (from.unwrap_or_default().into(), to.map(Into::into))
     }
 
-    /// Whether a key lies before its end.
+    /// Whether a key comes before the end of the region.
     fn ends_behind(self, key: &[u8]) -> bool {
         match (self.end(), self.direction) {
             (Bound::Unbounded, _) => true,
@@ -128,8 +128,8 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// Places a memtable's cursor at its first key of the region, or at `next`, which is known to
-    /// be no further on than that.
+    /// Moves a memtable's cursor to its first key in the region. `next` is a key that is known not
+    /// to be after that one.
     fn seek(self, cursor: &mut Cursor<'_>, next: Option<&[u8]>) {
         match (self.direction, next) {
             (Direction::Forward, Some(next)) => cursor.seek(next),
@@ -140,8 +140,8 @@ impl<'a> Region<'a> {
     }
 }
 
-/// Fills a chunk from the tree alone, as far as the memtables are known to have nothing: as
-/// [`Merging`] does, or none if they have what comes next, or nobody knows.
+/// Fills a chunk from the tree only, as far as the memtables are known to have no key. Returns what
+/// [`Merging::with`] returns. Returns none if the memtables have the next key or if that is unknown.
 pub(super) fn from_tree(
     tree: &mut TreeScan,
     region: Region<'_>,
@@ -160,17 +160,17 @@ pub(super) fn from_tree(
     Ok(next.is_none().then_some(true))
 }
 
-/// Fills a chunk from the tree and what lies above it.
+/// Fills a chunk from the tree and from the memtables or runs above it.
 pub(super) struct Merging<'a> {
     pub scan: &'a mut dyn Scan,
     pub region: Region<'a>,
     pub in_memtables: &'a mut InMemtables,
     pub chunk: &'a mut Batch,
-    /// Deletes of the active memtable that were gone over.
+    /// Number of deletes of the active memtable that the range passed.
     pub passed: &'a mut u64,
 }
 
-/// What is merged with a tree: it stands on a key, or at its end.
+/// A source that is merged with a tree. It is at a key or at its end.
 trait Source {
     fn key(&self) -> Option<&[u8]>;
     fn message(&self) -> Message<'_>;
@@ -198,8 +198,8 @@ impl Source for Cursor<'_> {
     }
 }
 
-/// What a view has above its tree.
-#[allow(clippy::large_enum_variant)] // there are two, and they stay where they are
+/// A memtable or a run above a view's tree.
+#[allow(clippy::large_enum_variant)] // A range has two, and does not move them.
 enum Above<'a> {
     Memtable(Cursor<'a>),
     Run(&'a mut RunScan),
@@ -223,15 +223,14 @@ impl Source for Above<'_> {
     fn go_on(&mut self, direction: Direction) -> Result<()> {
         match self {
             Above::Memtable(cursor) => cursor.go_on(direction),
-            // Its direction was said when it began.
+            // A run's scan has one direction, which it got at its beginning.
             Above::Run(run) => run.advance(),
         }
     }
 }
 
 impl Merging<'_> {
-    /// Merges the memtables, or the runs that are there for them, with the tree, as
-    /// [`Merging::with`].
+    /// Merges the memtables, or the runs that replaced them, with the tree: see [`Merging::with`].
     pub fn above(
         self,
         keyspace: &KeyspaceState,
@@ -257,9 +256,9 @@ impl Merging<'_> {
         self.with([newer, older])
     }
 
-    /// Merges sources, the newer first, with the tree from one end of the region until the chunk is
-    /// full (`false`) or the region is at its end (`true`). Of equal keys the newest counts, and a
-    /// tombstone hides what is older; those of the active memtable are counted (`passed`).
+    /// Merges the sources, newer first, with the tree from one end of the region. Returns `false`
+    /// when the chunk is full, and `true` at the end of the region. Of equal keys the newest wins.
+    /// A tombstone hides older records. `passed` counts the tombstones of the active memtable.
     fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
         let Merging {
             scan,
@@ -285,7 +284,7 @@ impl Merging<'_> {
                 }
             }
             let first = first.filter(|(_, key)| region.ends_behind(key));
-            // The tree's records before that.
+            // The tree's records before that key.
             let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
             let filled = scan.fill(until, chunk)?;
             if filled == Filled::Full || first.is_some() && chunk.is_full() {
@@ -302,7 +301,7 @@ impl Merging<'_> {
                     }
                     chunk.push(key, value, 0);
                 }
-                // The active memtable is the first of them.
+                // The active memtable is the first source.
                 Some(Message::Delete) if place == 0 => *passed += 1,
                 _ => {}
             }
@@ -339,7 +338,7 @@ fn seek_backward(cursor: &mut Cursor<'_>, upper: &Bound<Vec<u8>>) {
     }
 }
 
-/// Goes to the last key that is no greater than `key`.
+/// Moves the cursor to the last key that is not greater than `key`.
 fn seek_back_to(cursor: &mut Cursor<'_>, key: &[u8]) {
     cursor.seek(key);
     if cursor.key() != Some(key) {
