@@ -6,7 +6,7 @@ use terrapin_wal::LogMetrics;
 use crate::engine::core::Core;
 use crate::metrics::{MemoryUse, Metrics};
 
-/// What is known of the log of a database that is read only, and does not have it open.
+/// Figures of the log for a read-only database, which has the log not open.
 fn kept_log(core: &Core) -> LogMetrics {
     let replayed = core.replayed.load(Ordering::Acquire);
     let files = core.log_space.get().copied().unwrap_or_default();

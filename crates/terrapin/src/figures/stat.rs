@@ -18,9 +18,9 @@ pub struct KeyspaceStat {
     pub name: String,
     /// Its number.
     pub id: KeyspaceId,
-    /// The structure that its records lie in.
+    /// The structure that has its records.
     pub structure: &'static str,
-    /// About how many records it holds; see [`crate::Keyspace::approximate_count`].
+    /// Estimated number of records; see [`crate::Keyspace::approximate_count`].
     pub records: u64,
     /// The tree.
     pub tree: StructureStats,
@@ -32,7 +32,7 @@ pub struct KeyspaceStat {
     pub memtable_bytes_max: u64,
     /// χ in force.
     pub checkpoint_distance: u32,
-    /// χ as it was set; none means the database's.
+    /// χ as it was set for the keyspace. None means the χ of the database.
     pub checkpoint_distance_set: Option<CheckpointDistance>,
 }
 
@@ -42,27 +42,28 @@ pub struct KeyspaceStat {
 pub struct DatabaseStat {
     /// Every keyspace.
     pub keyspaces: Vec<KeyspaceStat>,
-    /// L: bytes of a page group and batch unit.
+    /// L: bytes of a page group, the unit of χ.
     pub group_bytes: u64,
-    /// Bytes on disk, by what they are.
+    /// Bytes on disk, by kind.
     pub space: SpaceUse,
     /// Bytes on disk of live pages.
     pub data_live_bytes: u64,
-    /// Free bytes in the data file, those included that the file system has back.
+    /// Free bytes in the data file, including those that were returned to the file system.
     pub data_free_bytes: u64,
-    /// Bytes of log that a recovery would read; after a close some KiB without records.
+    /// Bytes of log that a recovery would read. After a close, some KiB without records.
     pub log_kept_bytes: u64,
-    /// Bytes of live pages for each key and value byte that readers see in the trees: what newer
-    /// messages hide does not count, nor do deletes. 0 when there are none.
+    /// Bytes of live pages for each key and value byte that readers see in the trees. Hidden records
+    /// and deletes do not count as such bytes. 0 if the trees are empty.
     pub space_amplification: f64,
     /// Memory, by purpose.
     pub memory: MemoryUse,
-    /// The checkpoint that both superblocks hold.
+    /// The generation of the checkpoint that both superblocks name.
     pub generation: u64,
     /// Registered views: snapshots and iterators.
     pub views: u64,
 }
-/// Reads every node of the trees that is not cached. Errors are of these reads, or `Closed`.
+/// Collects the statistics. Reads every node of the trees that is not cached. Errors are of these
+/// reads, or `Closed`.
 pub(crate) fn stat(core: &Core) -> Result<DatabaseStat> {
     let observed = core.observe()?;
     core.health.check_open()?; // or the state may be the one that a close left

@@ -30,23 +30,23 @@ const BUCKETS: usize = 2 * STEPS + 60 * STEPS;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Latency {
-    /// How many were measured; most operations are sampled, not all measured.
+    /// Number of measured durations. Most kinds of operations are sampled.
     pub count: u64,
-    /// Half were at most that long.
+    /// Half of the durations were at most this long.
     pub p50_ns: u64,
-    /// 99 % were at most that long.
+    /// 99 % of the durations were at most this long.
     pub p99_ns: u64,
-    /// 99.9 % were at most that long.
+    /// 99.9 % of the durations were at most this long.
     pub p999_ns: u64,
-    /// 99.99 % were at most that long.
+    /// 99.99 % of the durations were at most this long.
     pub p9999_ns: u64,
-    /// All of them together.
+    /// The sum of the durations.
     pub total_ns: u64,
-    /// The longest. In a difference of two readings it is the upper end of the highest bucket,
-    /// since the longest of a part is not known.
+    /// The longest duration. In a difference of two readings, the upper end of the highest bucket,
+    /// because the longest duration between the readings is not known.
     pub max_ns: u64,
-    /// The buckets that hold something, in ascending order. A bucket reaches from above the largest
-    /// possible bucket before it to its `upper_ns`, an eighth of an octave.
+    /// The buckets that are not empty, in ascending order. A bucket covers the eighth of an octave
+    /// that ends at its `upper_ns`.
     pub buckets: Vec<Bucket>,
 }
 
@@ -57,7 +57,7 @@ pub struct Latency {
 pub struct Bucket {
     /// The largest duration that belongs here, in nanoseconds.
     pub upper_ns: u64,
-    /// How many durations it holds.
+    /// Number of durations in the bucket.
     pub count: u64,
 }
 
@@ -77,8 +77,8 @@ impl Latency {
         latency
     }
 
-    /// The duration that a fraction of all did not exceed, from 0.0 to 1.0, in nanoseconds: at most
-    /// 12.5 % too high. 0 if nothing was measured.
+    /// The duration, in nanoseconds, that a fraction (0.0 to 1.0) of all durations did not exceed.
+    /// At most 12.5 % too high. 0 if nothing was measured.
     #[must_use]
     pub fn percentile_ns(&self, fraction: f64) -> u64 {
         let rank = (self.count as f64 * fraction.clamp(0.0, 1.0)).ceil() as u64;
@@ -92,7 +92,7 @@ impl Latency {
         0
     }
 
-    /// What was measured after `earlier`, an earlier reading of the same histogram.
+    /// The durations that were measured after `earlier`, an earlier reading of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Latency) -> Latency {
         let mut before = earlier.buckets.iter().peekable();
@@ -111,7 +111,7 @@ impl Latency {
     }
 }
 
-/// See the module.
+/// A histogram of nanoseconds that threads fill without a lock.
 pub(crate) struct Histogram {
     buckets: Box<[AtomicU64]>,
     total: AtomicU64,
@@ -158,7 +158,7 @@ impl Histogram {
         }
     }
 
-    /// What was recorded so far.
+    /// Reads the histogram.
     pub fn latency(&self) -> Latency {
         let buckets = self.buckets.iter().enumerate();
         let filled = buckets.filter_map(|(place, count)| {

@@ -1,5 +1,5 @@
-//! What the database did, in plain numbers. The counters behind them cost a hot path one addition
-//! on a cache line of the thread's own; latencies are sampled.
+//! Metrics of a database, and the counters behind them. A counter costs a hot path one addition on
+//! a cache line of the thread's own. Latencies are sampled.
 
 mod histogram;
 mod keyspace;
@@ -20,7 +20,7 @@ pub use terrapin_pages::{CacheCounts, DeviceReads, WrittenBytes};
 pub(crate) use waits::Waits;
 pub use waits::WriteWaits;
 
-/// One of this many operations is timed.
+/// One of this number of operations is timed.
 const SAMPLED: u32 = 64;
 
 /// A counter that threads add to without sharing a cache line.
@@ -42,7 +42,7 @@ impl Counter {
         self.add_to_own(count);
     }
 
-    /// Adds; what the thread's own part of the counter was before.
+    /// Adds, and returns the previous value of the thread's own part of the counter.
     #[inline]
     pub fn add_to_own(&self, count: u64) -> u64 {
         self.0[stripe()].0.fetch_add(count, Ordering::Relaxed)
@@ -83,7 +83,7 @@ pub(crate) struct Counters {
     pub waits: Waits,
 }
 
-/// When a sampled operation began; none for the others.
+/// The time at which a sampled operation began. None for operations that are not sampled.
 pub(crate) type Timer = Option<u64>;
 
 impl Counters {
@@ -128,14 +128,14 @@ fn timer(env: &Env) -> Timer {
     }
 }
 
-/// A simulation is not timed: whether an operation is sampled depends on what the thread did
-/// before, and a run must not.
+/// Simulations time no operation. The sampling depends on the thread's earlier operations, and a
+/// simulated run must depend on its seed only.
 #[cold]
 fn now(env: &Env) -> Timer {
     (!env.is_simulated()).then(|| env.now_ns())
 }
 
-/// Bytes held, by what for.
+/// Memory of a database in bytes, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -154,7 +154,7 @@ pub struct MemoryUse {
     pub merge_bytes: u64,
     /// The log's ring.
     pub log_bytes: u64,
-    /// What keyspaces take, used or not: about 2 KiB each.
+    /// Data of keyspaces, used or not: about 2 KiB each.
     pub keyspace_bytes: u64,
 }
 
@@ -205,16 +205,16 @@ pub struct Metrics {
     pub scans: u64,
     /// Records that ranges fetched.
     pub scanned_records: u64,
-    /// Deletes that ranges went over in memtables and trees without finding a record there. Where
-    /// this grows faster than [`Metrics::scanned_records`], ranges begin in a part that was
-    /// emptied; the engine merges those deletes away once they cost more.
+    /// Deletes that ranges passed in memtables and trees. If this grows faster than
+    /// [`Metrics::scanned_records`], ranges begin among deleted records. The engine merges such
+    /// deletes away once they cost more than the merge.
     pub scanned_deletes: u64,
     /// Batches written.
     pub batches: u64,
     /// Key and value bytes of puts and deletes.
     pub user_bytes_written: u64,
 
-    /// Cache lookups that found what they looked for, by kind.
+    /// Cache lookups that found their block, by kind.
     pub cache_hits: CacheCounts,
     /// Cache lookups that did not.
     pub cache_misses: CacheCounts,
@@ -222,53 +222,52 @@ pub struct Metrics {
     pub record_hits: u64,
     /// Cached records, as of now.
     pub cached_records: u64,
-    /// Device reads, by purpose; what the system served from memory
-    /// ([`Options::system_cache`](crate::Options::system_cache)) is among them.
+    /// Reads of the data file, by purpose. They include reads that the system served from its page
+    /// cache ([`Options::system_cache`](crate::Options::system_cache)).
     pub device_reads: DeviceReads,
     /// Bytes written to the data file, by purpose.
     pub device_written: WrittenBytes,
     /// Bytes written to log files.
     pub log_bytes_written: u64,
-    /// Bytes written to the device (data file and log) for each byte that users wrote; 0 before the
-    /// first.
+    /// Bytes written to the device (data file and log) for each byte that users wrote. 0 before the
+    /// first write.
     pub write_amplification: f64,
-    /// Bytes of live pages for each key and value byte that readers see in the trees, as of now:
-    /// what newer messages hide does not count, nor do deletes. 0 when there are none.
+    /// Bytes of live pages for each key and value byte that readers see in the trees, as of now.
+    /// Hidden records and deletes do not count as such bytes. 0 if the trees are empty.
     pub space_amplification: f64,
 
-    /// Bytes in memtables that wait for a merge or are being merged, less what of it is done, as of
-    /// now.
+    /// Bytes in sealed memtables that still have to be merged, as of now.
     pub checkpoint_debt_bytes: u64,
     /// Live bytes in all memtables, as of now.
     pub memtable_bytes: u64,
     /// Checkpoints committed.
     pub checkpoints: u64,
-    /// Checkpoints that failed and were, or will be, tried again.
+    /// Checkpoints that failed. The engine retries them.
     pub checkpoints_failed: u64,
     /// Stretches of trees that were compacted for ranges.
     pub compactions: u64,
-    /// Whether a tree is being compacted for ranges now, or will be once nothing waits for a merge.
+    /// Whether the engine compacts a tree for ranges now, or will after the pending merges.
     pub is_compacting: bool,
     /// Log records that were replayed when the database was opened.
     pub replayed_records: u64,
 
-    /// How long puts, deletes and batches took; one in 64 is timed.
+    /// Durations of puts, deletes and batches. One in 64 is timed.
     pub put_latency: Latency,
-    /// How long gets took; one in 64 is timed. Those of `multi_get`, `contains` and snapshots are
-    /// not among them.
+    /// Durations of gets. One in 64 is timed. Calls of `multi_get` and `contains` and reads of
+    /// snapshots do not count.
     pub get_latency: Latency,
-    /// How long `Sync` writes waited for their sync.
+    /// Times that `Sync` writes waited for their sync.
     pub sync_latency: Latency,
     /// Writes refused ([`ErrorKind::Stalled`](crate::ErrorKind::Stalled)) because merging or the
     /// log's disk did not keep up.
     pub writes_refused: u64,
-    /// Nanoseconds that writers were held back, refused or not.
+    /// Nanoseconds that writes waited, also those of refused writes.
     pub write_wait_ns: u64,
-    /// What held them back, and how long each time.
+    /// The waits of writes, by cause.
     pub waits: WriteWaits,
     /// Syncs of the log.
     pub log_syncs: u64,
-    /// Bytes of log that are kept, as of now: what a recovery might have to read.
+    /// Bytes of log that a recovery may have to read, as of now.
     pub log_kept_bytes: u64,
     /// Bytes that the log's files take, as of now.
     pub log_disk_bytes: u64,
@@ -279,15 +278,15 @@ pub struct Metrics {
     pub data_free_bytes: u64,
     /// Bytes that the data file occupies on the disk, as of now; 0 where the system does not say.
     pub data_allocated_bytes: u64,
-    /// Bytes of the data file that the reserve holds, as of now.
+    /// Bytes of the data file that belong to the reserve, as of now.
     pub data_reserve_bytes: u64,
 
     /// Memory, by purpose, as of now.
     pub memory: MemoryUse,
     /// Registered views, as of now: snapshots and iterators.
     pub views: u64,
-    /// Memtables of which the versions that snapshots and iterators need were written to the disk,
-    /// each once for all of them, so that its memory could go.
+    /// Memtables whose records were written to the disk as runs, since snapshots or iterators need
+    /// them. Each memtable counts once, and its memory could be freed.
     pub folds: u64,
 
     /// The keyspaces that were used since the database was opened, in the order of their numbers.

@@ -9,15 +9,15 @@ use super::{Histogram, Latency};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WriteWaits {
-    /// Held to the pace of the merge under way.
+    /// The write kept the pace of the running merge.
     pub pace: Latency,
-    /// Gave up the processor for a moment, because another writer was overdue.
+    /// The writer yielded the processor to an overdue writer.
     pub turn: Latency,
     /// The memtable was full, or memtable memory short, before a merge had ended.
     pub merge: Latency,
     /// The log's ring was full or nearly so, or its disk full.
     pub log: Latency,
-    /// Seal the memtable that it had filled.
+    /// The write sealed the memtable that it had filled.
     pub seal: Latency,
 }
 

@@ -1,9 +1,9 @@
-//! What a close reports.
+//! The report of a close.
 
 use terrapin_base::Error;
 
-/// What [`Database::close`](crate::Database::close) did. Everything acknowledged is on stable
-/// storage either way.
+/// The report of [`Database::close`](crate::Database::close). All acknowledged writes are on stable
+/// storage in any case.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -18,10 +18,10 @@ use terrapin_base::Error;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Bytes of log that the next open replays: 0, unless the disk was too full to merge what
-    /// memory held.
+    /// Bytes of log that the next open replays. 0 unless the disk was too full to merge all
+    /// memtables.
     pub replay_bytes: u64,
-    /// Why they were not merged: an error of kind
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace). None where `replay_bytes` is 0.
+    /// The reason why they were not merged, an error of kind
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace). None if `replay_bytes` is 0.
     pub cause: Option<Error>,
 }

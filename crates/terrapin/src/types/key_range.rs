@@ -1,16 +1,15 @@
-//! What a range of keys may be written as, and bounds of keys.
+//! Types that callers may use as a range of keys, and bounds of keys.
 
 use std::ops::{self, Bound, RangeBounds};
 
 use terrapin_structure::KeyBounds;
 
-/// A range of keys: what `keyspace.range(…)` and its like take.
+/// A range of keys, as `keyspace.range(…)` and similar calls take it.
 ///
-/// Keys are anything that is `AsRef<[u8]>`: arrays, slices and vectors of bytes, strings,
-/// [`Slice`](crate::Slice)s. Ranges of them are written in all the ways that Rust has, and may be
-/// lent, too. Both ends of one range are of the same type, so that two arrays of different lengths
-/// are written as slices (the first suffices) or strings. A range whose end lies before its start
-/// is empty.
+/// A key is any `AsRef<[u8]>`: an array, slice or vector of bytes, a string, a
+/// [`Slice`](crate::Slice). All range types of Rust work, also by reference. Both ends of a range
+/// have the same type. If they are arrays of different lengths, make the first one a slice. A range
+/// whose end is before its start is empty.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -30,10 +29,10 @@ use terrapin_structure::KeyBounds;
 /// assert_eq!(count(letters.range(.."b"))?, 1);
 /// assert_eq!(count(letters.range(..=vec![b'b']))?, 2);
 ///
-/// // All but what comes up to a key, as a page goes on behind the last key of the one before.
+/// // All keys after a key, as for the next page after the last key of a page.
 /// let last = letters.first()?.unwrap().0;
-/// let behind = (Bound::Excluded(last), Bound::Unbounded);
-/// assert_eq!(count(letters.range(&behind))?, 3);
+/// let after = (Bound::Excluded(last), Bound::Unbounded);
+/// assert_eq!(count(letters.range(&after))?, 3);
 /// assert_eq!(count(letters.range((Bound::Unbounded, Bound::Included(b"b"))))?, 2);
 /// # database.close()?;
 /// # let _ = std::fs::remove_dir_all(directory);
@@ -45,7 +44,7 @@ use terrapin_structure::KeyBounds;
 /// ```
 /// use std::ops::Bound;
 ///
-/// /// The keys of one day: its number, then what else there is.
+/// /// The keys of one day. A key begins with the number of its day.
 /// struct Day([u8; 4], [u8; 4]);
 ///
 /// impl Day {
@@ -67,7 +66,7 @@ use terrapin_structure::KeyBounds;
     note = "the keys that begin in a certain way are a `prefix`"
 )]
 pub trait KeyRange {
-    /// Where it begins and where it ends.
+    /// The start and the end of the range.
     fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>);
 }
 
@@ -123,11 +122,11 @@ pub(crate) fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// The range of the keys that begin with `prefix`, for what takes a [`KeyRange`]:
+/// The range of all keys that begin with `prefix`, for calls that take a [`KeyRange`]:
 /// `keyspace.approximate(prefix_range("user/"))`. [`Keyspace::prefix`](crate::Keyspace::prefix)
-/// reads them.
+/// reads these keys.
 ///
-/// It ends before the prefix whose last byte that can be raised is raised:
+/// The end of the range is the prefix up to its last byte below 255, with that byte raised by one:
 ///
 /// ```
 /// use std::ops::Bound;
@@ -149,7 +148,7 @@ pub fn prefix_range(prefix: impl AsRef<[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>
     (Bound::Included(prefix.to_vec()), upper)
 }
 
-/// Whether no key can lie between the bounds.
+/// Whether no key can be between the bounds.
 pub(crate) fn is_empty((lower, upper): KeyBounds<'_>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,

@@ -1,6 +1,12 @@
-//! The path of a write: wait for what may have to be waited for; append to the log; put into the
-//! memtable that owns the LSN; publish. Between append and publication nothing waits and nothing
-//! fails: every later writer, and every reader, waits for it.
+//! The path of a write, in this order:
+//!
+//! 1. Do all waiting (`pressure`).
+//! 2. Append the record to the log.
+//! 3. Insert it into the memtable that owns its LSN.
+//! 4. Publish it.
+//!
+//! Between the append and the publication, a write does not wait and cannot fail, because every
+//! later write becomes visible only after it.
 
 pub mod pressure;
 
@@ -17,16 +23,15 @@ use crate::log_record::{Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::types::options::Durability;
 
-/// How long a delete waits before it tries again to find room in the log of a full disk, in
-/// nanoseconds.
+/// Time between two attempts of a delete to find room in the log of a full disk, in nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
-/// Why a write or change is [`ErrorKind::Stalled`] that found no room in the log's ring in time.
+/// The error text of a write or schema change that found no room in the log's ring in time.
 const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep up";
-/// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into
-/// the next.
+/// Maximum bytes that a sync adds to the log after a record: it fills the block and writes a mark
+/// into the next one.
 const SYNC_BYTES: u64 = 8 << 10;
 
-/// Whether a record is one that the log takes, whether it goes there or into a memtable only.
+/// Checks that a record is not longer than the log allows. Unlogged records obey the same limit.
 fn check_fits(log: &Log, bytes: usize, message: &'static str) -> Result<()> {
     match bytes as u64 <= log.record_bytes_max() {
         true => Ok(()),
@@ -36,21 +41,21 @@ fn check_fits(log: &Log, bytes: usize, message: &'static str) -> Result<()> {
     }
 }
 
-/// The operations of a batch, checked, as a write takes them.
+/// The checked operations of a batch, ready to be written.
 #[derive(Clone, Copy)]
 pub(crate) struct PreparedBatch<'a> {
-    /// The log's payload.
+    /// The payload of the log record.
     pub payload: &'a [u8],
-    /// How many operations it has.
+    /// Number of operations.
     pub operations: usize,
-    /// It has deletes only, which can only make room.
+    /// Whether all operations are deletes, which free space.
     pub frees: bool,
-    /// The one keyspace that it writes to; none when it is empty or writes to several.
+    /// The only keyspace of the operations. None if the batch is empty or writes to several.
     pub only_keyspace: Option<KeyspaceId>,
 }
 
 impl Core {
-    /// One put or delete.
+    /// Writes one put or delete.
     pub fn write_one(
         &self,
         shared: &Arc<KeyspaceShared>,
@@ -90,7 +95,7 @@ impl Core {
         let appended = match log.try_append(kind, payload) {
             Ok(Append::Done(appended)) => appended,
             other => {
-                // Nothing is held over a wait.
+                // A write that waits must not keep a state alive.
                 loaded = None;
                 self.append_when(log, (kind, payload), frees, other, &mut patience)?
             }
@@ -126,7 +131,7 @@ impl Core {
         Ok(())
     }
 
-    /// A batch, whole or not at all.
+    /// Writes a batch as a whole or not at all.
     pub fn write_batch(&self, batch: PreparedBatch<'_>, durability: Durability) -> Result<()> {
         let PreparedBatch {
             payload,
@@ -153,8 +158,8 @@ impl Core {
         self.env.breathe();
         let mut patience = Patience::default();
         let looks = self.admit_batch(batch, &mut patience)?;
-        // What is not in the log cannot be merged in slices, which what is written to a disk that
-        // is nearly full may have to be (D10).
+        // An unlogged batch cannot be merged in slices. On a nearly full disk, the merge may need
+        // slices (D10), so the batch goes into the log there.
         let is_alone = operations == 1;
         let durability = match durability {
             Durability::None if !is_alone && self.schedule.space_is_scarce() => Durability::Process,
@@ -177,8 +182,7 @@ impl Core {
                     memtable.unlogged_batch.store(true, Ordering::Release);
                 }
             }
-            // The batch made these bytes itself, of checked operations: nothing in them fails to
-            // decode.
+            // The batch encoded checked operations into these bytes, so every one decodes.
             for operation in Operations::decode(BATCH, payload)
                 .into_iter()
                 .flatten()
@@ -211,8 +215,8 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error
-    /// before anything is done. Whether a memtable may have become full ([`Admitted::looks`]).
+    /// Waits until every keyspace of a batch admits its operations. Fails before any effect if a
+    /// keyspace was dropped. Returns whether a memtable may have become full ([`Admitted::looks`]).
     fn admit_batch(&self, batch: PreparedBatch<'_>, patience: &mut Patience) -> Result<bool> {
         let PreparedBatch { payload, frees, .. } = batch;
         let mut admit = |id: KeyspaceId, bytes: u64| {
@@ -246,9 +250,9 @@ impl Core {
         Ok(looks)
     }
 
-    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long.
-    /// `NoSpace` on a full disk, unless the record `frees`: that waits for the checkpoint that
-    /// makes room.
+    /// Appends a record, and waits for room in the ring. Fails with `Stalled` if there is no room in
+    /// time. On a full disk it fails with `NoSpace`, except for a record that `frees` space: that
+    /// record waits for the checkpoint that makes room.
     fn append(
         &self,
         log: &Log,
@@ -284,8 +288,8 @@ impl Core {
                 Ok(Append::Full(condition)) => condition,
                 Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
             };
-            // Kept until the log was asked again: as long as it is there, others leave the record
-            // its room.
+            // The condition lives until the next attempt. While it lives, other writers leave room
+            // for this record.
             let condition = condition.until(deadline);
             if !self.marks.log.holds(log.drained().0) {
                 let cause = "the log has no room";
@@ -302,8 +306,8 @@ impl Core {
         }
     }
 
-    /// Why a record is refused that waited for room in the log since then, or would wait as another
-    /// one did in vain.
+    /// The error of a record that waited for room in the log since `since` (nanoseconds), or that
+    /// does not wait because another record waited in vain.
     pub fn log_is_slow(&self, log: &Log, since: u64) -> Error {
         self.marks.log.leave(log.drained().0);
         let waited = self.env.now_ns().saturating_sub(since);
@@ -315,8 +319,8 @@ impl Core {
             .with("limit_ms", self.settings.stall_limit_ns / 1_000_000)
     }
 
-    /// Waits until the log is durable so far. `NoSpace` on a full disk, unless the record `frees`,
-    /// as with [`Core::append`].
+    /// Waits until the log is durable below an LSN. On a full disk it fails with `NoSpace`, except
+    /// for a record that `frees` space.
     fn sync_log(
         &self,
         log: &Log,
@@ -336,8 +340,8 @@ impl Core {
         }
     }
 
-    /// What to wait for after the log refused a record or a sync; the error, unless it is that of a
-    /// full disk, the record `frees`, and there is time.
+    /// The condition to wait for after the log refused a record or a sync. Returns the error instead
+    /// if the disk is not full, if the record frees no space, or after the deadline.
     pub fn wait_for_log_space(
         &self,
         log: &Log,
@@ -360,7 +364,7 @@ impl Core {
         Ok(self.log_space_may_be_back())
     }
 
-    /// Holds when a checkpoint has let go of something, or it is time to look again.
+    /// Holds when memtables have left the state, or when it is time to try again.
     fn log_space_may_be_back(&self) -> Condition {
         let (schedule, releases) = (self.schedule.clone(), self.schedule.releases());
         Condition::new(self.schedule.progress(), move || {
@@ -369,8 +373,8 @@ impl Core {
         .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
     }
 
-    /// The log has no file to go on with: what is left of its current one is for deletes, and for
-    /// the checkpoint that trims it (D10).
+    /// The log cannot get a new file. The rest of its current file is for deletes and for the
+    /// checkpoint that trims the log (D10).
     #[cold]
     fn disk_is_full(&self, log: &Log, cause: &Error) {
         if !self.schedule.space_is_short() {
@@ -380,7 +384,7 @@ impl Core {
         self.schedule.ask(log.end());
     }
 
-    /// Everything that may wait again: the write is published.
+    /// The work after the publication, which may wait: seals, requests to checkpoint, the sync.
     pub fn after_write(
         &self,
         log: &Log,
@@ -412,11 +416,11 @@ impl Core {
         } else {
             0
         };
-        // A few times in every log file.
+        // This happens a few times for each log file.
         if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
             self.watch_room();
-            // Memtables grow at the cost of caches, which otherwise learn of it at their next
-            // insert only.
+            // Memtables grow at the cost of caches. A cache would otherwise notice that only at its
+            // next insert.
             if self.records.over_target() {
                 self.store.reclaim_signal().notify();
             }
@@ -425,7 +429,7 @@ impl Core {
             }
         }
         if self.schedule.space_is_short() {
-            // A delete: merging it is what makes room.
+            // The write was a delete, and its merge makes room.
             self.schedule.work().notify();
         }
         if durability == Durability::Sync && !mutant::active("sync-write-without-wait") {
@@ -440,8 +444,8 @@ impl Core {
     }
 }
 
-/// Puts an operation into the memtable that owns its LSN. A keyspace dropped or cleared meanwhile
-/// takes nothing.
+/// Inserts an operation into the memtable that owns its LSN. Does nothing if the keyspace was
+/// dropped, or cleared at a later LSN.
 #[inline]
 pub(crate) fn enter(
     core: &Core,
