@@ -1,6 +1,5 @@
-//! A [`Batch`]: writes that become visible and durable together or not at all, across keyspaces
-//! (D7). It is built in the form in which the log takes it, so that writing it copies nothing more
-//! than once.
+//! [`Batch`]: writes to any keyspaces that become visible and durable together or not at all (D7).
+//! A batch encodes its operations as the payload of a log record. Writing it copies them once.
 
 use std::fmt;
 
@@ -11,13 +10,12 @@ use crate::log_record::check_sizes;
 use crate::log_record::format::put_operation;
 use crate::write::PreparedBatch;
 
-/// Puts and deletes that are written as one. Later operations on a key win over earlier ones.
+/// Puts and deletes that are written as one. Of several operations on a key, the last one wins.
 ///
-/// The largest batch is what [`crate::Database::batch_bytes_max`] says (a quarter of the log's
-/// ring); a larger one is refused with [`TooLarge`](crate::ErrorKind::TooLarge) when it is written.
-/// An operation that cannot be done (a key too long, a keyspace of another database) fails the
-/// whole batch: the write tells it, [`Batch::error`] does at once, and nothing of the batch is
-/// done.
+/// A batch has at most [`crate::Database::batch_bytes_max`] bytes (about a quarter of the log's
+/// ring). The write of a larger one fails with [`TooLarge`](crate::ErrorKind::TooLarge). An invalid
+/// operation (a key too long, a keyspace of another database) makes the whole batch invalid.
+/// [`Batch::error`] returns its error at once, and the write returns it without any effect.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -28,8 +26,8 @@ use crate::write::PreparedBatch;
 /// batch.put(&users, "1", "Ann");
 /// batch.put(&by_name, "Ann", "1");
 /// batch.delete(&by_name, "Bob");
-/// database.write(&batch)?; // all of it or nothing
-/// batch.clear(); // or another write would do it again
+/// database.write(&batch)?; // all operations or none
+/// batch.clear(); // without it, another write would repeat the operations
 /// assert_eq!(by_name.get("Ann")?.unwrap(), "1");
 /// # database.close()?;
 /// # let _ = std::fs::remove_dir_all(directory);
@@ -41,9 +39,9 @@ pub struct Batch {
     payload: Vec<u8>,
     operations: usize,
     puts: usize,
-    /// The keyspace of all operations so far.
+    /// The keyspace of the last operation.
     keyspace: Option<KeyspaceId>,
-    /// There is more than one keyspace.
+    /// Whether the operations have more than one keyspace.
     spreads: bool,
     database: u64,
     failure: Option<Error>,
@@ -68,7 +66,7 @@ impl Batch {
         self.add(keyspace, key.as_ref(), Message::Put(value.as_ref()));
     }
 
-    /// Adds a delete. Deleting what is not there is no error.
+    /// Adds a delete. Deleting a missing key is no error.
     #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.add(keyspace, key.as_ref(), Message::Delete);
@@ -98,32 +96,32 @@ impl Batch {
         check_sizes(key, message)
     }
 
-    /// The error of the first operation that cannot be done, which a write of the batch returns.
-    /// Nothing is added behind it.
+    /// The error of the first invalid operation, which a write of the batch returns. After it, the
+    /// batch ignores further operations.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 
-    /// How many operations it holds.
+    /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations
     }
 
-    /// Whether nothing was added: neither what it holds nor what cannot be done ([`Batch::error`]).
+    /// Whether no operation was added, not even an invalid one ([`Batch::error`]).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations == 0 && self.failure.is_none()
     }
 
-    /// Bytes that it takes in the log; compare with [`crate::Database::batch_bytes_max`].
+    /// Bytes of the batch in the log. The limit is [`crate::Database::batch_bytes_max`].
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.payload.len()
     }
 
-    /// Removes everything, and keeps the memory for the next use.
+    /// Removes all operations and the error, and keeps the memory for the next use.
     pub fn clear(&mut self) {
         self.payload.clear();
         *self = Batch {
@@ -132,7 +130,7 @@ impl Batch {
         };
     }
 
-    /// What a write needs of it, if every operation was fine.
+    /// The input of a write. Fails if an operation is invalid.
     pub(crate) fn prepared(&self) -> Result<PreparedBatch<'_>> {
         match &self.failure {
             Some(error) => Err(error.clone()),

@@ -20,11 +20,11 @@ use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions, Opt
 
 /// An open database: a handle that is cheap to clone and usable from any thread.
 ///
-/// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included)
-/// without [`Database::close`] loses nothing but writes of [`Durability::None`] since the last
-/// checkpoint or [`Database::flush`]; the next open replays the log. That last drop syncs the log
-/// and waits for the background threads; what fails then only listeners learn
-/// ([`Database::on_background_error`]), so call `close` to know.
+/// A [`Keyspace`], a [`crate::Snapshot`] and a [`crate::Range`] are handles, too. The drop of the
+/// last handle syncs the log and waits for the background threads, and the next open replays the
+/// log. Without [`Database::close`], only writes of [`Durability::None`] since the last checkpoint
+/// or [`Database::flush`] are lost. Errors of that drop reach listeners only
+/// ([`Database::on_background_error`]). Call `close` to get them.
 #[derive(Clone)]
 #[doc(alias("db", "env", "environment", "store"))]
 pub struct Database {
@@ -39,19 +39,19 @@ pub struct KeyspaceInfo {
     pub name: String,
     /// Its number.
     pub id: KeyspaceId,
-    /// The structure that its records lie in on disk; there is one so far.
+    /// The structure that has its records on disk. There is only one so far.
     pub structure: &'static str,
     /// Its options.
     pub options: KeyspaceOptions,
 }
 
 impl Database {
-    /// Opens the database in a directory with the default options, or makes one. See [`Options`].
+    /// Opens the database in a directory with the default options, or creates it. See [`Options`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-open-{}", std::process::id()));
-    /// let database = terrapin::Database::open(&directory)?; // made if it is not there
+    /// let database = terrapin::Database::open(&directory)?; // created if it does not exist
     /// let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
     /// database.close()?;
@@ -62,7 +62,7 @@ impl Database {
         Options::new().open(path)
     }
 
-    /// Where it lies; none on a disk of the caller's.
+    /// The directory of the database. None on a disk that the caller provided.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.owner.path.as_deref()
@@ -76,16 +76,17 @@ impl Database {
         Keyspace::of(&self.owner, shared)
     }
 
-    /// The keyspace of a name; created if there is none (in a read-only database that is
-    /// `KeyspaceNotFound`). Names have 1 to 255 bytes of UTF-8 and no control characters; others
-    /// are `InvalidArgument` ([`Keyspace::check_name`]). Otherwise errors are as for
-    /// [`Keyspace::put`].
+    /// The keyspace of a name, created if it does not exist. A name has 1 to 255 bytes of UTF-8 and
+    /// no control characters ([`Keyspace::check_name`]).
+    ///
+    /// Errors: `InvalidArgument` for any other name; `KeyspaceNotFound` for a missing keyspace of a
+    /// read-only database; otherwise as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-{}", std::process::id()));
     /// # let database = terrapin::Database::open(&directory)?;
-    /// let users = database.keyspace("users")?; // made if it is not there
+    /// let users = database.keyspace("users")?; // created if it does not exist
     /// users.put("1", "Ann")?;
     /// assert!(database.keyspace("orders")?.get("1")?.is_none());
     /// # database.close()?;
@@ -104,9 +105,9 @@ impl Database {
         Ok(self.handle(find_or_create(self.core(), name)?))
     }
 
-    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for
-    /// an invalid name (see [`Database::keyspace`]), or a χ of 0; `OutOfMemory` for a χ that memory
-    /// does not hold; otherwise as for [`Keyspace::put`].
+    /// Creates a keyspace. Errors: `AlreadyExists` if the name is taken; `InvalidArgument` for an
+    /// invalid name (see [`Database::keyspace`]) or a χ of 0; `OutOfMemory` for a χ that the memory
+    /// budget does not hold; otherwise as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -124,7 +125,7 @@ impl Database {
         Ok(self.handle(self.core().create_keyspace(name, options)?))
     }
 
-    /// The keyspace of a name. `KeyspaceNotFound` if there is none.
+    /// The keyspace of a name. Errors: `KeyspaceNotFound` if it does not exist; `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -173,11 +174,12 @@ impl Database {
         Ok(info.collect())
     }
 
-    /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get
-    /// `KeyspaceNotFound`. The default keyspace cannot be dropped. A node of its tree that cannot
-    /// be read is a background error; the space below it comes back with the next open. Errors:
-    /// `KeyspaceNotFound` if there is none of that name; `InvalidArgument` for the default one;
-    /// otherwise as for [`Keyspace::clear`].
+    /// Drops a keyspace and its records. Existing snapshots keep them. Handles on the keyspace get
+    /// `KeyspaceNotFound`. An unreadable node of its tree is a background error, and the space below
+    /// that node becomes free with the next open.
+    ///
+    /// Errors: `KeyspaceNotFound` if the keyspace does not exist; `InvalidArgument` for the default
+    /// keyspace, which cannot be dropped; otherwise as for [`Keyspace::clear`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -204,7 +206,7 @@ impl Database {
         Batch::new(self.owner.number)
     }
 
-    /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less; 0 in a
+    /// The limit of [`Batch::bytes`]: a little less than a quarter of the log's ring. 0 in a
     /// read-only database.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
@@ -214,9 +216,11 @@ impl Database {
             .map_or(0, |log| log.record_bytes_max() as usize)
     }
 
-    /// Writes a batch, whole or not at all, with the durability that the database was opened with.
+    /// Writes a batch as a whole or not at all, with the durability of the database
+    /// ([`Options::durability`]).
+    ///
     /// Errors: those of its operations ([`Batch::error`]); `InvalidArgument` for a batch that
-    /// another database made, and for one over several keyspaces with [`Durability::None`];
+    /// another database made, and for a batch over several keyspaces with [`Durability::None`];
     /// otherwise as for [`Keyspace::put`].
     ///
     /// ```
@@ -238,8 +242,8 @@ impl Database {
         self.write_with(batch, self.core().settings.durability)
     }
 
-    /// Writes a batch with a durability of its own. [`Durability::None`] takes batches that touch
-    /// one keyspace only. Errors as for [`Database::write`].
+    /// Writes a batch with the given durability. With [`Durability::None`], a batch writes to one
+    /// keyspace only. Errors as for [`Database::write`].
     pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
         let batch = batch.borrow();
         if batch.database() != self.owner.number {
@@ -320,11 +324,12 @@ impl Database {
         self.core().set_memory(bytes)
     }
 
-    /// Sets χ of every keyspace, as [`Keyspace::set_checkpoint_distance`] does, also for later
-    /// opens. Keyspaces that are created later go by it until the database is closed. None:
-    /// keyspaces go by what the database is opened with ([`Options::checkpoint_distance`]) again,
-    /// now and later. After an error, some keyspaces may go by it already; those that are created
-    /// later do not.
+    /// Sets χ of every keyspace for this and later opens, as [`Keyspace::set_checkpoint_distance`]
+    /// does. Until the database is closed, it is also the χ of keyspaces that are created later.
+    /// With `None`, all keyspaces follow [`Options::checkpoint_distance`] again.
+    ///
+    /// After an error, some keyspaces may already have the new χ. Keyspaces that are created later
+    /// do not.
     pub fn set_checkpoint_distance(
         &self,
         distance: impl Into<Option<CheckpointDistance>>,
@@ -377,9 +382,9 @@ impl Database {
         self.core().health.listen(Arc::new(listener));
     }
 
-    /// What was done since the database was opened, and how things stand, for programs and
-    /// collectors ([`Metrics::openmetrics`]). Costs microseconds, for thousands of keyspaces some
-    /// hundred, and reads nothing from the device. Works on a closed database, too.
+    /// Metrics since the open, for programs and collectors ([`Metrics::openmetrics`]). The call
+    /// takes microseconds, and some hundred for thousands of keyspaces. It reads nothing from the
+    /// device. It works on a closed database, too.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -398,8 +403,8 @@ impl Database {
         metrics(self.core())
     }
 
-    /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached;
-    /// errors are of these reads, or `Closed`.
+    /// Statistics for people, keyspace by keyspace. Reads every node of the trees that is not
+    /// cached. Errors are of these reads, or `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

@@ -1,4 +1,4 @@
-//! A handle on one keyspace: its writes and options. Reads are in `read`.
+//! The handle on one keyspace: its writes and options. Its reads are in `api::reads`.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl Keyspace {
         &self.owner.core
     }
 
-    /// Whether a name can be a keyspace's: 1 to 255 bytes of UTF-8 without control characters.
-    /// `InvalidArgument` if not.
+    /// Checks the name of a keyspace: 1 to 255 bytes of UTF-8 without control characters. Errors:
+    /// `InvalidArgument`.
     pub fn check_name(name: &str) -> Result<()> {
         crate::log_record::format::check_name(name)
     }
@@ -58,11 +58,13 @@ impl Keyspace {
         self.shared.id
     }
 
-    /// Sets a key's value, with the durability that the database was opened with. Errors:
-    /// `TooLarge`, `KeyspaceNotFound` when the keyspace was dropped, `Stalled`, `NoSpace`, `Io` and
-    /// `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`.
-    /// After any of them nothing was written, with one exception: a write of [`Durability::Sync`]
-    /// whose sync fails is visible, and whether it survives is unknown.
+    /// Sets a key's value, with the durability of the database
+    /// ([`Options::durability`](crate::Options::durability)).
+    ///
+    /// Errors: `TooLarge`; `KeyspaceNotFound` if the keyspace was dropped; `Stalled`; `NoSpace`;
+    /// `Io` and `PermissionDenied` if the system gives the log no file; `Poisoned`; `ReadOnly`;
+    /// `Closed`. After an error the write has no effect, with one exception. A write of
+    /// [`Durability::Sync`] whose sync fails is visible, and whether it survives is unknown.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -81,7 +83,7 @@ impl Keyspace {
         self.put_with(key, value, self.core().settings.durability)
     }
 
-    /// Sets a key's value with a durability of its own. Errors as for [`Keyspace::put`].
+    /// Sets a key's value with the given durability. Errors as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -89,7 +91,7 @@ impl Keyspace {
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// use terrapin::Durability;
-    /// // Returns once the write is on stable storage; writers that wait share a sync.
+    /// // Returns once the write is on stable storage. Waiting writers share a sync.
     /// fruit.put_with("apple", "sweet", Durability::Sync)?;
     /// # database.close()?;
     /// # let _ = std::fs::remove_dir_all(directory);
@@ -109,7 +111,7 @@ impl Keyspace {
         )
     }
 
-    /// Removes a key; no error if it is not there. Otherwise as [`Keyspace::put`].
+    /// Removes a key. A missing key is no error. Durability and errors as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -129,14 +131,14 @@ impl Keyspace {
         self.delete_with(key, self.core().settings.durability)
     }
 
-    /// Removes a key with a durability of its own. Errors as for [`Keyspace::put`].
+    /// Removes a key with the given durability. Errors as for [`Keyspace::put`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.core()
             .write_one(&self.shared, key.as_ref(), Message::Delete, durability)
     }
 
-    /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the
-    /// space comes back with the next checkpoint. Errors as for [`Keyspace::put`].
+    /// Removes all records in one step, whatever their number. Existing snapshots keep them. The
+    /// next checkpoint frees the space. Errors as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -155,15 +157,15 @@ impl Keyspace {
         self.core().clear_keyspace(&self.shared)
     }
 
-    /// χ in force: how many units of [`Options::group_bytes`](crate::Options::group_bytes) this
-    /// keyspace's memtable collects before it is merged.
+    /// χ in force: the number of units of [`Options::group_bytes`](crate::Options::group_bytes) that
+    /// the keyspace's memtable collects before the engine merges it.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u32 {
         self.core().distance_in_force(&self.shared)
     }
 
     /// Sets the keyspace's χ, for this and later opens of the database. With `None` the keyspace
-    /// has no χ of its own: the database's ([`crate::Options::checkpoint_distance`]) holds.
+    /// has the χ of the database ([`crate::Options::checkpoint_distance`]).
     ///
     /// Raising χ is free. Lowering it seals a memtable that holds more than the new χ, and merges
     /// it in the background. An open with too little memory uses the largest χ that fits

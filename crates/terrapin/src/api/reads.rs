@@ -11,7 +11,7 @@ use crate::read::{in_memtables, multi_get, newest};
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 
 impl Keyspace {
-    /// Why it is not in the state.
+    /// The error for a keyspace that is not in the state.
     #[cold]
     fn dropped(&self) -> Error {
         self.core().dropped().with("keyspace", self.name())
@@ -30,12 +30,15 @@ impl Keyspace {
         error.with("keyspace", self.name())
     }
 
-    /// The value of a key, as of the newest published write. It is a copy, but for some long ones
-    /// (half of a block of more than a 4096th of the memory, 1 to 32 KiB): they share that cached
-    /// block, and keep it in memory while you hold them. Costs two memtable lookups at most and, in
-    /// a store far beyond its memory, one device read. Errors: `Corrupt`, `Io`, `Unsupported`
-    /// (compression that this build lacks), `Closed`, and `KeyspaceNotFound` when the keyspace was
-    /// dropped; never "no value" in their place.
+    /// The value of a key, as of the newest published write.
+    ///
+    /// The value is a copy, except some long ones. A value of at least half a cached block shares
+    /// that block if the block is longer than a 4096th of the memory (a bound of 1 to 32 KiB). It
+    /// keeps the block in memory while you hold the value.
+    ///
+    /// Costs at most two memtable lookups and, in a database much larger than its memory, one device
+    /// read. Errors: `Corrupt`; `Io`; `Unsupported` (compression that this build lacks); `Closed`;
+    /// `KeyspaceNotFound` if the keyspace was dropped. An error never reads as "no value".
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -64,7 +67,8 @@ impl Keyspace {
         })
     }
 
-    /// Whether a key has a value. Costs what [`Keyspace::get`] does, less the copy.
+    /// Whether a key has a value. Costs as much as [`Keyspace::get`] without the copy. Errors as for
+    /// [`Keyspace::get`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -98,10 +102,10 @@ impl Keyspace {
         })
     }
 
-    /// The values of many keys, all as of one moment, in the order of `keys`. What is not cached is
-    /// read from the device in parallel.
+    /// The values of many keys, all as of one moment, in the order of `keys`. Reads the blocks that
+    /// are not cached in parallel.
     ///
-    /// Errors: those of [`Keyspace::get`], of whichever key; then there is no value of any.
+    /// Errors: those of [`Keyspace::get`]. An error of one key is the error of the call.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -139,9 +143,9 @@ impl Keyspace {
         })
     }
 
-    /// The record with the smallest key. Like a range, it passes deleted keys in front of that
-    /// record one by one, until they are merged. To take records from the front again and again,
-    /// use [`Range::after`] with the last key. Errors: as [`Keyspace::get`].
+    /// The record with the smallest key. Like a range, the call passes each deleted key before that
+    /// record, until deletes are merged. To take records from the front repeatedly, use
+    /// [`Range::after`] with the last key. Errors as for [`Keyspace::get`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -161,7 +165,7 @@ impl Keyspace {
         self.iter().limit(1).next().transpose()
     }
 
-    /// The record with the largest key; as [`Keyspace::first`].
+    /// The record with the largest key. Cost and errors as for [`Keyspace::first`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -181,8 +185,8 @@ impl Keyspace {
         self.iter().limit(1).next_back().transpose()
     }
 
-    /// Whether there is no record. Exact, unlike [`Keyspace::approximate_count`] of 0: it looks for
-    /// the first record, and costs what [`Keyspace::first`] does. Errors: as [`Keyspace::get`].
+    /// Whether the keyspace has no record. Exact, unlike an [`Keyspace::approximate_count`] of 0.
+    /// The call looks for the first record. Cost and errors as for [`Keyspace::first`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -201,10 +205,10 @@ impl Keyspace {
         Ok(first.is_none())
     }
 
-    /// About how many records there are. Reads no record: a key that was overwritten and not yet
-    /// merged down to its leaf counts once for each place that holds it, and a delete takes one
-    /// away whether or not there was a record. Exact bounds are not promised. That is
-    /// [`Keyspace::approximate`] of everything.
+    /// The estimated number of records: [`Keyspace::approximate`] of all keys. The call reads no
+    /// record and promises no bounds of its error. An overwritten key counts once for each memtable
+    /// and level that has it, until they are merged. A delete subtracts one, whether its key existed
+    /// or not.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -222,8 +226,8 @@ impl Keyspace {
         self.observed(estimate::count)
     }
 
-    /// About how many records a range of keys holds, and how many bytes: for plans, progress and
-    /// cutting work into parts.
+    /// The estimated number of records and bytes in a range of keys. Use it for plans, for progress,
+    /// and to divide work into parts.
     ///
     /// *Accuracy in trees:* each end of the range is known to within a block of some kilobytes, in
     /// the leaf and in each buffer. The rest is exact, or estimated from a few nodes if the range
@@ -258,12 +262,12 @@ impl Keyspace {
         self.observed(|keyspace, before| estimate::estimate(keyspace, before, range.bounds()))
     }
 
-    /// The records of a range of keys, in order, from either end, as of now: later writes do not
-    /// show. [`KeyRange`] says what a range may be written as; one whose end lies before its start
-    /// is empty. What fails, the beginning included, is an item: see [`Range`].
+    /// The records of a range of keys as of now, in order, from either end. The range does not show
+    /// later writes. [`KeyRange`] lists the types of ranges. A range whose end is before its start
+    /// is empty. An error is an item, also an error of the beginning: see [`Range`].
     ///
-    /// The first key from `k` on is `range(k..).limit(1).next()`, the last up to `k`
-    /// `range(..=k).limit(1).next_back()`.
+    /// The first key at or after `k` is `range(k..).limit(1).next()`. The last key at or before `k`
+    /// is `range(..=k).limit(1).next_back()`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

@@ -1,4 +1,4 @@
-//! Snapshots: a view that the user holds on to.
+//! Snapshots: views that users hold.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Snapshot {
 }
 
 impl Database {
-    /// A snapshot of everything published so far, all keyspaces at one moment. O(1). Errors:
+    /// A snapshot of all keyspaces at one moment, with every write published so far. O(1). Errors:
     /// `Closed`.
     #[doc(alias("read_transaction", "begin_read", "view"))]
     pub fn snapshot(&self) -> Result<Snapshot> {
@@ -53,7 +53,7 @@ impl Database {
 }
 
 impl Snapshot {
-    /// Every write with a smaller LSN is in it, and no other.
+    /// The LSN of the snapshot: it has every write with a smaller LSN, and no other.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.handle.view().before
@@ -88,8 +88,8 @@ impl Snapshot {
         )
     }
 
-    /// The value that a key had. Cached records are the newest and do not serve it; cached blocks
-    /// do. Errors: as [`Keyspace::get`]; `KeyspaceNotFound` for a keyspace that did not exist.
+    /// The value that a key had. The record cache has newest records only, so the read uses cached
+    /// blocks. Errors as for [`Keyspace::get`]; `KeyspaceNotFound` if the keyspace did not exist.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
         keyspace.shared.counters.looked_up(1);
@@ -128,7 +128,7 @@ impl Snapshot {
         self.iter(keyspace).limit(1).next_back().transpose()
     }
 
-    /// About how many records there were; see [`Keyspace::approximate_count`].
+    /// The estimated number of records; see [`Keyspace::approximate_count`].
     pub fn approximate_count(&self, keyspace: &Keyspace) -> Result<u64> {
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.with(keyspace, |k, before| {
@@ -136,7 +136,7 @@ impl Snapshot {
         })
     }
 
-    /// About how much a range of keys held; see [`Keyspace::approximate`].
+    /// The estimated number of records and bytes in a range of keys; see [`Keyspace::approximate`].
     pub fn approximate(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Estimate> {
         self.with(keyspace, |k, before| {
             estimate::estimate_in_view(k, before, range.bounds())

@@ -87,8 +87,8 @@ pub(crate) struct Coordinator {
     tried_room: bool,
     /// Whether the current checkpoint merges a memtable that may not be sliced.
     is_whole: bool,
-    /// Memtables that could not be merged, and the value of [`Schedule::seals`] that the current
-    /// checkpoint saw.
+    /// Memtables that could not be merged, and the number of seals that the current checkpoint saw
+    /// (`Schedule::seals`).
     aside: Aside,
     seals: u64,
     /// The requests when the current checkpoint began.

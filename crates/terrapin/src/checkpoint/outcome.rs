@@ -33,7 +33,7 @@ pub(super) struct Checkpoint {
     pub spilled: Vec<Finished>,
     /// The error because of which a part was left out.
     pub failed: Option<Error>,
-    /// [`super::Schedule::trees_let_go`] when the checkpoint began.
+    /// `Schedule::trees_let_go` when the checkpoint began.
     pub trees_let_go: u64,
     /// Whether the log was too long when the checkpoint began.
     pub shortens_log: bool,

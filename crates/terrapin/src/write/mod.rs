@@ -216,7 +216,7 @@ impl Core {
     }
 
     /// Waits until every keyspace of a batch admits its operations. Fails before any effect if a
-    /// keyspace was dropped. Returns whether a memtable may have become full ([`Admitted::looks`]).
+    /// keyspace was dropped. Returns whether a memtable may have become full (`Admitted::looks`).
     fn admit_batch(&self, batch: PreparedBatch<'_>, patience: &mut Patience) -> Result<bool> {
         let PreparedBatch { payload, frees, .. } = batch;
         let mut admit = |id: KeyspaceId, bytes: u64| {
