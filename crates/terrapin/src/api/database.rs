@@ -175,8 +175,8 @@ impl Database {
     }
 
     /// Drops a keyspace and its records. Existing snapshots keep them. Handles on the keyspace get
-    /// `KeyspaceNotFound`. An unreadable node of its tree is a background error, and the space below
-    /// that node becomes free with the next open.
+    /// `KeyspaceNotFound`. An unreadable node of its tree is a background error, and the space
+    /// below that node becomes free with the next open.
     ///
     /// Errors: `KeyspaceNotFound` if the keyspace does not exist; `InvalidArgument` for the default
     /// keyspace, which cannot be dropped; otherwise as for [`Keyspace::clear`].

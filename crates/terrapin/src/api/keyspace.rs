@@ -157,8 +157,8 @@ impl Keyspace {
         self.core().clear_keyspace(&self.shared)
     }
 
-    /// χ in force: the number of units of [`Options::group_bytes`](crate::Options::group_bytes) that
-    /// the keyspace's memtable collects before the engine merges it.
+    /// χ in force: the number of units of [`Options::group_bytes`](crate::Options::group_bytes)
+    /// that the keyspace's memtable collects before the engine merges it.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u32 {
         self.core().distance_in_force(&self.shared)

@@ -36,9 +36,10 @@ impl Keyspace {
     /// that block if the block is longer than a 4096th of the memory (a bound of 1 to 32 KiB). It
     /// keeps the block in memory while you hold the value.
     ///
-    /// Costs at most two memtable lookups and, in a database much larger than its memory, one device
-    /// read. Errors: `Corrupt`; `Io`; `Unsupported` (compression that this build lacks); `Closed`;
-    /// `KeyspaceNotFound` if the keyspace was dropped. An error never reads as "no value".
+    /// Costs at most two memtable lookups and, in a database much larger than its memory, one
+    /// device read. Errors: `Corrupt`; `Io`; `Unsupported` (compression that this build lacks);
+    /// `Closed`; `KeyspaceNotFound` if the keyspace was dropped. An error never reads as "no
+    /// value".
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -67,8 +68,8 @@ impl Keyspace {
         })
     }
 
-    /// Whether a key has a value. Costs as much as [`Keyspace::get`] without the copy. Errors as for
-    /// [`Keyspace::get`].
+    /// Whether a key has a value. Costs as much as [`Keyspace::get`] without the copy. Errors as
+    /// for [`Keyspace::get`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -207,8 +208,8 @@ impl Keyspace {
 
     /// The estimated number of records: [`Keyspace::approximate`] of all keys. The call reads no
     /// record and promises no bounds of its error. An overwritten key counts once for each memtable
-    /// and level that has it, until they are merged. A delete subtracts one, whether its key existed
-    /// or not.
+    /// and level that has it, until they are merged. A delete subtracts one, whether its key
+    /// existed or not.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -226,8 +227,8 @@ impl Keyspace {
         self.observed(estimate::count)
     }
 
-    /// The estimated number of records and bytes in a range of keys. Use it for plans, for progress,
-    /// and to divide work into parts.
+    /// The estimated number of records and bytes in a range of keys. Use it for plans, for
+    /// progress, and to divide work into parts.
     ///
     /// *Accuracy in trees:* each end of the range is known to within a block of some kilobytes, in
     /// the leaf and in each buffer. The rest is exact, or estimated from a few nodes if the range

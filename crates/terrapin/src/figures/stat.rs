@@ -52,8 +52,8 @@ pub struct DatabaseStat {
     pub data_free_bytes: u64,
     /// Bytes of log that a recovery would read. After a close, some KiB without records.
     pub log_kept_bytes: u64,
-    /// Bytes of live pages for each key and value byte that readers see in the trees. Hidden records
-    /// and deletes do not count as such bytes. 0 if the trees are empty.
+    /// Bytes of live pages for each key and value byte that readers see in the trees. Hidden
+    /// records and deletes do not count as such bytes. 0 if the trees are empty.
     pub space_amplification: f64,
     /// Memory, by purpose.
     pub memory: MemoryUse,

@@ -51,9 +51,9 @@ const SPARING_RECORDS: usize = 128;
 ///
 /// **Memory.** Slices of one chunk (64 KiB and the excess of its last record) share one allocation.
 /// Copy the few records of a long scan that you keep for long. To look at one record after another,
-/// use [`Range::next_ref`] and [`Range::next_back_ref`], which show records in the cached blocks and
-/// cost less. Such a range keeps up to sixteen cached blocks between two calls, about 64 KiB in all
-/// unless one is larger.
+/// use [`Range::next_ref`] and [`Range::next_back_ref`], which show records in the cached blocks
+/// and cost less. Such a range keeps up to sixteen cached blocks between two calls, about 64 KiB in
+/// all unless one is larger.
 ///
 /// Every range also keeps the blocks of its position and some that it read ahead. The cache may
 /// evict other blocks ahead of the range while you pause; the range then reads them again.

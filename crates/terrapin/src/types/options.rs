@@ -1,5 +1,5 @@
-//! How a database is opened ([`Options`]). The engine checks the options, fills in the defaults, and
-//! works with the result ([`settings`]).
+//! How a database is opened ([`Options`]). The engine checks the options, fills in the defaults,
+//! and works with the result ([`settings`]).
 
 pub mod settings;
 
@@ -32,13 +32,13 @@ pub enum Durability {
     /// [`crate::Database::flush`] or [`crate::Database::close`], because dropping the handles makes
     /// no such write durable.
     ///
-    /// A batch with this durability writes to one keyspace, and becomes durable as a whole or not at
-    /// all. On a nearly full disk a batch of several operations goes into the log nevertheless.
+    /// A batch with this durability writes to one keyspace, and becomes durable as a whole or not
+    /// at all. On a nearly full disk a batch of several operations goes into the log nevertheless.
     ///
     /// Other programs may use up the space that was kept for an earlier batch. The keyspace of that
-    /// batch then waits for space. Reads go on. Deletes from this keyspace go on until a memtable is
-    /// full, and deletes from others until the log's files are full. Later deletes then fail with
-    /// [`ErrorKind::Stalled`](crate::ErrorKind::Stalled) or
+    /// batch then waits for space. Reads go on. Deletes from this keyspace go on until a memtable
+    /// is full, and deletes from others until the log's files are full. Later deletes then fail
+    /// with [`ErrorKind::Stalled`](crate::ErrorKind::Stalled) or
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace).
     None,
 }
@@ -202,7 +202,8 @@ impl Options {
     /// budget while the database is open.
     ///
     /// Setting this option, even to the default value, also turns off the system's page cache for
-    /// reads. The budget is then the limit. [`Options::system_cache`] turns the page cache on again.
+    /// reads. The budget is then the limit. [`Options::system_cache`] turns the page cache on
+    /// again.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
@@ -213,8 +214,8 @@ impl Options {
     /// memory belongs to the system. It comes on top of [`Options::memory`], counts for no process,
     /// and any program may reclaim it. Merges, the log and all writes bypass it.
     ///
-    /// Turn it off if the budget must be the limit. Turn it on if the system has free memory, though
-    /// a larger budget serves reads faster. Default: on, unless [`Options::memory`] is set.
+    /// Turn it off if the budget must be the limit. Turn it on if the system has free memory,
+    /// though a larger budget serves reads faster. Default: on, unless [`Options::memory`] is set.
     #[must_use]
     pub fn system_cache(mut self, on: bool) -> Self {
         self.system_cache = Some(on);
@@ -248,9 +249,10 @@ impl Options {
         self
     }
 
-    /// The compression of blocks that are written from now on. Existing blocks stay readable as they
-    /// are. In a build without the feature `zstd`, an open with [`Compression::Zstd`] fails with
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). Default [`Compression::None`].
+    /// The compression of blocks that are written from now on. Existing blocks stay readable as
+    /// they are. In a build without the feature `zstd`, an open with [`Compression::Zstd`] fails
+    /// with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). Default
+    /// [`Compression::None`].
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
@@ -311,8 +313,8 @@ impl Options {
     ///
     /// After one write has waited for the whole limit, other writes do not wait for the same cause
     /// but fail at once. They wait again after progress: a memtable is sealed or merged, the log's
-    /// ring is drained further, or a checkpoint shortens the log. A series of writes therefore waits
-    /// for the limit once, not once for each write. Pause before you retry.
+    /// ring is drained further, or a checkpoint shortens the log. A series of writes therefore
+    /// waits for the limit once, not once for each write. Pause before you retry.
     ///
     /// The limit does not bound the sync of a [`Durability::Sync`] write, which has taken effect.
     /// The sync takes as long as the device needs. There is one exception, a delete on a disk
@@ -323,7 +325,8 @@ impl Options {
         self
     }
 
-    /// The size to which the data file may grow under overwriting, as a multiple of the data: 1.1 to
+    /// The size to which the data file may grow under overwriting, as a multiple of the data: 1.1
+    /// to
     /// 100. Pages that a checkpoint replaces come on top until the checkpoint ends. `None` sets no
     /// bound. The file then grew to about 1.9 times the data in our measurements, and the engine
     /// wrote fewer bytes. Default 1.3.
@@ -334,8 +337,8 @@ impl Options {
     }
 
     /// Whether background jobs rewrite often scanned data in key order. Scans become faster, at the
-    /// price of one rewrite. The rewrite begins once the scans of a keyspace have cost as much as it
-    /// will. While a snapshot holds the old form, both forms take space. Turn it off if bytes
+    /// price of one rewrite. The rewrite begins once the scans of a keyspace have cost as much as
+    /// it will. While a snapshot holds the old form, both forms take space. Turn it off if bytes
     /// written matter more than the speed of scans. Default true.
     #[must_use]
     pub fn range_compaction(mut self, on: bool) -> Self {
@@ -376,9 +379,10 @@ impl Options {
         self
     }
 
-    /// Bytes of a block, the unit of a point read: 512 to 32,768. Default 4096. A longer record gets
-    /// a block of its own. Existing blocks keep their size. The open refuses a size below the unit
-    /// of the data file, which is the block size of the device on which the database was created.
+    /// Bytes of a block, the unit of a point read: 512 to 32,768. Default 4096. A longer record
+    /// gets a block of its own. Existing blocks keep their size. The open refuses a size below the
+    /// unit of the data file, which is the block size of the device on which the database was
+    /// created.
     #[must_use]
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;
@@ -394,8 +398,8 @@ impl Options {
         self
     }
 
-    /// The size of the log, in bytes, above which the engine checkpoints the keyspaces that keep the
-    /// log long. At least two log files. Default: the memory budget, at least 8 log files.
+    /// The size of the log, in bytes, above which the engine checkpoints the keyspaces that keep
+    /// the log long. At least two log files. Default: the memory budget, at least 8 log files.
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = Some(bytes);
@@ -403,16 +407,16 @@ impl Options {
     }
 
     /// Bytes of the ring that has the log's newest records, a power of two from 64 KiB to 1 GiB. A
-    /// batch may take a quarter of it. Default: a sixteenth of the memory, from 2 MiB to 16 MiB. The
-    /// open replaces a ring of another size, and keeps it if the disk is too full for that.
+    /// batch may take a quarter of it. Default: a sixteenth of the memory, from 2 MiB to 16 MiB.
+    /// The open replaces a ring of another size, and keeps it if the disk is too full for that.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u64) -> Self {
         self.ring_bytes = Some(bytes);
         self
     }
 
-    /// ρ: the maximum number of children of a node, 4 to 1024. For tests, which need high trees with
-    /// few records. It hardly matters otherwise.
+    /// ρ: the maximum number of children of a node, 4 to 1024. For tests, which need high trees
+    /// with few records. It hardly matters otherwise.
     #[doc(hidden)]
     #[must_use]
     pub fn fanout(mut self, children: usize) -> Self {

@@ -250,9 +250,9 @@ impl Core {
         Ok(looks)
     }
 
-    /// Appends a record, and waits for room in the ring. Fails with `Stalled` if there is no room in
-    /// time. On a full disk it fails with `NoSpace`, except for a record that `frees` space: that
-    /// record waits for the checkpoint that makes room.
+    /// Appends a record, and waits for room in the ring. Fails with `Stalled` if there is no room
+    /// in time. On a full disk it fails with `NoSpace`, except for a record that `frees` space:
+    /// that record waits for the checkpoint that makes room.
     fn append(
         &self,
         log: &Log,
@@ -340,8 +340,8 @@ impl Core {
         }
     }
 
-    /// The condition to wait for after the log refused a record or a sync. Returns the error instead
-    /// if the disk is not full, if the record frees no space, or after the deadline.
+    /// The condition to wait for after the log refused a record or a sync. Returns the error
+    /// instead if the disk is not full, if the record frees no space, or after the deadline.
     pub fn wait_for_log_space(
         &self,
         log: &Log,

@@ -141,7 +141,8 @@ impl<'a> Region<'a> {
 }
 
 /// Fills a chunk from the tree only, as far as the memtables are known to have no key. Returns what
-/// [`Merging::with`] returns. Returns none if the memtables have the next key or if that is unknown.
+/// [`Merging::with`] returns. Returns none if the memtables have the next key or if that is
+/// unknown.
 pub(super) fn from_tree(
     tree: &mut TreeScan,
     region: Region<'_>,

@@ -122,8 +122,9 @@ impl Options {
 }
 
 /// The largest fixed χ that a budget holds, for units of `unit_bytes`. The active memtable gets a
-/// quarter of the budget, because a second memtable may be sealed and an arena takes about 1.6 times
-/// the bytes of its records. At most [`DISTANCE_MAX`]. 0 if the budget does not hold one unit.
+/// quarter of the budget, because a second memtable may be sealed and an arena takes about 1.6
+/// times the bytes of its records. At most [`DISTANCE_MAX`]. 0 if the budget does not hold one
+/// unit.
 pub(crate) fn distance_max(memory: u64, unit_bytes: u64) -> u64 {
     (memory / 4 / unit_bytes).min(DISTANCE_MAX)
 }
