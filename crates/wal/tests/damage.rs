@@ -126,11 +126,11 @@ fn lost_short_and_foreign_files_are_refused() {
     let text = refusal(&|_, p| p.disk.remove(second).unwrap());
     assert!(text.contains("begins after"), "{text}");
     let text = refusal(&|m, _| m.plant(second, &m.content(second).unwrap()[..8192]));
-    assert!(text.contains("shorter than what counts"), "{text}");
+    assert!(text.contains("shorter than its content"), "{text}");
     let text = refusal(&|m, _| m.plant(second, &[]));
     assert!(text.contains("too short"), "{text}");
     let text = refusal(&|m, _| m.plant(second, &m.content("log-0000000000000003").unwrap()));
-    assert!(text.contains("another's name"), "{text}");
+    assert!(text.contains("name of another segment"), "{text}");
     let text = refusal(&|m, _| m.plant("ring", &[0; 5000]));
     assert!(text.contains("impossible size"), "{text}");
     for place in [8, 40] {
