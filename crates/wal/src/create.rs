@@ -15,7 +15,8 @@ use crate::format::{
 };
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
-use crate::recovery::{Recovery, make_ring};
+use crate::recovery::Recovery;
+use crate::ring::make_ring;
 use crate::segments::Segments;
 
 impl Log {

@@ -32,11 +32,9 @@
 //! file lose its name and become the file of step 3. So at every moment one of the two copies is
 //! durable.
 
-use std::collections::{BTreeSet, VecDeque};
-
 use terrapin_base::sync::Arc;
 use terrapin_base::{Env, Error, ErrorKind, Incarnation, Lsn, Result, mutant};
-use terrapin_disk::{AlignedBuf, Disk, LogRing, OpenOptions, RingOptions};
+use terrapin_disk::Disk;
 
 use crate::chain::{Chain, LogPosition, find_chain};
 use crate::copy::Copier;
@@ -45,11 +43,13 @@ use crate::format::{
     RING_NEW_NAME, SegmentHeader, block_down, block_up, branch_link, next_number, segment_name,
     segment_number, spare_number,
 };
+use crate::headers::{check_branch, read_headers};
 use crate::log::{Beginning, Log};
-use crate::options::{LogOptions, RING_BYTES_MIN};
+use crate::options::LogOptions;
 use crate::replay::Replay;
+use crate::ring::{RingFile, open_or_make_ring, open_ring_file};
 use crate::segments::{SPARES_MIN, Segments, Spare, TrimError, is_absent};
-use crate::stream::{Life, Piece, RingFile, Stream};
+use crate::stream::{Life, Piece, Stream};
 
 /// The result of a scan of the log's directory, before recovery writes anything. [`Recovery::scan`]
 /// returns it; [`Recovery::begin`] or [`Recovery::read_only`] consumes it.
@@ -331,7 +331,7 @@ impl Recovery {
         }
 
         // 2. Before the new life, which is not clean: recovery refuses such a life without a ring.
-        let ring = self.make_ring()?;
+        let ring = open_or_make_ring(&self.disk, self.ring.take(), self.options.ring_bytes)?;
 
         // 3.
         let (spare, number) = self.obtain_next(&segments, number)?;
@@ -357,7 +357,6 @@ impl Recovery {
         // 4.
         segments.give_ends_back(number)?;
 
-        self.ring = None;
         let replay = Replay {
             stream: self.stream(self.replay_from),
             needed_from: self.needed_from,
@@ -534,139 +533,8 @@ impl Recovery {
             end: self.end,
         }
     }
-
-    /// Opens the ring, and replaces it if it is missing or has another size. The new ring takes the
-    /// name by one rename. If the disk has no room for it, the old ring stays in use, whatever its
-    /// size: an open must not need space (D10).
-    fn make_ring(&mut self) -> Result<LogRing> {
-        let wanted = self.options.ring_bytes;
-        let Some(old) = self.ring.take() else {
-            return make_ring(&self.disk, wanted);
-        };
-        if old.bytes != wanted {
-            match make_ring(&self.disk, wanted) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    tracing::warn!(%error, "no space for a ring of the size asked for; the old one is kept");
-                    self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
-                }
-                made => return made,
-            }
-        }
-        let options = RingOptions {
-            bytes: old.bytes,
-            create: false,
-        };
-        self.disk.open_ring(RING_NAME, options)
-    }
 }
 
 fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::NoSpace
-}
-
-/// Makes a new ring; its name is durable on return.
-pub(crate) fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
-    disk.remove(RING_NEW_NAME).or_else(is_absent)?;
-    let ring = disk.open_ring(
-        RING_NEW_NAME,
-        RingOptions {
-            bytes,
-            create: true,
-        },
-    )?;
-    disk.rename(RING_NEW_NAME, RING_NAME)?;
-    if !mutant::active("directory-unsynced-after-ring-naming") {
-        disk.sync_directory()?;
-    }
-    Ok(ring)
-}
-
-fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
-    let file = disk.open(RING_NAME, OpenOptions::default())?;
-    let bytes = file.bytes()?;
-    if !RingOptions::is_valid_size(bytes) || bytes < RING_BYTES_MIN {
-        return Err(Error::corrupt("the log's ring has an impossible size")
-            .with("file", RING_NAME)
-            .with("bytes", bytes));
-    }
-    Ok(RingFile { file, bytes })
-}
-
-/// Reads the headers of the segments up to the highest number, down to the first gap in the
-/// numbers. Returns them oldest first, with the lengths of their files.
-fn read_headers(
-    disk: &Arc<dyn Disk>,
-    numbers: &[u64],
-    database_id: u64,
-) -> Result<(Vec<SegmentHeader>, Vec<u64>)> {
-    let numbers: BTreeSet<u64> = numbers.iter().copied().collect();
-    let Some(&highest) = numbers.last() else {
-        return Err(
-            Error::new(ErrorKind::NotFound, "there is no log").with("directory", disk.describe())
-        );
-    };
-    let (mut headers, mut lengths) = (VecDeque::new(), VecDeque::new());
-    for (&number, expected) in numbers.iter().rev().zip((0..=highest).rev()) {
-        // Segments below a gap were given up, because names go away oldest first. The caller checks
-        // that the log still begins early enough.
-        if number != expected {
-            break;
-        }
-        let (header, bytes) = read_header(disk, number, database_id)?;
-        headers.push_front(header);
-        lengths.push_front(bytes);
-    }
-    Ok((headers.into(), lengths.into()))
-}
-
-/// Refuses a log whose newest segment belongs to another copy of the database. Older segments are
-/// checked against the newest one.
-fn check_branch(headers: &[SegmentHeader], options: &LogOptions) -> Result<()> {
-    match headers.last() {
-        Some(newest)
-            if !options.known_branches.contains(&newest.branch)
-                && !mutant::active("newest-log-branch-unchecked") =>
-        {
-            let error = "a log segment belongs to another copy of this database than the data file";
-            Err(Error::corrupt(error).with("file", segment_name(newest.number)))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn read_header(
-    disk: &Arc<dyn Disk>,
-    number: u64,
-    database_id: u64,
-) -> Result<(SegmentHeader, u64)> {
-    let name = segment_name(number);
-    let file = disk.open(
-        &name,
-        OpenOptions {
-            direct: true,
-            ..OpenOptions::default()
-        },
-    )?;
-    let bytes = file.bytes()?;
-    let in_file = |error: Error| error.with("file", &name).with("offset", 0);
-    if bytes < BLOCK_BYTES {
-        return Err(in_file(
-            Error::corrupt("a log segment is too short for its header").with("bytes", bytes),
-        ));
-    }
-    let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
-    file.read_at(&mut block, 0)?;
-    let header = SegmentHeader::decode(&block).map_err(in_file)?;
-    if header.database_id != database_id {
-        return Err(in_file(Error::corrupt(
-            "a log segment belongs to another database",
-        )));
-    }
-    if header.number != number {
-        return Err(in_file(
-            Error::corrupt("a log segment has the name of another segment")
-                .with("number", header.number),
-        ));
-    }
-    Ok((header, bytes))
 }

@@ -15,6 +15,7 @@ use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, LifeId, MARK_BYTES, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN,
     RING_NAME, RecordHeader, block_down, block_up, decode_mark, decode_mark_in_ring, segment_name,
 };
+use crate::ring::RingFile;
 
 /// Bytes that one read loads ahead.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
@@ -72,27 +73,6 @@ impl Life {
     /// LSN at which the life's last segment ends.
     fn limit(&self) -> u64 {
         self.pieces.last().map_or(0, Piece::end)
-    }
-}
-
-/// The ring as an earlier process left it.
-#[derive(Clone)]
-pub(crate) struct RingFile {
-    pub(crate) file: Arc<dyn File>,
-    pub(crate) bytes: u64,
-}
-
-impl RingFile {
-    /// Reads the ring's bytes from the offset of `lsn` on; `out` is at most as large as the ring.
-    fn read(&self, lsn: u64, out: &mut [u8]) -> Result<()> {
-        let offset = lsn & (self.bytes - 1);
-        let (head, tail) = out.split_at_mut(out.len().min((self.bytes - offset) as usize));
-        self.file.read_at(head, offset)?;
-        if tail.is_empty() {
-            Ok(())
-        } else {
-            self.file.read_at(tail, 0)
-        }
     }
 }
 
