@@ -70,7 +70,7 @@ struct Sync {
 /// The bound of whole records at or below `Drain::drained`.
 #[derive(Clone, Copy)]
 struct WholeBound {
-    /// Every record below lies wholly below `drained`.
+    /// Every record below this LSN ends at or below `drained`.
     whole_below: u64,
     /// End of the record that reaches across `drained`; `drained` if there is none.
     next: u64,
