@@ -1,6 +1,6 @@
-//! How long an append of 148 bytes takes, with one thread and with two:
-//! `cargo run --release --example append_speed [directory]`. The drain runs beside it on the real
-//! disk; CPU of the whole process counts, the drain's included.
+//! Measures an append of 148 bytes, with one thread and with two: `cargo run --release --example
+//! append_speed [directory]`. The drain runs beside it on the real disk. The CPU time is that of
+//! the whole process, the drain included.
 #![allow(clippy::disallowed_methods)] // a measurement has its own clock and threads
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use terrapin_wal::{Append, Log, LogOptions};
 const RECORDS: u64 = 4_000_000;
 const PAYLOAD_BYTES: usize = 148 - 9;
 
-/// User and system time of this process in nanoseconds, as the kernel's ticks of 10 ms tell it.
+/// User and system time of this process in nanoseconds, at the kernel's resolution of 10 ms.
 fn cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat

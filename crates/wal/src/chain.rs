@@ -1,15 +1,17 @@
-//! How segments join into lives: by their headers alone, newest first.
+//! Joins segments into lives, by their headers alone, newest first.
 //!
-//! Within a life each segment continues where the one before is full, or takes its place from some
-//! block on: what a recovery could read but not know to be on stable storage, it has copied there
-//! ([`crate::copy`]). A life's first segment says where the life before was found to end; a later
-//! segment of that earlier life that starts there or behind holds nothing that counts (its records
-//! were the torn tail) and is only waiting to be trimmed. A life's first segment always counts,
-//! though its life be empty: it says where the one before ended.
+//! Within a life, a segment either continues where the one before is full, or replaces it from some
+//! block on. Recovery writes the second kind: it holds copies of records that were readable but
+//! perhaps not durable ([`crate::copy`]).
 //!
-//! Segments of one life have one branch, and a life's first segment says the branch of the life
-//! before. So segments of two copies of a database, which have equal numbers and places, do not
-//! join.
+//! The first segment of a life says where recovery found the end of the life before. A later
+//! segment of that earlier life may start at or behind the end. Then none of its records count,
+//! because they were the torn tail, and it only waits for a trim. The first segment of a life
+//! always counts, even if its life is empty.
+//!
+//! All segments of a life have one branch, and the first one also names the branch of the life
+//! before. So segments of two copies of a database do not join, although their numbers and LSNs
+//! match.
 
 use std::collections::VecDeque;
 
@@ -35,31 +37,31 @@ pub(crate) struct Chain {
     pub(crate) lives: Vec<Life>,
     /// LSN of the oldest record.
     pub(crate) first: u64,
-    /// Records below were synced, by what the newest segment's header says.
+    /// Records below this LSN were synced, as the newest segment's header says.
     pub(crate) whole_below: u64,
     /// What the newest segment's header says.
     pub(crate) previous_end: u64,
     /// What the newest segment's header says.
     pub(crate) previous_branch: u32,
     kept: VecDeque<KeptSegment>,
-    /// No record starts between here and the first one: where the life before ended, if its
-    /// segments are gone.
+    /// No record starts between this LSN and the first record. It is the end of the life before, if
+    /// that life's segments are gone.
     begins: u64,
 }
 
 impl Chain {
-    /// The latest place at or before `lsn` at which a record is known to start.
+    /// The last position at or before `lsn` at which a record is known to start.
     pub(crate) fn start_for(&self, lsn: u64) -> Option<LogPosition> {
         let lives = self.lives.iter().enumerate().rev();
-        let mut places = lives.flat_map(|(life, l)| {
+        let mut starts = lives.flat_map(|(life, l)| {
             l.pieces.iter().rev().map(move |p| LogPosition {
                 life,
                 position: p.first,
             })
         });
-        let found = places.find(|place| place.position <= lsn);
+        let found = starts.find(|start| start.position <= lsn);
         let oldest = self.lives.first().and_then(|life| life.pieces.first());
-        // Everything below the end of a life is trimmed with it; the next one begins at a block.
+        // A trim removes all of a life below its end. The next life begins at a block's start.
         let in_gap = oldest
             .filter(|_| lsn >= self.begins)
             .map(|piece| LogPosition {
@@ -69,15 +71,14 @@ impl Chain {
         found.or(in_gap)
     }
 
-    /// Holds the segments against the lengths of their files. What does not count of an earlier
-    /// life's segment may have been given back ([`crate::segments::Segments::give_ends_back`]); the
-    /// newest segment is as long as it was made.
+    /// Checks the lengths of the segments' files. A segment of an earlier life may have lost its
+    /// unused end ([`crate::segments::Segments::give_ends_back`]). The newest segment must have its
+    /// full length.
     pub(crate) fn check_lengths(&mut self, lengths: &[u64]) -> Result<()> {
         for (segment, &bytes) in self.kept.iter_mut().zip(lengths) {
             let needed = BLOCK_BYTES + segment.used();
             if bytes < needed {
-                let error =
-                    Error::corrupt("a log segment's file is shorter than what counts of it");
+                let error = Error::corrupt("the file of a log segment is shorter than its content");
                 return Err(error
                     .with("file", segment_name(segment.number))
                     .with("bytes", bytes)
@@ -88,7 +89,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Every segment, those included that hold nothing that counts.
+    /// All segments, including those whose records do not count.
     pub(crate) fn kept(&self) -> VecDeque<KeptSegment> {
         self.kept.clone()
     }
@@ -100,17 +101,17 @@ fn broken(header: &SegmentHeader, message: &'static str) -> Error {
         .with("offset", 0)
 }
 
-/// Joins segments whose numbers follow each other, oldest first.
+/// Joins segments with consecutive numbers, oldest first, into lives.
 pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
     let Some(newest) = headers.last().cloned() else {
         return Err(Error::internal("a log without segments"));
     };
     let mut lives: VecDeque<Life> = VecDeque::new();
     let mut kept = VecDeque::new();
-    // The segment that follows, among those that count.
+    // The segment that follows, among the segments that count.
     let mut next: Option<SegmentHeader> = None;
     for (index, header) in headers.iter().enumerate().rev() {
-        // Of the oldest one it is not known; where it could be either, nothing depends on it.
+        // For the oldest segment this is unknown. Where both are possible, nothing depends on it.
         let begins_life = index > 0 && headers[index - 1].incarnation != header.incarnation;
         let mut piece = Piece {
             number: header.number,
@@ -148,7 +149,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 if !joins || next.previous_end != next.start || next.first < header.first {
                     return Err(broken(
                         next,
-                        "a log segment does not continue the one before",
+                        "a log segment does not continue the segment before it",
                     ));
                 }
                 end = next.start;
@@ -161,7 +162,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 if next.incarnation < header.incarnation || next.previous_end > end {
                     return Err(broken(
                         next,
-                        "a life of the log does not follow the one before",
+                        "a life of the log does not follow the life before it",
                     ));
                 }
                 if begins_life && header.start > next.previous_end {
@@ -170,7 +171,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 end = next.previous_end;
                 counts = header.start < end || (begins_life && header.start == end);
                 if counts {
-                    // What lies behind the end was perhaps given back.
+                    // Bytes behind the end may have been returned to the file system.
                     piece.capacity = block_up(end) - header.start;
                     lives.push_front(Life {
                         life_id,
@@ -194,7 +195,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         }
     }
     let first = next.as_ref().map_or(newest.first, |oldest| oldest.first);
-    // The oldest segment that is kept may be that of an empty life.
+    // The oldest kept segment may belong to an empty life.
     let begins = [
         next.as_ref().unwrap_or(&newest),
         headers.first().unwrap_or(&newest),
@@ -267,12 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_behind_a_life_s_end_does_not_count() {
+    fn a_segment_behind_the_end_of_its_life_does_not_count() {
         let chain = find_chain(vec![
             header(1, 1, 4096, 4096),
-            header(2, 1, 20480, 20480), // its records were all torn
+            header(2, 1, 20480, 20480), // all records are a torn tail
             header(3, 2, 20480, 20000),
-            header(4, 3, 20480, 20480), // the second life was empty
+            header(4, 3, 20480, 20480), // the second life is empty
         ])
         .unwrap();
         let lives: Vec<u32> = chain.lives.iter().map(|l| l.life_id.incarnation).collect();
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_tail_s_segment_may_outlive_the_segment_that_its_life_ended_in() {
+    fn the_segment_of_a_torn_tail_may_outlive_the_segment_with_the_end() {
         let chain =
             find_chain(vec![header(2, 1, 24576, 24576), header(3, 2, 20480, 20000)]).unwrap();
         assert_eq!((chain.lives.len(), chain.first), (1, 20480));
@@ -292,13 +293,13 @@ mod tests {
     }
 
     #[test]
-    fn segments_of_another_branch_are_refused_by_name() {
+    fn the_error_names_a_segment_of_another_branch() {
         let of = |branch, previous, header: SegmentHeader| SegmentHeader {
             branch,
             previous_branch: branch_link(previous),
             ..header
         };
-        let high = 5 << 32; // the link has the lower half alone
+        let high = 5 << 32; // a link holds the lower half only
         let chain = [
             of(high | 1, 0, header(1, 1, 4096, 4096)),
             of(high | 1, 1, header(2, 1, 20480, 20480)),

@@ -48,19 +48,20 @@ pub(crate) struct Copier<'a> {
     target: Target,
     /// The segment that `target` is or becomes.
     piece: Piece,
-    /// The segments that were found behind it, the next one last.
+    /// Existing segments behind `piece`, the next one last.
     found: Vec<Piece>,
-    /// Blocks below were synced: they are written only where they are not what they should be.
+    /// Blocks below this LSN were synced. The copier writes such a block only if its content
+    /// differs.
     synced: u64,
     /// The segments that this copier added and named.
     added: Vec<Piece>,
-    /// LSN of `pending`'s first byte, a block's start.
+    /// LSN of the first byte of `pending`: a block's start.
     at: u64,
     pending: AlignedBuf,
 }
 
 impl<'a> Copier<'a> {
-    /// Goes on with the block of `from` in the segment where it lies.
+    /// Continues with the block of `from` in the existing segment that contains it.
     pub(crate) fn behind(
         segments: &'a Segments,
         database_id: u64,
@@ -91,7 +92,7 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// Begins a segment of the life at the start of `piece`, whose number it gives.
+    /// Begins a new segment of the life. `piece` gives the number and the start.
     pub(crate) fn beside(
         segments: &'a Segments,
         database_id: u64,
@@ -113,8 +114,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies the stream from its position, a record's start, to `end`, a record's end or a block's
-    /// start. Records before the first block to be written are passed over.
+    /// Copies the stream from its position, a record's start, to `end`: a record's end or a block's
+    /// start. Skips records before the first block that it writes.
     pub(crate) fn copy(&mut self, stream: &mut Stream, end: u64) -> Result<()> {
         if self.at < stream.position() {
             self.pending
@@ -145,7 +146,7 @@ impl<'a> Copier<'a> {
         self.flush(self.at + padded)
     }
 
-    /// Writes what is pending below `upto`, a block's start.
+    /// Writes the pending bytes below `upto`, a block's start.
     fn flush(&mut self, upto: u64) -> Result<()> {
         let count = (upto - self.at) as usize;
         let offset = BLOCK_BYTES + (self.at - self.piece.start);
@@ -170,10 +171,10 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// The segment is full; goes on to the next. `start` and `end` are the record's that reaches
-    /// across its end, or begins there.
+    /// Settles the full segment and continues in the next one. `start` and `end` are those of the
+    /// record that reaches across the segment's end, or begins there.
     fn next_segment(&mut self, start: u64, end: u64) -> Result<()> {
-        // The older first: what a header says was synced before it.
+        // Settle the older segment first: a header may report only what was synced before it.
         self.settle(start)?;
         if let Some(next) = self.found.pop() {
             self.target = Target::Found(self.segments.open_for_writing(next.number)?);
@@ -187,13 +188,13 @@ impl<'a> Copier<'a> {
             first: if start < self.at { end } else { self.at },
         };
         self.target = Target::Fresh(self.segments.obtain()?);
-        // Of a new file nothing was synced.
+        // A new file holds no synced blocks.
         self.synced = self.at;
         Ok(())
     }
 
-    /// Syncs what was written. A new segment gets its header and its name; from then on it counts
-    /// as known that records below `whole_below` were synced.
+    /// Syncs the written bytes. A new segment then gets its header and its name. From then on,
+    /// records below `whole_below` are known to be synced.
     fn settle(&mut self, whole_below: u64) -> Result<()> {
         let piece = self.piece;
         let spare = match &self.target {
@@ -218,7 +219,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Syncs what was copied, which ends at `end`; returns the segments that were added.
+    /// Syncs the copy, which ends at `end`. Returns the added segments.
     pub(crate) fn finish(mut self, end: u64) -> Result<Vec<Piece>> {
         self.settle(end)?;
         Ok(self.added)

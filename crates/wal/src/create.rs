@@ -15,18 +15,21 @@ use crate::format::{
 };
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
-use crate::recovery::{Recovery, make_ring};
+use crate::recovery::Recovery;
+use crate::ring::make_ring;
 use crate::segments::Segments;
 
 impl Log {
-    /// Makes a log in an empty directory: incarnation 1, the first LSN is one block (4096). Durable
-    /// on return, its names included. What an earlier call left half-made is replaced; a log that
-    /// holds records is [`ErrorKind::AlreadyExists`].
+    /// Makes a log in an empty directory. Its incarnation is 1, and its first LSN is one block
+    /// (4096). The log and its names are durable on return. Replaces what a killed creation left.
+    ///
+    /// Errors: [`ErrorKind::AlreadyExists`] if the directory holds a log with records; invalid
+    /// options; the I/O errors of making files.
     pub fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
         let options = options.check()?;
         remove_half_made(env, disk, options)?;
-        // The ring first: a segment without a ring is damage, a ring without a segment a creation
-        // that was killed.
+        // Make the ring first. A segment without a ring is damage; a ring without a segment is a
+        // killed creation.
         let ring = make_ring(disk, options.ring_bytes)?;
         let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new());
         let header = SegmentHeader {
@@ -53,8 +56,8 @@ impl Log {
         Ok(Log::start(env, beginning))
     }
 
-    /// Whether [`Log::create`] would find room for a log here: [`ErrorKind::AlreadyExists`] if
-    /// there is one that holds records. Writes nothing.
+    /// Checks that [`Log::create`] may make a log here. Writes nothing. Errors:
+    /// [`ErrorKind::AlreadyExists`] if the directory holds a log with records.
     pub fn check_absent(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
         half_made(env, disk, options.check()?).map(drop)
     }
@@ -72,7 +75,7 @@ fn remove_half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Res
     Ok(())
 }
 
-/// Whether a killed creation left a first segment; a log with more than that is
+/// Whether a killed creation left a first segment. A log with records is
 /// [`ErrorKind::AlreadyExists`]. Writes nothing.
 fn half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<bool> {
     let names = disk.list()?;
@@ -81,8 +84,11 @@ fn half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<boo
         return Ok(false);
     }
     let there = || {
-        Error::new(ErrorKind::AlreadyExists, "there is a log already")
-            .with("directory", disk.describe())
+        Error::new(
+            ErrorKind::AlreadyExists,
+            "the directory already holds a log",
+        )
+        .with("directory", disk.describe())
     };
     if numbers != [1] {
         return Err(there());

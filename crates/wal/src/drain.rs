@@ -1,25 +1,28 @@
-//! The drain: the one job that moves the ring's bytes into segments and makes them durable.
+//! The drain: the one job that moves the ring's bytes into segments and syncs the segments.
 //!
-//! It writes whole blocks of records only, each once: a sync first fills the stream up to a block's
-//! start, so what is synced is never written again. (Where a file is new, small syncs have zeros
-//! written ahead of the records, over which these go.) What a sync has to reach is fixed when it
-//! begins, or a busy writer would starve it. Ring space is given back when the write, which goes
-//! straight from the ring, has returned, but only by whole records: while a record is partly in a
-//! segment, its copy in the ring is still whole, and recovery reads each record from one place.
+//! **Writing.** The drain writes whole blocks, and each block of records once. A sync first fills
+//! the stream up to a block's start, so no later write touches a synced block. In a new file, a
+//! small sync also writes zeros ahead; later records overwrite them. The target of a sync is fixed
+//! when the sync begins. Otherwise a busy writer would keep it from ending.
 //!
-//! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap
-//! behind it, and what a checkpoint asks to be synced is synced with everything before it (D2).
-//! What fails here poisons the log, except the search for space, which is a shortage that ends by
-//! itself when space is found, and zeros ahead.
+//! **Freeing.** The drain writes straight from the ring and frees ring space once the write has
+//! returned. It frees whole records only. So a record that is partly in a segment is still whole in
+//! the ring, and recovery reads each record from one place.
 //!
-//! When the log is stopped without a close, what was not synced yet is, as far as there is space:
-//! the interval is a promise, and the process may live on.
+//! **Order.** The drain syncs a segment to its end before the next one gets its name. So a sync
+//! leaves no gap behind it, and a checkpoint's sync covers everything before it (D2).
 //!
-//! A sync of records leaves a mark in the ring, which says how far it reached. The next sync makes
-//! that mark durable. If no record follows, the drain syncs once more, soon after: otherwise a
-//! power cut, which takes the ring, would leave the last burst before an idle time without a mark,
-//! and damage in it would look like a torn tail (decision 0030). This sync covers no record and
-//! leaves no mark, so an idle log rests after it.
+//! **Failures.** A failed write or sync poisons the log. A failed search for space is a shortage,
+//! which ends once space is found. A failed write of zeros ahead changes nothing but speed.
+//!
+//! **Stop.** After a stop without a close, the drain syncs the rest as far as there is space. The
+//! process may live on, and the sync interval still holds.
+//!
+//! **Marks.** A sync of records leaves a mark in the ring that says how far it reached. The next
+//! sync makes that mark durable. If no record follows, the drain syncs once more soon after.
+//! Otherwise a power cut, which takes the ring, would leave the last burst without a mark. Damage
+//! in that burst would then look like a torn tail (decision 0030). This extra sync covers no record
+//! and leaves no mark, so an idle log rests after it.
 
 use std::ops::ControlFlow;
 
@@ -34,42 +37,42 @@ use crate::format::{
 use crate::log::Shared;
 use crate::segments::CurrentSegment;
 
-/// Largest write.
+/// Largest write in bytes.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
-/// How far zeros are written ahead at most.
+/// Most bytes of zeros that are written ahead of the records.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
-/// A sync of more bytes than this has none written ahead.
+/// A sync of more bytes than this writes no zeros ahead.
 const AHEAD_SYNC_BYTES_MAX: u64 = AHEAD_BYTES_MAX as u64 / 4;
-/// What is written ahead.
+/// The bytes that are written ahead.
 static ZEROS: Zeros = Zeros([0; AHEAD_BYTES_MAX]);
 
-/// Aligned for direct I/O.
+/// A block of zeros, aligned for direct I/O.
 #[repr(align(4096))]
 struct Zeros([u8; AHEAD_BYTES_MAX]);
 
-/// Shortest time between two searches for space that nobody asked for.
+/// Shortest time between two searches for space that no append requested.
 const SHORTAGE_RETRY_NS: u64 = 10_000_000;
 /// Longest time from a sync that no record follows to the sync of its mark.
 const MARK_WAIT_NS_MAX: u64 = 1_000_000_000;
 
-/// A sync that is under way.
+/// The sync that is under way.
 #[derive(Clone, Copy)]
 struct Sync {
-    /// What it will have reached.
+    /// LSN that the sync will have reached.
     reach: u64,
     begun_ns: u64,
-    /// Somebody waits for it.
+    /// A caller waits for it.
     asked: bool,
-    /// It covers records, so that it leaves a mark.
+    /// It covers records, so it leaves a mark.
     of_records: bool,
 }
 
 /// The bound of whole records at or below `Drain::drained`.
 #[derive(Clone, Copy)]
 struct WholeBound {
-    /// Every record below lies wholly below `drained`.
+    /// Every record below this LSN ends at or below `drained`.
     whole_below: u64,
-    /// Where the record that reaches across `drained` ends; `drained` if there is none.
+    /// End of the record that reaches across `drained`; `drained` if there is none.
     next: u64,
 }
 
@@ -78,26 +81,26 @@ pub(crate) struct Drain {
     log: Arc<Shared>,
     reader: RingReader,
     current: CurrentSegment,
-    /// Everything below is in segments: a block's start.
+    /// Everything below this LSN, a block's start, is in segments.
     drained: u64,
     bound: WholeBound,
-    /// Everything below is to be drained: a block's start.
+    /// Everything below this LSN, a block's start, is to be drained.
     target: u64,
     sync: Option<Sync>,
-    /// Bytes of small syncs that somebody waited for.
+    /// Bytes that small syncs with waiting callers have covered so far.
     small_sync_bytes: u64,
-    /// When the next sync begins without being asked for.
+    /// When the next sync begins without a request.
     deadline_ns: Option<u64>,
-    /// When the last sync's mark is to be synced, if no record comes before: none when that mark is
+    /// When the last sync's mark must be synced if no record comes before. `None` once the mark is
     /// durable.
     mark_due_ns: Option<u64>,
-    /// A segment was taken into use and no spare was prepared yet.
+    /// A segment was taken into use, and no spare has been prepared since.
     lacks_spare: bool,
-    /// When that is tried again at the earliest.
+    /// The earliest time of the next attempt to prepare a spare.
     spare_retry_ns: u64,
 }
 
-/// What the second caller of `drain_job` gets.
+/// The job that a second call of `drain_job` returns; it ends at once.
 pub(crate) struct Over;
 
 impl Job for Over {
@@ -124,7 +127,7 @@ impl Job for Drain {
             return Step::Done;
         }
         match self.advance() {
-            // There is no space for the next segment, and nobody will make any.
+            // Without space for the next segment, a stopped log cannot sync any further.
             Ok(Step::Pending(_)) if is_last => Step::Done,
             Ok(step) => step,
             Err(error) => {
@@ -161,10 +164,12 @@ impl Drain {
         }
     }
 
-    /// One write, one sync, or one change of segments; otherwise what to wait for.
+    /// Does one write, one sync or one change of segments. If nothing is to be done, returns the
+    /// condition to wait for.
     fn advance(&mut self) -> Result<Step> {
         if self.sync.is_none() {
-            // First, or writers who sync without a pause would never leave time for it.
+            // Prepare the spare first: writers that sync without a pause would leave no time for
+            // it.
             let is_quiet = self.lacks_spare && self.drained == self.target;
             if is_quiet && self.log.env.now_ns() >= self.spare_retry_ns {
                 self.prepare_spare();
@@ -191,20 +196,19 @@ impl Drain {
         })
     }
 
-    /// Sees to it that a spare waits for the next change of segments.
+    /// Prepares a spare for the next change of segments.
     fn prepare_spare(&mut self) {
         match self.log.segments.prepare() {
             Ok(()) => self.lacks_spare = false,
             Err(error) => {
                 tracing::debug!(%error, "no spare for the log yet");
-                // After a sync, that is: an idle log asks no more.
+                // The next attempt follows a sync, so an idle log makes none.
                 self.spare_retry_ns = self.retry_ns();
             }
         }
     }
 
-    /// Once nobody appends any more: whether the mark of the last sync is to be synced now. A log
-    /// that was closed needs no mark.
+    /// Whether a stopped log must sync the mark of its last sync now. A closed log needs no mark.
     fn wants_last_mark(&mut self) -> bool {
         if self.mark_due_ns.is_some() {
             let closed = self.log.lock().close_end.is_some();
@@ -237,13 +241,13 @@ impl Drain {
             let mut tail = self.log.lock();
             let asked = self.log.sync_wanted.load(Ordering::Acquire) > synced;
             let of_records = asked || tail.real_end > synced;
-            // A mark takes no file that records may need. (The header of a file that is taken into
-            // use says what the mark says.)
+            // The sync of a mark takes no file that records may need. It needs none at a change of
+            // segments: the next segment's header says what the mark says.
             let padded = tail.lsn + filler_bytes(tail.lsn);
             let fits = has_file || padded <= self.current_end();
             let of_mark = mark_is_due && fits && tail.lsn > self.drained;
-            // Without records, either a change of segments has synced them meanwhile, or the mark
-            // of the last sync is due.
+            // Without records, either a change of segments has synced them since, or the last
+            // sync's mark is due.
             if !of_records && !of_mark {
                 return;
             }
@@ -281,8 +285,8 @@ impl Drain {
         Ok(())
     }
 
-    /// The last record that starts below `drained` tells the bound. It is whole in the ring, since
-    /// nothing of it was freed.
+    /// Finds the bound from the last record that starts below `drained`. That record is whole in
+    /// the ring, because none of its bytes were freed.
     fn find_bound(&mut self) -> WholeBound {
         let floor = self.bound.whole_below;
         let mut block = self.drained;
@@ -307,8 +311,8 @@ impl Drain {
                 };
             }
         }
-        // The record that starts at `floor` is found at the latest; were it not, nothing would be
-        // freed and nothing lost.
+        // The loop finds the record at `floor` at the latest. If it did not, nothing would be freed
+        // and nothing lost.
         debug_assert!(false, "no record starts in what was drained");
         self.bound
     }
@@ -324,8 +328,8 @@ impl Drain {
         let real_is_left = {
             let mut tail = self.log.lock();
             if sync.of_records {
-                // Before anyone learns of the sync, so that a lone writer's next record follows the
-                // mark in the same block.
+                // Write the mark before callers learn of the sync. Then a lone writer's next record
+                // follows the mark in the same block.
                 self.log.mark(&mut tail, reached);
             }
             tail.real_end > reached
@@ -344,24 +348,25 @@ impl Drain {
         Ok(())
     }
 
-    /// Who waits for the sync of a block that was never written waits for the file system's
-    /// journal, too, which notes that it has content now. So a small sync has zeros written behind
-    /// it, and those after it find blocks that were written: as many as small syncs have taken so
-    /// far.
+    /// Writes zeros behind a small sync, so that the next small syncs find blocks that were written
+    /// before. The sync of a block that was never written also waits for the file system's journal,
+    /// which records that the block now has content. The zeros cover as many bytes as small syncs
+    /// have taken so far.
     fn write_ahead(&mut self) {
         let bytes = self.drained.saturating_sub(self.log.synced());
         if bytes > AHEAD_SYNC_BYTES_MAX {
             return;
         }
         self.small_sync_bytes += bytes;
-        // Where a file system writes to another place each time, it takes space.
+        // On a file system that writes each time to a new place, zeros take space.
         if self.drained < self.current.written_to || self.log.segments.space_is_scarce() {
             return;
         }
         let room = self.current_end() - self.drained;
         let bytes = self.small_sync_bytes.min(ZEROS.0.len() as u64).min(room);
         if let Err(error) = self.current.write(&ZEROS.0[..bytes as usize], self.drained) {
-            // It is for speed only; what fails for records, too, will tell.
+            // Zeros serve speed only. A fault that concerns records shows again when records are
+            // written.
             tracing::debug!(%error, "nothing is written ahead in this segment of the log");
             self.current.written_to = u64::MAX;
             return;
@@ -390,9 +395,10 @@ impl Drain {
         Ok(())
     }
 
-    /// The segment is full: syncs it to its end first, then takes the next into use. Who waits for
-    /// a sync learns of it when the next segment's header says so on stable storage, or a mark in
-    /// the ring: damage to what they were told is durable never looks like a torn tail then
+    /// Changes segments: syncs the full one to its end, then takes the next into use.
+    ///
+    /// Callers learn of this sync only once the next header, or a mark in the ring, says how far it
+    /// reached. So damage to bytes that a caller believes durable never looks like a torn tail
     /// (decision 0030).
     fn change_segment(&mut self) -> Result<Step> {
         let is_news = self.log.synced() < self.drained;
@@ -434,26 +440,26 @@ impl Drain {
         Ok(Step::Again)
     }
 
-    /// Everything that was drained is on stable storage, and the log says so.
+    /// Reports that everything drained is on stable storage.
     fn full_is_synced(&self) {
         self.log.synced.store(self.drained, Ordering::Release);
         self.log.tell_all();
     }
 
-    /// Nothing is under way: a target, or what to wait for.
+    /// Chooses the next target when nothing is under way; otherwise returns what to wait for.
     fn choose_target(&mut self) -> ControlFlow<Condition> {
         let quarter = self.log.space.bytes() / 4;
         let room_wanted = self.log.room_wanted.swap(false, Ordering::AcqRel);
         let mut tail = self.log.lock();
         let whole = block_down(tail.lsn);
-        // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync
-        // for ever.
+        // Fillers and marks alone start neither a drain nor the clock. Otherwise an idle store
+        // would sync again and again.
         let unsynced = tail.real_end > self.log.synced();
         if whole >= self.drained + quarter || (room_wanted && whole > self.drained) {
             drop(tail);
-            // The clock runs whether or not the drain ever catches up with the writers.
+            // The clock runs even while the drain never catches up with the writers.
             if unsynced {
-                self.wind_clock();
+                self.start_clock();
             }
             self.target = whole;
             if mutant::active("ring-freed-before-drain") {
@@ -464,9 +470,9 @@ impl Drain {
         let deadline = if unsynced {
             tail.wake_at = self.drained + quarter + BLOCK_BYTES;
             drop(tail);
-            // The sync of these records makes the mark durable, too.
+            // The sync of these records also makes the mark durable.
             self.mark_due_ns = None;
-            Some(self.wind_clock())
+            Some(self.start_clock())
         } else {
             tail.wake_at = 0;
             drop(tail);
@@ -479,8 +485,8 @@ impl Drain {
         })
     }
 
-    /// Starts the interval's clock, unless it runs; when it is over.
-    fn wind_clock(&mut self) -> u64 {
+    /// Starts the interval's clock unless it runs; returns when it ends.
+    fn start_clock(&mut self) -> u64 {
         let log = &self.log;
         let interval_ns = log.options.sync_interval_ns;
         *self
@@ -488,7 +494,7 @@ impl Drain {
             .get_or_insert_with(|| log.env.now_ns().saturating_add(interval_ns))
     }
 
-    /// When space is searched for again that was not found now.
+    /// The time of the next search for space after a search that failed.
     fn retry_ns(&self) -> u64 {
         let pause_ns = self.log.options.sync_interval_ns.max(SHORTAGE_RETRY_NS);
         self.log.env.now_ns().saturating_add(pause_ns)

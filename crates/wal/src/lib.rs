@@ -14,6 +14,8 @@
 //! | writing and syncing segments | `drain.rs` |
 //! | names, spares, trimming | `segments.rs` |
 //! | what recovery accepts, and how a life begins | `recovery.rs` |
+//! | reading segment headers | `headers.rs` |
+//! | making and opening the ring file | `ring.rs` |
 //! | joining segments into lives | `chain.rs` |
 //! | reading bytes as records | `stream.rs` |
 //! | copying the ring into segments | `copy.rs` |
@@ -24,12 +26,14 @@ mod copy;
 mod create;
 mod drain;
 mod format;
+mod headers;
 mod log;
 mod metrics;
 mod options;
 mod publish;
 mod recovery;
 mod replay;
+mod ring;
 mod segments;
 mod stream;
 

@@ -26,8 +26,8 @@ pub struct LogOptions {
     /// Bytes of the ring in shared memory: a power of two from 64 KiB to 1 GiB. A record is at most
     /// a quarter of it.
     pub ring_bytes: u64,
-    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. If
-    /// the disk is too full, a new life uses smaller segments, as large as the existing files.
+    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. If the disk is too
+    /// full, a new life uses smaller segments, as large as the existing files.
     pub segment_bytes: u64,
     /// Longest time in nanoseconds that a record waits for a sync if no caller requests one. A
     /// power cut loses at most the records of this interval.

@@ -1,38 +1,40 @@
-//! Recovery: what of the log counts, and the beginning of its next life.
+//! Recovery: decides which records of the log count, and begins the log's next life.
 //!
-//! The order of steps makes recovery idempotent (D6). Scanning writes nothing: accept the prefix
-//! from segments and ring under the old incarnation, ending at E, and judge what stands at E: below
-//! what the log knows to be synced it is corruption and refused, above it is the torn tail.
-//! Beginning writes:
+//! The order of the steps makes recovery idempotent (D6).
 //!
-//! 0. the directory is synced, so that what the scan saw of it is true; spares become as large as
-//!    segments are now; what does not count of earlier lives, or is not needed any more, goes back
-//!    to the file system; and a file is had for step 3, if a smaller one where there is little
-//!    space;
-//! 1. what is not known to be synced goes into the old life's segments as it is, which are synced,
-//!    oldest first: what was taken from the ring (also where a segment's block is damaged), and
-//!    what can be read from a segment but may be there for the eye only, because its sync failed;
-//! 2. a ring that is missing or has another size is replaced (everything is in segments now);
-//! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header,
-//!    is synced, then named, then the directory is synced. Only from here on is anything different
-//!    for the next recovery. Where the life before was empty, the segment takes its only one's
-//!    number, and its name at one stroke: opens that fail, or are killed before anybody writes,
-//!    leave one such file, however many they are;
-//! 4. of the segments before it, what does not count goes back to the file system. (A recovery that
-//!    was killed here leaves that to step 0 of the next.)
+//! **The scan** writes nothing. It accepts the longest prefix of records from segments and ring
+//! under the old incarnation; that prefix ends at E. Then it judges the bytes at E. Below the LSN
+//! that the log knows to be synced, a bad record is corruption, and the scan refuses the log. Above
+//! that LSN it is the torn tail.
 //!
-//! Killed before 3, recovery finds the same E again: from the same files, or from the segments that
-//! 1 has synced. Killed after it, the new life is empty, and E stands in its header.
+//! **The beginning** writes:
 //!
-//! Where there is room for one more file only, 1 has used it up and 3 wants it. Then what 1 copied
-//! to it is written where it came from, too, and synced; only then does the file lose its name, and
-//! is there for 3. At every moment one of both places is durable.
-
-use std::collections::{BTreeSet, VecDeque};
+//! 0. Sync the directory, so that the names which the scan saw are durable. Resize the spares,
+//!    return unused ends of earlier lives to the file system, and trim segments that are no longer
+//!    needed. Prepare a spare for step 3, a smaller one if there is little space.
+//! 1. Copy records that are not known to be synced into segments of the old life, and sync these,
+//!    oldest first. Such records are only in the ring (also where a segment's block is damaged), or
+//!    are readable in a segment whose sync may have failed.
+//! 2. Replace the ring if it is missing or has another size. All records are in segments now.
+//! 3. Take a segment {incarnation + 1, previous end E, start E rounded up to a block}: write its
+//!    header, sync it, name it, sync the directory. Only from here on does the next recovery find
+//!    anything different. If the life before is empty, the new segment replaces that life's only
+//!    one, by one rename and with its number. So opens that fail, or are killed before a write,
+//!    leave one such file in total.
+//! 4. Return the unused ends of earlier segments to the file system. After a kill here, step 0 of
+//!    the next recovery does this.
+//!
+//! After a kill before step 3, recovery finds the same E again, in the same files or in the
+//! segments of step 1. After a kill behind step 3, the new life is empty and its header holds E.
+//!
+//! If the disk has room for only one more file, step 1 uses it and step 3 needs one too. Then
+//! recovery writes what step 1 copied to its old place as well, and syncs that. Only then does the
+//! file lose its name and become the file of step 3. So at every moment one of the two copies is
+//! durable.
 
 use terrapin_base::sync::Arc;
 use terrapin_base::{Env, Error, ErrorKind, Incarnation, Lsn, Result, mutant};
-use terrapin_disk::{AlignedBuf, Disk, LogRing, OpenOptions, RingOptions};
+use terrapin_disk::Disk;
 
 use crate::chain::{Chain, LogPosition, find_chain};
 use crate::copy::Copier;
@@ -41,46 +43,52 @@ use crate::format::{
     RING_NEW_NAME, SegmentHeader, block_down, block_up, branch_link, next_number, segment_name,
     segment_number, spare_number,
 };
+use crate::headers::{check_branch, read_headers};
 use crate::log::{Beginning, Log};
-use crate::options::{LogOptions, RING_BYTES_MIN};
+use crate::options::LogOptions;
 use crate::replay::Replay;
+use crate::ring::{RingFile, open_or_make_ring, open_ring_file};
 use crate::segments::{SPARES_MIN, Segments, Spare, TrimError, is_absent};
-use crate::stream::{Life, Piece, RingFile, Stream};
+use crate::stream::{Life, Piece, Stream};
 
-/// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by
-/// [`Recovery::begin`] or [`Recovery::read_only`].
+/// The result of a scan of the log's directory, before recovery writes anything. [`Recovery::scan`]
+/// returns it; [`Recovery::begin`] or [`Recovery::read_only`] consumes it.
 pub struct Recovery {
     env: Env,
     disk: Arc<dyn Disk>,
     options: LogOptions,
     needed_from: u64,
     chain: Chain,
-    /// The first record that was read; what lies before it is not needed and may be damaged.
+    /// Position of the first record that the scan read. Bytes before it are not needed and may be
+    /// damaged.
     read_from: LogPosition,
     spares: Vec<u64>,
     ring: Option<RingFile>,
     end: u64,
     clean: bool,
-    /// Records below are known to have been synced.
+    /// Records below this LSN are known to be synced.
     synced: u64,
-    /// The first record that is only in the ring: the first of those that the segments never got,
-    /// or one that is damaged there.
+    /// LSN of the first record that is only in the ring. Either the segments never received it, or
+    /// its copy there is damaged.
     ring_from: Option<u64>,
-    /// Where the last record ends that is in the last life's segments.
+    /// End of the last record that is in the last life's segments.
     in_segments: u64,
-    /// Where replay begins.
+    /// The position at which replay begins.
     replay_from: LogPosition,
     replay_records: u64,
 }
 
 impl Recovery {
-    /// Reads segment headers, then every record from the segment on that `needed_from` lies in, and
-    /// decides where the log ends. Writes nothing.
+    /// Reads all segment headers, then all records from the segment that contains `needed_from` on,
+    /// and finds the log's end. Writes nothing.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] for damage below what was synced (naming file and offset),
-    /// for a log of another database, for one that begins after `needed_from` or ends before it
-    /// (D3), and for a ring that is missing though the log does not end in a clean close;
-    /// [`ErrorKind::NotFound`] when there is no segment at all; [`ErrorKind::NewerFormat`].
+    /// Errors:
+    ///
+    /// - [`ErrorKind::Corrupt`]: damage below the synced LSN (with file and offset); a log of
+    ///   another database; a log that begins after `needed_from` or ends before it (D3); a missing
+    ///   ring, if the log does not end in a clean close;
+    /// - [`ErrorKind::NotFound`]: there is no segment;
+    /// - [`ErrorKind::NewerFormat`]: a newer version wrote the log.
     pub fn scan(
         env: &Env,
         disk: &Arc<dyn Disk>,
@@ -130,11 +138,11 @@ impl Recovery {
         Ok(recovery)
     }
 
-    /// Accepts the prefix, then judges what stands behind it.
+    /// Accepts the prefix of valid records, then judges the bytes behind it.
     fn accept(&mut self, start: LogPosition) -> Result<()> {
         let mut stream = self.stream(start);
         let mut replay_from = None;
-        // Where a close ends that nothing follows, and in which life.
+        // End of the last closing record that no user's record follows.
         let mut closed: Option<LogPosition> = None;
         while let Some(found) = stream.step()? {
             let (life, position) = (stream.life(), stream.position());
@@ -143,7 +151,7 @@ impl Recovery {
             }
             match found.kind {
                 KIND_CLOSE => closed = Some(LogPosition { life, position }),
-                // Behind a close they only say that it was synced.
+                // Behind a closing record they only report the sync of the close.
                 KIND_FILLER | KIND_MARK if closed.is_some_and(|c| c.life == life) => continue,
                 KIND_FILLER => {}
                 _ => closed = None,
@@ -163,7 +171,8 @@ impl Recovery {
                 }
             }
         }
-        // Another life's close says nothing about the last one: its ring may have held records.
+        // Only a close of the last life counts: without one, the last life's ring may have held
+        // more records.
         let closed = closed.filter(|c| c.life == stream.life());
         self.clean = closed.is_some();
         self.end = closed.map_or(stream.position(), |c| c.position);
@@ -186,13 +195,12 @@ impl Recovery {
                     .with("synced below", self.synced));
             }
         }
-        // The record that reaches across the last segment's start ends where that says its first
-        // one begins.
+        // A record that reaches across the last segment's start ends at that segment's `first`.
         if let Some((_, last)) = self.last_piece()
             && self.end > last.start
             && last.first > self.end
         {
-            let error = "a log segment's first record begins behind the log's end";
+            let error = "the first record of a log segment begins behind the end of the log";
             return Err(Error::corrupt(error)
                 .with("file", segment_name(last.number))
                 .with("first", last.first)
@@ -207,35 +215,35 @@ impl Recovery {
         Ok(())
     }
 
-    fn stream(&self, place: LogPosition) -> Stream {
+    fn stream(&self, start: LogPosition) -> Stream {
         let lives = self.chain.lives.clone();
         Stream::new(
             &self.disk,
             lives,
             self.ring.clone(),
-            place.life,
-            place.position,
+            start.life,
+            start.position,
         )
     }
 
-    /// Where the accepted log ends.
+    /// LSN at which the accepted log ends.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.end)
     }
 
-    /// Corruption where the accepted log ends, by file and offset.
+    /// An error of corruption at the end of the accepted log, with file and offset.
     #[must_use]
     pub fn corrupt_at_end(&self, message: &'static str) -> Error {
         let life = self.chain.lives.len().saturating_sub(1);
-        let place = LogPosition {
+        let end = LogPosition {
             life,
             position: self.end,
         };
-        self.stream(place).corrupt(message)
+        self.stream(end).corrupt(message)
     }
 
-    /// LSN of the oldest record that is there.
+    /// LSN of the oldest record.
     #[must_use]
     pub fn first(&self) -> Lsn {
         Lsn(self.chain.first)
@@ -247,26 +255,26 @@ impl Recovery {
         self.clean
     }
 
-    /// Users' records from the needed LSN on.
+    /// Number of users' records from the needed LSN on.
     #[must_use]
     pub fn records_to_replay(&self) -> u64 {
         self.replay_records
     }
 
-    /// How many lives have left segments that count, the one that ends here included.
+    /// Number of lives whose segments count, the last one included.
     #[must_use]
     pub fn lives(&self) -> usize {
         self.chain.lives.len()
     }
 
-    /// The life that ends here; [`Recovery::begin`] starts the next one.
+    /// Number of the last life; [`Recovery::begin`] starts the next one.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         let life = self.chain.lives.last();
         Incarnation(life.map_or(0, |life| life.life_id.incarnation))
     }
 
-    /// The branch of the life that ends here.
+    /// Branch of the last life.
     #[must_use]
     pub fn branch(&self) -> u64 {
         self.chain
@@ -275,9 +283,12 @@ impl Recovery {
             .map_or(0, |life| life.life_id.branch)
     }
 
-    /// Begins the log's next life (this file's head tells the steps) and replays the last one. May
-    /// be killed at any step, again and again (D6). Errors leave everything for another try;
-    /// [`ErrorKind::NoSpace`] when there is no room for a segment.
+    /// Begins the log's next life and returns the log with the replay of its records. The process
+    /// may be killed at any step, any number of times (D6).
+    ///
+    /// Errors leave the log ready for another try. [`ErrorKind::NoSpace`]: there is no room for a
+    /// segment. [`ErrorKind::Unsupported`]: no life can follow the last one, whose number is the
+    /// highest.
     pub fn begin(mut self) -> Result<(Log, Replay)> {
         let Some(last) = self.chain.lives.last() else {
             return Err(Error::internal("a log without a life"));
@@ -286,7 +297,7 @@ impl Recovery {
         if last.life_id.incarnation >= Incarnation::MAX.0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "the database was opened as often as one can be: export it, and import it into a new one",
+                "the database has reached its highest number of opens: export it, and import it into a new one",
             )
             .with("lives", last.life_id.incarnation));
         }
@@ -298,16 +309,16 @@ impl Recovery {
             self.chain.kept(),
         );
 
-        // Names that a killed process changed are seen but perhaps not durable: a spare may only be
-        // written once its old name is gone for good, or a power cut would bring that back with
-        // another segment's header under it.
+        // A killed process may have changed names that are visible but not yet durable. A spare may
+        // be written only once its old name is durably gone. Otherwise a power cut could restore
+        // that name with another segment's header under it.
         self.disk.sync_directory()?;
-        // One that was to be of another size, and was killed before it took the name.
+        // A new ring whose process was killed before the rename.
         self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
         segments.take_over(&self.spares)?;
         let first_of_last = last.pieces.first().map_or(0, |piece| piece.number);
         segments.give_ends_back(first_of_last)?;
-        // A checkpoint was committed, and its process died before it trimmed.
+        // A process may have died between the commit of a checkpoint and the trim.
         let trimmed = segments.trim(Lsn(self.needed_from));
         trimmed.map_err(TrimError::into_error)?;
         segments.prepare_at_open()?;
@@ -319,9 +330,8 @@ impl Recovery {
             last.ends_at(self.end);
         }
 
-        // 2. Before the new life, which is not clean: were it to begin without a ring, it would be
-        //    refused.
-        let ring = self.make_ring()?;
+        // 2. Before the new life, which is not clean: recovery refuses such a life without a ring.
+        let ring = open_or_make_ring(&self.disk, self.ring.take(), self.options.ring_bytes)?;
 
         // 3.
         let (spare, number) = self.obtain_next(&segments, number)?;
@@ -347,7 +357,6 @@ impl Recovery {
         // 4.
         segments.give_ends_back(number)?;
 
-        self.ring = None;
         let replay = Replay {
             stream: self.stream(self.replay_from),
             needed_from: self.needed_from,
@@ -363,8 +372,8 @@ impl Recovery {
         Ok((Log::start(&self.env, beginning), replay))
     }
 
-    /// Sees to it that everything below the end is on stable storage; returns the last segment's
-    /// number, and the segments that were added.
+    /// Makes everything below the end durable. Returns the last segment's number and the added
+    /// segments.
     fn copy_what_is_not_synced(&self, segments: &Segments) -> Result<(u64, Vec<Piece>)> {
         let Some((life, last)) = self.last_piece() else {
             return Err(Error::internal("a log without a life"));
@@ -382,14 +391,14 @@ impl Recovery {
             let copier = Copier::behind(segments, id, life, from, synced)?;
             added = self.copied(copier, from, end)?;
         }
-        // A recovery that was cut short may have seen to all of it, in a segment that does not end
-        // with a block.
+        // An interrupted recovery may have copied all of it already, into a segment that does not
+        // end at a block's start.
         if not_known && self.end > self.synced.max(last.start) {
             let (piece, from) = self.piece_beside(life, &last, segments)?;
             let copier = match segments.obtain_for(piece.capacity) {
                 Ok(spare) => Copier::beside(segments, id, life, piece, spare),
-                // An open must not need space (D10). Files are smaller now than the one that this
-                // is in: the same bytes once more in their own place are the next best.
+                // An open must not need space (D10). Files are now smaller than the one that holds
+                // these bytes, so rewrite the bytes in place.
                 Err(error) if is_full(&error) && piece.capacity > segments.capacity() => {
                     Copier::behind(segments, id, life, piece.start, piece.start)?
                 }
@@ -401,9 +410,9 @@ impl Recovery {
         Ok((number, added))
     }
 
-    /// A file for the next life's first segment, and the number of the segment before it. Where
-    /// there is no room for another file, that is the one which this recovery, or one that was cut
-    /// short, has copied the log's end to: an open must not need space (D10).
+    /// Returns a file for the next life's first segment, and the number of the segment before it.
+    /// Without room for another file, it is the file to which this recovery, or an interrupted one,
+    /// copied the log's end: an open must not need space (D10).
     fn obtain_next(&mut self, segments: &Segments, number: u64) -> Result<(Spare, u64)> {
         match segments.obtain() {
             Err(error) if is_full(&error) => {
@@ -416,11 +425,12 @@ impl Recovery {
         }
     }
 
-    /// Where the last segment took the place of the end of the one before ([`Copier::beside`]),
-    /// writes what it holds there and takes its name away, for another to use its file; the number
-    /// of the one before. The bytes stay where they were made durable until they are durable in
-    /// their old place, too: they may have been so before, and a power cut in the midst of the
-    /// writing takes nothing away.
+    /// Frees the last segment's file if that segment replaced the end of the one before
+    /// ([`Copier::beside`]). Writes its records into the segment before, then takes its name away.
+    /// Returns the number of the segment before, or `None` if there is no such segment.
+    ///
+    /// The bytes stay in the last segment until they are durable in their old place too. They may
+    /// have been durable before, so a power cut during the write must not lose them.
     fn fold_back(&mut self, segments: &Segments) -> Result<Option<u64>> {
         let Some(life) = self.chain.lives.last() else {
             return Ok(None);
@@ -445,7 +455,8 @@ impl Recovery {
             ..life.clone()
         };
         let id = self.options.database_id;
-        // Of a segment of which no record counts there is nothing to write, nor room for it.
+        // A segment without counted records holds nothing to write back. The segment before may
+        // lack the room for it.
         if self.end > last.start {
             let copier = Copier::behind(segments, id, &folded, last.start, last.start)?;
             self.copied(copier, last.first, self.end)?;
@@ -458,7 +469,7 @@ impl Recovery {
         Ok(Some(whole.number))
     }
 
-    /// Copies the last life's records from one on to `end`; the segments that this added.
+    /// Copies the last life's records from `from` to `end`. Returns the added segments.
     fn copied(&self, mut copier: Copier<'_>, from: u64, end: u64) -> Result<Vec<Piece>> {
         let mut stream = self.stream(LogPosition {
             life: self.chain.lives.len() - 1,
@@ -470,7 +481,7 @@ impl Recovery {
         copier.finish(end)
     }
 
-    /// Whether the last life has come to nothing but its first segment's header.
+    /// Whether the last life consists of its first segment's header only.
     fn is_empty_life(&self) -> bool {
         let life = self.chain.lives.last();
         life.is_some_and(|life| matches!(life.pieces[..], [only] if only.start == self.end))
@@ -481,14 +492,14 @@ impl Recovery {
         Some((life, *life.pieces.last()?))
     }
 
-    /// A segment for what the last one holds and nobody knows to be synced, and where its records
-    /// are to be read from.
+    /// The new segment for records of the last one that are not known to be synced, and the LSN
+    /// from which to read these records.
     fn piece_beside(&self, life: &Life, last: &Piece, segments: &Segments) -> Result<(Piece, u64)> {
         let marked = self.synced > last.start && self.synced.is_multiple_of(BLOCK_BYTES);
         let (start, first, from) = if marked {
             (self.synced, self.synced, self.synced)
         } else {
-            // From the record on that reaches across the segment's start, if it is still there as a
+            // Read from the record that reaches across the segment's start, if that record is still
             // whole.
             let across = self.chain.whole_below;
             let is_last = self.read_from.life + 1 == self.chain.lives.len();
@@ -509,7 +520,8 @@ impl Recovery {
         Ok((piece, from))
     }
 
-    /// Replays without writing anything (D11). The ring's part is read from the ring.
+    /// Returns the replay without writing anything (D11). Records that are only in the ring are
+    /// read from there.
     #[must_use]
     pub fn read_only(mut self) -> Replay {
         if let Some(last) = self.chain.lives.last_mut() {
@@ -521,138 +533,8 @@ impl Recovery {
             end: self.end,
         }
     }
-
-    /// Opens the ring; replaces it when it is missing or of another size. The new one takes the
-    /// name at one stroke. On a disk that is too full for it the old one serves on, whatever its
-    /// size: an open must not need space (D10).
-    fn make_ring(&mut self) -> Result<LogRing> {
-        let wanted = self.options.ring_bytes;
-        let Some(old) = self.ring.take() else {
-            return make_ring(&self.disk, wanted);
-        };
-        if old.bytes != wanted {
-            match make_ring(&self.disk, wanted) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    tracing::warn!(%error, "no space for a ring of the size asked for; the old one is kept");
-                    self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
-                }
-                made => return made,
-            }
-        }
-        let options = RingOptions {
-            bytes: old.bytes,
-            create: false,
-        };
-        self.disk.open_ring(RING_NAME, options)
-    }
 }
 
 fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::NoSpace
-}
-
-/// A new ring, durably under its name.
-pub(crate) fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
-    disk.remove(RING_NEW_NAME).or_else(is_absent)?;
-    let ring = disk.open_ring(
-        RING_NEW_NAME,
-        RingOptions {
-            bytes,
-            create: true,
-        },
-    )?;
-    disk.rename(RING_NEW_NAME, RING_NAME)?;
-    if !mutant::active("directory-unsynced-after-ring-naming") {
-        disk.sync_directory()?;
-    }
-    Ok(ring)
-}
-
-fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
-    let file = disk.open(RING_NAME, OpenOptions::default())?;
-    let bytes = file.bytes()?;
-    if !RingOptions::is_valid_size(bytes) || bytes < RING_BYTES_MIN {
-        return Err(Error::corrupt("the log's ring has an impossible size")
-            .with("file", RING_NAME)
-            .with("bytes", bytes));
-    }
-    Ok(RingFile { file, bytes })
-}
-
-/// The headers of the segments that follow each other without a gap up to the highest number,
-/// oldest first, and the lengths of their files.
-fn read_headers(
-    disk: &Arc<dyn Disk>,
-    numbers: &[u64],
-    database_id: u64,
-) -> Result<(Vec<SegmentHeader>, Vec<u64>)> {
-    let numbers: BTreeSet<u64> = numbers.iter().copied().collect();
-    let Some(&highest) = numbers.last() else {
-        return Err(
-            Error::new(ErrorKind::NotFound, "there is no log").with("directory", disk.describe())
-        );
-    };
-    let (mut headers, mut lengths) = (VecDeque::new(), VecDeque::new());
-    for (&number, expected) in numbers.iter().rev().zip((0..=highest).rev()) {
-        // What lies below a gap was given up: names go away oldest first, and what is needed of the
-        // log is checked against its first LSN.
-        if number != expected {
-            break;
-        }
-        let (header, bytes) = read_header(disk, number, database_id)?;
-        headers.push_front(header);
-        lengths.push_front(bytes);
-    }
-    Ok((headers.into(), lengths.into()))
-}
-
-/// The newest segment belongs to the copy of the database that the log's user knows: older ones are
-/// judged by it.
-fn check_branch(headers: &[SegmentHeader], options: &LogOptions) -> Result<()> {
-    match headers.last() {
-        Some(newest)
-            if !options.known_branches.contains(&newest.branch)
-                && !mutant::active("newest-log-branch-unchecked") =>
-        {
-            let error = "a log segment belongs to another copy of this database than the data file";
-            Err(Error::corrupt(error).with("file", segment_name(newest.number)))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn read_header(
-    disk: &Arc<dyn Disk>,
-    number: u64,
-    database_id: u64,
-) -> Result<(SegmentHeader, u64)> {
-    let name = segment_name(number);
-    let file = disk.open(
-        &name,
-        OpenOptions {
-            direct: true,
-            ..OpenOptions::default()
-        },
-    )?;
-    let bytes = file.bytes()?;
-    let in_file = |error: Error| error.with("file", &name).with("offset", 0);
-    if bytes < BLOCK_BYTES {
-        return Err(in_file(
-            Error::corrupt("a log segment is too short for its header").with("bytes", bytes),
-        ));
-    }
-    let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
-    file.read_at(&mut block, 0)?;
-    let header = SegmentHeader::decode(&block).map_err(in_file)?;
-    if header.database_id != database_id {
-        return Err(in_file(Error::corrupt(
-            "a log segment belongs to another database",
-        )));
-    }
-    if header.number != number {
-        return Err(in_file(
-            Error::corrupt("a log segment has another's name").with("number", header.number),
-        ));
-    }
-    Ok((header, bytes))
 }

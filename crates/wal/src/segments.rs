@@ -1,17 +1,18 @@
-//! The log's files: which segments are kept, which allocated files wait to become one, and how one
-//! becomes the other.
+//! The log's files: the segments that the log keeps, and the spares that wait to become segments.
 //!
-//! A name `log-N` is given to a file only after its header is on stable storage, so a `log-N`
-//! without a valid header is damage and never a crash. A segment loses its name durably before
-//! anything overwrites its header, oldest first, so a crash can leave neither a gap among the
-//! segments that are needed nor a header under another segment's name (D3, D6). (The newest may
-//! lose it to its successor, at one stroke, or to nobody once all that it holds is durable in the
-//! one before.)
+//! Invariants:
 //!
-//! One spare is kept ready whenever space allows: it makes the change of segments cheap, and it is
-//! the log's part of the reserve that lets deletes through on a full disk (D10). So every spare is
-//! as large as segments are; those of an earlier life, whose segments may have had another size,
-//! are made so when this one begins.
+//! - A file gets the name `log-N` only after its header is on stable storage. So a `log-N` without
+//!   a valid header is damage, never the result of a crash.
+//! - A segment loses its name durably before anything overwrites its header, and the oldest segment
+//!   loses it first. So a crash leaves no gap among the needed segments, and no header under
+//!   another segment's name (D3, D6).
+//! - The newest segment has two exceptions. A successor may take its name in one rename. It may
+//!   also just lose its name, once all its content is durable in the segment before.
+//! - A spare is ready whenever space allows. It makes the change of segments cheap. It is also the
+//!   log's part of the reserve that lets deletes through on a full disk (D10).
+//! - All spares are as large as segments. An earlier life may have used another size, so a new life
+//!   resizes the spares that it finds.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -23,16 +24,16 @@ use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up, segment_name, spare_name};
 use crate::options::SEGMENT_BYTES_MIN;
 
-/// Most files that wait to become segments again; what a trim frees beyond them goes back to the
-/// file system. In the midst of work a trim frees several at once that are needed again soon, and a
-/// file that was written before is written faster.
+/// Most spares that a trim keeps; it returns further files to the file system. Under load, one trim
+/// frees several files that the log soon needs again. The device writes a file faster if the file
+/// was written before.
 pub(crate) const SPARES_MAX: usize = 8;
-/// As many where space is scarce.
+/// Most spares that a trim keeps while space is scarce.
 pub(crate) const SPARES_MIN: usize = 2;
-/// As many at rest: one is the log's part of the reserve.
+/// Spares of a log at rest. One is the log's part of the reserve.
 pub(crate) const SPARES_AT_REST: usize = 1;
 
-/// How segments and spares are opened for writing.
+/// Options that open segments and spares for writing.
 const WRITE: OpenOptions = OpenOptions {
     create_new: false,
     write: true,
@@ -45,38 +46,38 @@ const WRITE: OpenOptions = OpenOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct KeptSegment {
     pub(crate) number: u64,
-    /// Where the stream's bytes begin in it.
+    /// LSN of the segment's first byte of stream.
     pub(crate) start: u64,
-    /// Where those that count end (exclusive).
+    /// LSN at which the bytes that count end.
     pub(crate) end: u64,
-    /// LSN of the first record that begins in it or behind it.
+    /// LSN of the first record that begins in the segment or behind it.
     pub(crate) first: u64,
-    /// Bytes of stream that it has room for.
+    /// Bytes of stream that the segment has room for.
     pub(crate) capacity: u64,
-    /// Known to have been written to its end.
+    /// The file is known to be written to its end.
     pub(crate) full: bool,
 }
 
 impl KeptSegment {
-    /// Bytes of stream that count in it, up to a block's end.
+    /// Bytes of stream that count in the segment, rounded up to a block.
     pub(crate) fn used(&self) -> u64 {
         block_up(self.end).saturating_sub(self.start)
     }
 }
 
-/// A spare of an earlier life: its length and its name.
+/// A spare of an earlier life: its length in bytes and its name.
 type FoundSpare = (u64, String);
 
-/// A file that waits.
+/// A file that waits to become a segment.
 struct SpareFile {
     name: String,
-    /// Known to have been written to its end.
+    /// The file is known to be written to its end.
     written: bool,
 }
 
-/// One of these, allocated and open for writing.
+/// A spare that is allocated and open for writing.
 pub(crate) struct Spare {
-    waiting: SpareFile,
+    listed: SpareFile,
     file: Arc<dyn File>,
 }
 
@@ -91,34 +92,35 @@ pub(crate) struct CurrentSegment {
     pub(crate) number: u64,
     pub(crate) start: u64,
     pub(crate) file: Arc<dyn File>,
-    /// Blocks of the stream below were written before, in this use of the file or another; those
+    /// Blocks below this LSN were written before, in this use of the file or an earlier one. Blocks
     /// above were perhaps only allocated.
     pub(crate) written_to: u64,
 }
 
 impl CurrentSegment {
-    /// Writes blocks of the stream where they belong.
+    /// Writes blocks of the stream at their place in the file.
     pub(crate) fn write(&self, bytes: &[u8], lsn: u64) -> Result<()> {
         let written = self.file.write_at(bytes, BLOCK_BYTES + (lsn - self.start));
         written.map_err(|error| self.name_in(error))
     }
 
-    /// Its handle knows only the name under which the file was opened, as a spare.
+    /// Adds the segment's name to an error. The file's handle knows only the spare's name under
+    /// which the file was opened.
     pub(crate) fn name_in(&self, error: Error) -> Error {
         error.with("segment", segment_name(self.number))
     }
 }
 
-/// How a trim failed.
+/// The state that a failed trim leaves.
 pub(crate) enum TrimError {
-    /// The file is what it was; the trim may be tried again.
+    /// Nothing changed; the trim may be tried again.
     Undone(Error),
-    /// The file's name is gone, perhaps not durably.
+    /// The file's name is gone, but perhaps not durably.
     Unknown(Error),
 }
 
 impl TrimError {
-    /// What went wrong, to whom both are alike.
+    /// The error, for callers that treat both cases alike.
     pub(crate) fn into_error(self) -> Error {
         match self {
             TrimError::Undone(error) | TrimError::Unknown(error) => error,
@@ -131,18 +133,18 @@ pub(crate) struct Segments {
     disk: Arc<dyn Disk>,
     capacity: u64,
     next_spare: AtomicU64,
-    /// Oldest first; the last one is being written.
+    /// Oldest first; the last one is the current segment.
     kept: Mutex<VecDeque<KeptSegment>>,
-    /// Names whose content nobody needs, durably so, of files that are as large as segments.
+    /// Files as large as segments, whose content is durably not needed.
     spares: Mutex<Vec<SpareFile>>,
-    /// How many of them are kept when a trim frees more.
+    /// Most spares that a trim keeps.
     spares_max: AtomicUsize,
-    /// One trim at a time.
+    /// Held by a trim: one trim runs at a time.
     trimming: Mutex<()>,
 }
 
 impl Segments {
-    /// `capacity` is what new segments hold.
+    /// The files of a log whose new segments hold `capacity` bytes of stream.
     pub(crate) fn new(disk: Arc<dyn Disk>, capacity: u64, kept: VecDeque<KeptSegment>) -> Self {
         Segments {
             disk,
@@ -155,12 +157,12 @@ impl Segments {
         }
     }
 
-    /// Takes over the spares of an earlier life, by their numbers, and makes them as large as
-    /// segments are now. Smaller ones are made larger only until there is one for the next segment
-    /// and one that waits; the others go.
+    /// Takes over the spares of an earlier life, given by number, and resizes them to the size of a
+    /// segment. It enlarges smaller spares only until there are two: one for the next segment and
+    /// one in reserve. It removes the others.
     ///
-    /// Where the disk is too full to make a single one larger, segments are made as small as the
-    /// largest of them: an open must not need space (D10).
+    /// The disk may be too full to enlarge any spare. Then segments become as small as the largest
+    /// spare, because an open must not need space (D10).
     pub(crate) fn take_over(&mut self, numbers: &[u64]) -> Result<()> {
         let next = numbers.iter().max().map_or(0, |n| n.saturating_add(1));
         self.next_spare = AtomicU64::new(next);
@@ -184,17 +186,17 @@ impl Segments {
             );
             (spares, small) = self.fit_all(small)?;
         }
-        let waiting = |name| SpareFile {
+        let unwritten = |name| SpareFile {
             name,
             written: false,
         };
-        self.spares = Mutex::new(spares.into_iter().map(waiting).collect());
+        self.spares = Mutex::new(spares.into_iter().map(unwritten).collect());
         small
             .iter()
             .try_for_each(|(_, name)| self.disk.remove(name))
     }
 
-    /// Fits those files that are needed; these, and the others with their lengths.
+    /// Resizes the spares that are needed. Returns these, and the other files with their lengths.
     fn fit_all(&self, found: Vec<FoundSpare>) -> Result<(Vec<String>, Vec<FoundSpare>)> {
         let (mut spares, mut small) = (Vec::new(), Vec::new());
         for (bytes, name) in found {
@@ -207,13 +209,13 @@ impl Segments {
         Ok((spares, small))
     }
 
-    /// Makes a file as large as a segment, allocated; whether there was space for it.
+    /// Resizes and allocates a file to the size of a segment. Returns whether there was space.
     fn fit(&self, name: &str) -> Result<bool> {
         let file = self.disk.open(name, WRITE)?;
         if file.bytes()? > self.file_bytes() {
             file.set_bytes(self.file_bytes())?;
         }
-        // Also one of the right size may have holes, if it was copied.
+        // A file of the right size may have holes if it was copied.
         match file.allocate(0, self.file_bytes()) {
             Err(error) if error.kind() == ErrorKind::NoSpace => Ok(false),
             allocated => allocated.map(|()| true),
@@ -228,37 +230,37 @@ impl Segments {
         BLOCK_BYTES + self.capacity
     }
 
-    /// An allocated file. After an error the same may be tried again later.
+    /// An allocated file for the next segment. After an error the caller may try again later.
     pub(crate) fn obtain(&self) -> Result<Spare> {
         loop {
-            let Some(waiting) = take(&mut self.spares.lock(), true) else {
+            let Some(listed) = take(&mut self.spares.lock(), true) else {
                 return self.allocate(self.capacity);
             };
-            match self.reopen(&waiting.name) {
-                Ok(file) => return Ok(Spare { waiting, file }),
-                // A segment that was copied, with holes that cannot be filled: it is of use to
-                // nobody, and what it has may be to the next.
+            match self.reopen(&listed.name) {
+                Ok(file) => return Ok(Spare { listed, file }),
+                // A copied file whose holes cannot be filled is useless. Its removal may free space
+                // for the next file.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.disk.remove(&waiting.name).or_else(is_absent)?
+                    self.disk.remove(&listed.name).or_else(is_absent)?
                 }
-                // Somebody removed it, and its content means nothing.
+                // Another process removed the file. Its content was not needed.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    self.spares.lock().push(waiting);
+                    self.spares.lock().push(listed);
                     return Err(error);
                 }
             }
         }
     }
 
-    /// Opens a spare. Allocating what is allocated costs nothing.
+    /// Opens a spare. To allocate an allocated range costs nothing.
     fn reopen(&self, name: &str) -> Result<Arc<dyn File>> {
         let file = self.disk.open(name, WRITE)?;
         file.allocate(0, self.file_bytes())?;
         Ok(file)
     }
 
-    /// An allocated file for a segment of that capacity.
+    /// An allocated file for a segment of `capacity` bytes of stream.
     pub(crate) fn obtain_for(&self, capacity: u64) -> Result<Spare> {
         if capacity == self.capacity {
             self.obtain()
@@ -280,30 +282,29 @@ impl Segments {
             && !mutant::active("unallocated-log-file-accepted")
         {
             drop(file);
-            // On a full disk, half a spare is in the way of everyone. Should the removal fail too,
-            // the next open takes care of it.
+            // On a full disk, half a spare only takes space. If the removal fails too, the next
+            // open handles the file.
             let _ = self.disk.remove(&name);
             return Err(error);
         }
-        let waiting = SpareFile {
+        let listed = SpareFile {
             name,
             written: false,
         };
-        Ok(Spare { waiting, file })
+        Ok(Spare { listed, file })
     }
 
-    /// Sees to it that a spare waits, as far as space allows.
+    /// Prepares a spare if there is none. The error says why no file was available.
     pub(crate) fn prepare(&self) -> Result<()> {
         if self.spares.lock().is_empty() {
             let spare = self.allocate(self.capacity)?;
-            self.spares.lock().push(spare.waiting);
+            self.spares.lock().push(spare.listed);
         }
         Ok(())
     }
 
-    /// Sees to it that a spare waits for an open to go on in. Where the disk has no room for one of
-    /// the size asked for, segments become as small as what it has room for: an open must not need
-    /// space (D10).
+    /// Prepares a spare for an open to continue in. If the disk has no room for the wanted size,
+    /// segments become as small as fits: an open must not need space (D10).
     pub(crate) fn prepare_at_open(&mut self) -> Result<()> {
         let wanted = self.capacity;
         loop {
@@ -311,8 +312,8 @@ impl Segments {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     let half = block_down(self.capacity / 2);
                     if half < SEGMENT_BYTES_MIN {
-                        // What a cut recovery left may be used again; else the open says what it
-                        // lacks.
+                        // The open may reuse a file that an interrupted recovery left. If it
+                        // cannot, it reports the missing space.
                         self.capacity = wanted;
                         return Ok(());
                     }
@@ -332,18 +333,19 @@ impl Segments {
         }
     }
 
-    /// Makes a spare the next segment, or the newest in its place if the number is that one's:
-    /// header, sync, name, sync of the directory. An error leaves open what is on the disk.
+    /// Makes a spare the next segment: writes the header, syncs, renames, syncs the directory. If
+    /// the number is the newest segment's, the spare replaces that segment. After an error, the
+    /// state on the disk is unknown.
     pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<CurrentSegment> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
         if let Err(error) = Self::write_header(spare, &block) {
-            // Who comes next, the next open among them, would take the same file, and fail.
-            let _ = self.disk.remove(&spare.waiting.name);
+            // The next call, or the next open, would take the same file and fail too.
+            let _ = self.disk.remove(&spare.listed.name);
             return Err(error);
         }
         self.disk
-            .rename(&spare.waiting.name, &segment_name(header.number))?;
+            .rename(&spare.listed.name, &segment_name(header.number))?;
         if !mutant::active("directory-unsynced-after-naming") {
             self.disk.sync_directory()?;
         }
@@ -366,7 +368,7 @@ impl Segments {
             number: header.number,
             start: header.start,
             file: spare.file.clone(),
-            written_to: match spare.waiting.written {
+            written_to: match spare.listed.written {
                 true => end,
                 false => header.start,
             },
@@ -386,7 +388,7 @@ impl Segments {
         self.disk.open(&segment_name(number), WRITE)
     }
 
-    /// Gives up whole segments below an LSN, oldest first, and never the one that is being written.
+    /// Gives up whole segments below an LSN, oldest first, but never the current one.
     pub(crate) fn trim(&self, below: Lsn) -> Result<(), TrimError> {
         let below = match mutant::active("log-trimmed-too-early") {
             true => Lsn(below.0 + self.capacity),
@@ -406,7 +408,7 @@ impl Segments {
         }
     }
 
-    /// Takes a file's name away durably; only then may it be written again.
+    /// Takes a segment's name away durably. Only then may the file be written again.
     fn give_up(&self, segment: &KeptSegment) -> Result<(), TrimError> {
         let name = &segment_name(segment.number);
         let fits = segment.capacity == self.capacity;
@@ -430,10 +432,10 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives what does not count of segments back to the file system: of those before segment
-    /// `below`, whose ends later segments' durable headers say. Lives that end soon leave as much
-    /// as they wrote then (decision 0031). A power cut may undo it, and the next open does it
-    /// again.
+    /// Returns unused ends of segments to the file system, for segments with numbers below `below`.
+    /// The durable headers of later segments say where these segments end. So a life that ends soon
+    /// leaves only as much as it wrote (decision 0031). A power cut may undo the change; the next
+    /// open repeats it.
     pub(crate) fn give_ends_back(&self, below: u64) -> Result<()> {
         let mut kept = self.kept.lock();
         for segment in kept.iter_mut().take_while(|s| s.number < below) {
@@ -450,14 +452,15 @@ impl Segments {
         Ok(())
     }
 
-    /// Bytes of stream that a kept segment has room for.
+    /// Bytes of stream that a kept segment has room for; `None` if it is not kept.
     pub(crate) fn capacity_of(&self, number: u64) -> Option<u64> {
         let kept = self.kept.lock();
         let found = kept.iter().find(|segment| segment.number == number);
         found.map(|segment| segment.capacity)
     }
 
-    /// Gives up the newest segment: all that it holds, to `end`, is durable in the one before.
+    /// Gives up the newest segment. All that it holds, up to `end`, is durable in the segment
+    /// before.
     pub(crate) fn give_up_last(&self, end: u64) -> Result<()> {
         let _one = self.trimming.lock();
         let last = match self.kept.lock().back() {
@@ -473,12 +476,12 @@ impl Segments {
         Ok(())
     }
 
-    /// How many spares are kept from now on when a trim frees more.
+    /// Sets how many spares a trim keeps.
     pub(crate) fn set_spares_max(&self, count: usize) {
         self.spares_max.store(count, Ordering::Relaxed);
     }
 
-    /// Removes spares but so many.
+    /// Removes spares until `kept` are left.
     pub(crate) fn drop_spares(&self, kept: usize) -> Result<()> {
         loop {
             let dropped = {
@@ -489,18 +492,18 @@ impl Segments {
                 }
             };
             match dropped {
-                Some(waiting) => self.disk.remove(&waiting.name).or_else(is_absent)?,
+                Some(spare) => self.disk.remove(&spare.name).or_else(is_absent)?,
                 None => return Ok(()),
             }
         }
     }
 
-    /// LSN of the oldest record that is still there, or of the next one to be appended.
+    /// LSN of the oldest kept record, or of the next record if there is none.
     pub(crate) fn oldest(&self) -> u64 {
         self.kept.lock().front().map_or(0, |s| s.first)
     }
 
-    /// Bytes of segments, the one being written and the spares included.
+    /// Bytes of all segments and spares, the current segment included.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let kept: u64 = self
             .kept
@@ -511,18 +514,18 @@ impl Segments {
         kept + self.spares.lock().len() as u64 * self.file_bytes()
     }
 
-    /// Where the stream would end that fills every file that is there.
+    /// The LSN that the stream reaches once it fills all segments and spares.
     pub(crate) fn room_end(&self) -> u64 {
         let end = self.kept.lock().back().map_or(0, |s| s.end);
         end.saturating_add(self.spare_count() as u64 * self.capacity)
     }
 
-    /// Whether the file system has little space left, by what the log was told.
+    /// Whether disk space is scarce, as [`Log::set_space_is_scarce`](crate::Log) set it.
     pub(crate) fn space_is_scarce(&self) -> bool {
         self.spares_max.load(Ordering::Relaxed) <= SPARES_MIN
     }
 
-    /// Files that wait to become segments.
+    /// Number of spares.
     pub(crate) fn spare_count(&self) -> usize {
         self.spares.lock().len()
     }
@@ -532,17 +535,17 @@ impl Segments {
     }
 }
 
-/// Takes a file of those that wait: the one that came last of those that were written, or were not;
-/// any other, if there is none like that.
+/// Takes the newest spare that was written before (`written`), or the newest that was not. Without
+/// such a spare, takes any other.
 fn take(spares: &mut Vec<SpareFile>, written: bool) -> Option<SpareFile> {
     let wanted = spares.iter().rposition(|spare| spare.written == written);
     match wanted {
-        Some(place) => Some(spares.remove(place)),
+        Some(index) => Some(spares.remove(index)),
         None => spares.pop(),
     }
 }
 
-/// After the removal of a file: that it was not there is no error.
+/// Ignores the error that a file to be removed did not exist.
 pub(crate) fn is_absent(error: Error) -> Result<()> {
     if error.kind() == ErrorKind::NotFound {
         Ok(())

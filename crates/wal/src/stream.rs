@@ -1,9 +1,9 @@
-//! The log as one stream, put together again from segments and ring: for recovery and replay.
+//! The log as one stream of records, joined from segments and ring, for recovery and replay.
 //!
-//! A record is taken from the segments when it is whole there, otherwise from the ring when it is
-//! whole there: the drain frees ring space by whole records only, so no record has to be glued
-//! together from both. Nothing that is read here is believed before its checksum, and nothing is
-//! allocated for a length that the files could not hold (D8).
+//! A record comes from the segments if it is whole there, otherwise from the ring if it is whole
+//! there. The drain frees ring space by whole records only, so no record has to be joined from both
+//! places. Recovery trusts no byte before its checksum. It allocates no memory for a length that
+//! the files could not hold (D8).
 
 use std::ops::Range;
 
@@ -15,19 +15,19 @@ use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, LifeId, MARK_BYTES, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN,
     RING_NAME, RecordHeader, block_down, block_up, decode_mark, decode_mark_in_ring, segment_name,
 };
+use crate::ring::RingFile;
 
-/// What is read ahead at a time.
+/// Bytes that one read loads ahead.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 
-/// A segment's part of the stream.
+/// A segment's part of the stream, `[start, start + capacity)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) number: u64,
     pub(crate) start: u64,
-    /// Bytes of the stream that count in it: all that it has room for, or those up to the next
-    /// one's start.
+    /// Bytes of the stream that count in the segment. The next segment's start may end them early.
     pub(crate) capacity: u64,
-    /// A record starts here.
+    /// LSN of the first record that starts in the segment or behind it.
     pub(crate) first: u64,
 }
 
@@ -37,14 +37,14 @@ impl Piece {
     }
 }
 
-/// The segments that one life of the log wrote and that count.
+/// The counted segments of one life of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    /// Where its records may count.
+    /// The life to which the records' checksums must belong.
     pub(crate) life_id: LifeId,
-    /// Where a recovery found that this life ended; unknown for the last one until it is scanned.
+    /// LSN at which a recovery found this life's end. `None` for the last life until it is scanned.
     pub(crate) end: Option<u64>,
-    /// Joined without gaps, oldest first, never empty.
+    /// The segments' parts: without gaps, oldest first, never empty.
     pub(crate) pieces: Vec<Piece>,
 }
 
@@ -53,7 +53,7 @@ impl Life {
         self.pieces.first().map_or(0, |p| p.start)
     }
 
-    /// Adds the next segment, which may take the place of some of the last one.
+    /// Adds the next segment, which may replace the last one's bytes from some block on.
     pub(crate) fn push(&mut self, piece: Piece) {
         if let Some(last) = self.pieces.last_mut() {
             last.capacity = last.capacity.min(piece.start.saturating_sub(last.start));
@@ -61,7 +61,7 @@ impl Life {
         self.pieces.push(piece);
     }
 
-    /// It is known now where it ends. What its last segment holds behind that does not count.
+    /// Sets the life's end. Bytes of the last segment behind the end's block do not count.
     pub(crate) fn ends_at(&mut self, end: u64) {
         self.end = Some(end);
         if let Some(last) = self.pieces.last_mut() {
@@ -70,30 +70,9 @@ impl Life {
         }
     }
 
-    /// Where its segments end.
+    /// LSN at which the life's last segment ends.
     fn limit(&self) -> u64 {
         self.pieces.last().map_or(0, Piece::end)
-    }
-}
-
-/// The ring as an earlier process left it.
-#[derive(Clone)]
-pub(crate) struct RingFile {
-    pub(crate) file: Arc<dyn File>,
-    pub(crate) bytes: u64,
-}
-
-impl RingFile {
-    /// Copies out what lies where `lsn` would: at most the ring's size.
-    fn read(&self, lsn: u64, out: &mut [u8]) -> Result<()> {
-        let offset = lsn & (self.bytes - 1);
-        let (head, tail) = out.split_at_mut(out.len().min((self.bytes - offset) as usize));
-        self.file.read_at(head, offset)?;
-        if tail.is_empty() {
-            Ok(())
-        } else {
-            self.file.read_at(tail, 0)
-        }
     }
 }
 
@@ -109,7 +88,7 @@ impl ReadAhead {
         lsn >= self.low && lsn + count <= self.low + self.buffer.len() as u64
     }
 
-    /// Sees to it that `[lsn, lsn + count)` is there, which lies below `limit`, a block's start.
+    /// Loads `[lsn, lsn + count)` unless it is loaded. `limit`, a block's start, bounds the range.
     fn load(
         &mut self,
         lsn: u64,
@@ -122,7 +101,7 @@ impl ReadAhead {
         }
         let low = block_down(lsn);
         let high = block_up(lsn + count).max(low + READ_AHEAD_BYTES).min(limit);
-        // Should the read fail, nothing stale may seem to be there.
+        // If the read fails, no stale bytes must seem loaded.
         self.buffer.clear();
         self.low = low;
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -160,7 +139,7 @@ impl SegmentFiles {
         Ok(file)
     }
 
-    /// Fills `out` from a life's segments.
+    /// Reads `out` from a life's segments, from `lsn` on.
     fn read(&mut self, life: &Life, mut lsn: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
             let Some(piece) = life
@@ -182,7 +161,7 @@ impl SegmentFiles {
     }
 }
 
-/// A valid record: what it is and where [`Stream::bytes`] finds it until the next step.
+/// A valid record. [`Stream::bytes`] returns its bytes until the next step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundRecord {
     pub(crate) lsn: u64,
@@ -198,7 +177,7 @@ impl FoundRecord {
     }
 }
 
-/// Reads one record after the other.
+/// Reads records one after the other.
 pub(crate) struct Stream {
     lives: Vec<Life>,
     life: usize,
@@ -210,8 +189,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream that begins with the record at `position` in that life. The ring belongs to the
-    /// last life.
+    /// A stream that begins with the record at `position` in the life with that index. The ring
+    /// belongs to the last life.
     pub(crate) fn new(
         disk: &Arc<dyn Disk>,
         lives: Vec<Life>,
@@ -238,14 +217,14 @@ impl Stream {
         self.position
     }
 
-    /// Number of the life in which the position lies.
+    /// Index of the life that contains the position.
     pub(crate) fn life(&self) -> usize {
         self.life
     }
 
-    /// Steps over the next record. `None` at the end of the last life where that is known; where it
-    /// is not, at the first place where no valid record stands. A bad record before a known end is
-    /// corruption.
+    /// Steps over the next record and returns it. Returns `None` at the end of the last life if
+    /// that end is known, otherwise at the first position without a valid record. A bad record
+    /// before a known end is an error: corruption.
     pub(crate) fn step(&mut self) -> Result<Option<FoundRecord>> {
         loop {
             let Some(life) = self.lives.get(self.life) else {
@@ -259,8 +238,8 @@ impl Stream {
             };
             self.position = next.start();
             self.life += 1;
-            // Lives may overlap in LSN where one was cut: what was read ahead of the old one is not
-            // the new one's.
+            // Where recovery cut a torn tail, two lives overlap in LSN. Bytes read ahead of the old
+            // life are not the new life's.
             self.segment_read_ahead = ReadAhead::default();
         }
         let Some(found) = self.find()? else {
@@ -294,7 +273,7 @@ impl Stream {
         read_ahead.get(found.lsn, found.bytes)
     }
 
-    /// What the record that the last step found says was synced, if it is a mark.
+    /// The synced LSN in the record of the last step, if the record is a mark.
     pub(crate) fn mark(&self, found: &FoundRecord) -> Option<u64> {
         let life_id = self.lives.get(self.life)?.life_id;
         decode_mark(&life_id, found.lsn, self.bytes(found))
@@ -336,16 +315,17 @@ impl Stream {
         }))
     }
 
-    /// The bytes from `low`, a block's start, to the position, as the segments hold them.
+    /// Reads the segments' bytes from `low`, a block's start, up to the position.
     pub(crate) fn bytes_before(&mut self, low: u64) -> Result<Vec<u8>> {
         let mut out = vec![0; self.position.saturating_sub(low) as usize];
         self.files.read(&self.lives[self.life], low, &mut out)?;
         Ok(out)
     }
 
-    /// The highest LSN that a mark says was synced: at any later block's start in the last life's
-    /// segments, and at any block's start in the ring. The ring's marks may stand for places far
-    /// behind the position: the drain frees the ring, and records were lost in between.
+    /// The highest LSN that a mark reports as synced. Marks are searched at each later block's
+    /// start in the last life's segments, and at each block's start in the ring. Marks in the ring
+    /// may have LSNs far above the position: the drain had freed the ring up to there, and the
+    /// records in between were lost.
     pub(crate) fn highest_mark(&mut self) -> Result<u64> {
         let Some(life) = self.lives.last() else {
             return Ok(0);
@@ -374,7 +354,7 @@ impl Stream {
         Ok(highest)
     }
 
-    /// Corruption at the position, by file and offset.
+    /// An error of corruption at the position, with file and offset.
     pub(crate) fn corrupt(&self, message: &'static str) -> Error {
         let lsn = self.position;
         let error = Error::corrupt(message);
@@ -399,8 +379,8 @@ impl Stream {
     }
 }
 
-/// The record at `lsn`, if a whole and valid one stands there: bytes exist below `limit` (a block's
-/// start), the record must end by `end_max`.
+/// The record at `lsn`, if a whole and valid one starts there. Bytes exist below `limit`, a block's
+/// start. The record must end by `end_max`.
 fn find_in(
     read_ahead: &mut ReadAhead,
     life_id: LifeId,
@@ -431,8 +411,7 @@ fn find_in(
     }))
 }
 
-/// Reads what starts at multiples of a block in that range, and shows the first bytes of each
-/// block.
+/// Reads the blocks of a range and passes the first bytes of each block to `show`.
 fn each_block(
     range: Range<u64>,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
@@ -445,8 +424,8 @@ fn each_block(
         buffer.resize(count as usize, 0);
         read(at, &mut buffer)?;
         let blocks = buffer.chunks(BLOCK_BYTES as usize);
-        for (place, block) in (at..).step_by(BLOCK_BYTES as usize).zip(blocks) {
-            show(place, &block[..block.len().min(MARK_BYTES as usize)]);
+        for (start, block) in (at..).step_by(BLOCK_BYTES as usize).zip(blocks) {
+            show(start, &block[..block.len().min(MARK_BYTES as usize)]);
         }
         at += count;
     }

@@ -1,6 +1,6 @@
-//! The log in bad days: the process dies or the power fails at every call, in recovery too, life
-//! after life. What must hold each time: the records are a prefix of what was appended, none lost
-//! that survived by promise, none that was never appended.
+//! Crashes of the log: the process dies or the power fails at every call, also during recovery and
+//! over several lives. Each time the recovered records must be a prefix of the appended ones. No
+//! record is lost that had to survive, and none appears that was never appended.
 
 mod common;
 
@@ -9,18 +9,19 @@ use terrapin_base::{Lsn, Result};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 
-/// What the test knows about the log, whatever happens to the process.
+/// What the test knows about the log, independent of the process.
 #[derive(Default)]
 struct Truth {
-    /// Every record that may be there, in order; each names the life that appended it, so that none
+    /// All records that may exist, in order. Each names the life that appended it, so no record
     /// passes for another.
     ids: Vec<u64>,
-    /// LSNs of those that were acknowledged.
+    /// LSNs of the acknowledged records.
     lsns: Vec<Lsn>,
-    /// So many must be there after the death of the process, and so many after a power cut.
+    /// Number of records that must survive the death of the process, and number that must survive a
+    /// power cut.
     acknowledged: usize,
     synced: usize,
-    /// The log is needed from this record on.
+    /// Index of the first record that is still needed.
     needed: usize,
     needed_from: Option<Lsn>,
     created: bool,
@@ -32,7 +33,7 @@ impl Truth {
         self.acknowledged = self.synced;
     }
 
-    /// Compares with what was recovered, and goes on from there.
+    /// Compares the recovered records with the truth, and continues from them.
     fn check(&mut self, records: &[(Lsn, u64)]) {
         let there = self.needed + records.len();
         assert!(
@@ -57,7 +58,7 @@ impl Truth {
     }
 }
 
-/// One life: recovery, then work, until the end or the death that the test has placed.
+/// Runs one life: recovery, then work until the end or until the planned death.
 fn live(medium: &SimDisk, truth: &mut Truth, seed: u64, operations: u64) -> Result<()> {
     let mut random = Random(seed);
     let process = Process::new(medium, seed);
@@ -65,8 +66,8 @@ fn live(medium: &SimDisk, truth: &mut Truth, seed: u64, operations: u64) -> Resu
     let log = if truth.created {
         let (log, records) =
             process.recover_from(tiny(), truth.needed_from.unwrap_or(Lsn(4096)))?;
-        // A recovery is over when `begin` has returned; if the process is dead by then, replay has
-        // failed above.
+        // A recovery is complete when `begin` has returned. If the process had died by then, the
+        // replay above would have failed.
         truth.check(&records);
         log
     } else {
@@ -84,7 +85,7 @@ fn live(medium: &SimDisk, truth: &mut Truth, seed: u64, operations: u64) -> Resu
                 }
             }
             1 if truth.synced > truth.needed + 4 => {
-                // As a checkpoint would: only below what is synced.
+                // Like a checkpoint, trim below the synced LSN only.
                 let needed =
                     truth.needed + random.below((truth.synced - truth.needed) as u64) as usize;
                 truth.needed = needed;
@@ -129,20 +130,20 @@ fn crash(medium: &SimDisk, truth: &mut Truth, end: End) {
     }
 }
 
-/// What a life without a death leaves.
+/// The medium after a life that ends without a crash.
 fn medium_of(seed: u64, operations: u64) -> SimDisk {
     let medium = SimDisk::new(seed);
     live(&medium, &mut Truth::default(), seed, operations).unwrap();
     medium
 }
 
-/// How many calls it makes.
+/// Number of disk calls of such a life.
 fn calls_of(seed: u64, operations: u64) -> u64 {
     medium_of(seed, operations).io_count()
 }
 
-/// Dies at call `at` of the first life, then a few times in the recoveries after it, then lives on
-/// and is recovered a last time.
+/// Dies at call `at` of the first life, then a few times during the recoveries after it. Then runs
+/// another life and recovers a last time.
 fn die_at(seed: u64, at: u64, end: End, operations: u64) {
     let medium = SimDisk::new(seed);
     let mut truth = Truth::default();
@@ -171,7 +172,7 @@ fn die_at(seed: u64, at: u64, end: End, operations: u64) {
 const OPERATIONS: u64 = 120;
 
 #[test]
-fn a_process_that_dies_at_any_call_loses_nothing_that_it_appended() {
+fn a_death_at_any_call_loses_no_appended_record() {
     for seed in 0..20 {
         for at in 1..=calls_of(seed, OPERATIONS) {
             die_at(seed, at, End::Process, OPERATIONS);
@@ -180,7 +181,7 @@ fn a_process_that_dies_at_any_call_loses_nothing_that_it_appended() {
 }
 
 #[test]
-fn a_process_that_dies_in_the_midst_of_a_store_loses_nothing_before_it() {
+fn a_death_within_a_store_to_the_ring_loses_nothing_before_it() {
     for seed in 0..8 {
         for at in 1..=medium_of(seed, OPERATIONS).ring_writes() {
             let medium = SimDisk::new(seed);
@@ -197,7 +198,7 @@ fn a_process_that_dies_in_the_midst_of_a_store_loses_nothing_before_it() {
 }
 
 #[test]
-fn a_power_cut_at_any_call_loses_nothing_that_was_synced() {
+fn a_power_cut_at_any_call_loses_no_synced_record() {
     for mode in CrashMode::ALL {
         for seed in 10..20 {
             for at in 1..=calls_of(seed, OPERATIONS) {
@@ -208,7 +209,7 @@ fn a_power_cut_at_any_call_loses_nothing_that_was_synced() {
 }
 
 #[test]
-fn lives_that_end_in_every_way_by_turns_lose_nothing_by_any() {
+fn lives_that_end_in_all_ways_in_turn_lose_nothing() {
     for seed in 0..1000 {
         let medium = SimDisk::new(seed);
         let mut truth = Truth::default();
@@ -231,7 +232,7 @@ fn lives_that_end_in_every_way_by_turns_lose_nothing_by_any() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_to_the_byte() {
+fn the_same_seed_gives_the_same_bytes() {
     let run = || {
         let medium = SimDisk::new(5);
         live(&medium, &mut Truth::default(), 5, 300).unwrap();
@@ -241,7 +242,7 @@ fn the_same_seed_gives_the_same_run_to_the_byte() {
 }
 
 #[test]
-fn a_recovered_log_replays_the_same_however_often_it_is_recovered() {
+fn each_further_recovery_replays_the_same_records() {
     let medium = SimDisk::new(3);
     let mut truth = Truth::default();
     live(&medium, &mut truth, 4, 200).unwrap();

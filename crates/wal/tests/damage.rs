@@ -1,5 +1,5 @@
-//! Damage: what was synced and is bad is refused with its place; only a torn tail is cut; no bytes
-//! make recovery panic (D8).
+//! Damage: recovery refuses damaged synced records and names the place. It cuts only a torn tail.
+//! No bytes make recovery panic (D8).
 
 mod common;
 
@@ -19,8 +19,8 @@ const OPTIONS: LogOptions = LogOptions {
     known_branches: [DATABASE; 2],
 };
 
-/// A log in one segment, synced now and then; the last records are not. Returns how many there are,
-/// how many were synced, and how many of them a mark says were.
+/// Builds a log in one segment that syncs now and then, but not at the end. Returns the number of
+/// records, of synced records, and of records below the last mark.
 fn build(medium: &SimDisk, options: LogOptions) -> (u64, u64, u64) {
     let process = Process::new(medium, 0);
     let log = process.create(options).unwrap();
@@ -64,7 +64,7 @@ fn a_flipped_byte_below_a_mark_is_refused_and_above_it_cuts_the_tail() {
                 refused += 1;
             }
             Ok(recovery) => {
-                // The kernel may have written a page of the ring back in time; then the record is
+                // The kernel may have written a page of the ring back in time. Then the record is
                 // whole there.
                 let kept = collect(&mut recovery.read_only()).unwrap();
                 assert_eq!(kept, records[..kept.len()]);
@@ -126,11 +126,11 @@ fn lost_short_and_foreign_files_are_refused() {
     let text = refusal(&|_, p| p.disk.remove(second).unwrap());
     assert!(text.contains("begins after"), "{text}");
     let text = refusal(&|m, _| m.plant(second, &m.content(second).unwrap()[..8192]));
-    assert!(text.contains("shorter than what counts"), "{text}");
+    assert!(text.contains("shorter than its content"), "{text}");
     let text = refusal(&|m, _| m.plant(second, &[]));
     assert!(text.contains("too short"), "{text}");
     let text = refusal(&|m, _| m.plant(second, &m.content("log-0000000000000003").unwrap()));
-    assert!(text.contains("another's name"), "{text}");
+    assert!(text.contains("name of another segment"), "{text}");
     let text = refusal(&|m, _| m.plant("ring", &[0; 5000]));
     assert!(text.contains("impossible size"), "{text}");
     for place in [8, 40] {
@@ -152,7 +152,7 @@ fn lost_short_and_foreign_files_are_refused() {
     );
 }
 
-/// A segment's first block by the document, not by the crate: see `docs/FORMAT.md`.
+/// Encodes a segment's first block after `docs/FORMAT.md`, without code of the crate.
 fn header(fields: [u64; 7], incarnation: u32) -> Vec<u8> {
     let mut block = b"TERRALOG".to_vec();
     block.extend(2u32.to_le_bytes());
@@ -167,7 +167,7 @@ fn header(fields: [u64; 7], incarnation: u32) -> Vec<u8> {
     block
 }
 
-/// A record by the document.
+/// Encodes a record after `docs/FORMAT.md`.
 fn record(kind: u8, payload: &[u8], incarnation: u32, lsn: u64) -> Vec<u8> {
     let length = payload.len() as u32;
     let mut summed = payload.to_vec();
@@ -183,9 +183,9 @@ fn record(kind: u8, payload: &[u8], incarnation: u32, lsn: u64) -> Vec<u8> {
     out
 }
 
-/// As much memory was asked for as lies in between, of which the process dies.
+/// Regression: recovery allocated as many bytes as there are between, and the process died.
 #[test]
-fn a_first_record_behind_all_that_there_is_is_refused() {
+fn a_first_record_behind_the_end_of_the_log_is_refused() {
     for first in [8192, 8203, 8192 + (1 << 20), 1 << 30, 1 << 40] {
         let medium = SimDisk::new(0);
         let mut one = header([DATABASE, 1, 4096, 4096, 4096, 4096, 4096], 1);
@@ -208,7 +208,7 @@ fn a_first_record_behind_all_that_there_is_is_refused() {
 }
 
 #[test]
-fn headers_and_records_that_lie_with_good_checksums_never_panic() {
+fn false_headers_and_records_with_good_checksums_never_panic() {
     let mut random = Random(11);
     let mut accepted = 0;
     for _ in 0..3000 {
@@ -241,7 +241,7 @@ fn headers_and_records_that_lie_with_good_checksums_never_panic() {
                 let count = record.len().min(file.len() - at);
                 file[at..at + count].copy_from_slice(&record[..count]);
                 if random.below(30) == 0 {
-                    // A header alone, whose length means nothing.
+                    // A header alone; its length has no meaning.
                     let length = file.iter_mut().skip(at + 4).take(4);
                     length.for_each(|byte| *byte = 0x0f);
                 }
@@ -266,14 +266,14 @@ fn headers_and_records_that_lie_with_good_checksums_never_panic() {
 }
 
 #[test]
-fn a_documented_segment_is_understood() {
+fn recovery_reads_a_segment_built_from_the_documentation() {
     let medium = SimDisk::new(0);
     let mut file = header([DATABASE, 1, 4096, 4096, 4096, 4096, 16384], 7);
     file.extend(record(16, b"one", 7, 4096));
     file.extend(record(200, b"", 7, 4096 + 12));
     file.resize(4096 + 16384, 0);
     medium.plant("log-0000000000000001", &file);
-    // The next record lies in the ring, at its LSN's remainder.
+    // The next record is in the ring, at the remainder of its LSN.
     let mut ring = vec![0; 64 << 10];
     let third = record(17, b"three", 7, 4117);
     ring[4117..4117 + third.len()].copy_from_slice(&third);
@@ -293,10 +293,10 @@ fn a_documented_segment_is_understood() {
     assert_eq!(seen, [(4108, 200, vec![]), (4117, 17, b"three".to_vec())]);
 }
 
-/// Page ids have room for 2^24 lives, the log's header for 2^32: a database of later ones was
-/// opened, took writes, and no checkpoint could end.
+/// Regression: page ids have room for 2^24 lives, the log's header for 2^32. A database with more
+/// lives opened and took writes, but no checkpoint could end.
 #[test]
-fn the_last_life_that_page_ids_have_room_for_is_followed_by_none() {
+fn no_life_follows_the_last_one_that_page_ids_can_hold() {
     for (life, begins) in [
         ((1 << 24) - 2, true),
         ((1 << 24) - 1, false),
@@ -319,9 +319,10 @@ fn the_last_life_that_page_ids_have_room_for_is_followed_by_none() {
     }
 }
 
-/// Numbers went on from the highest that a header names, without a look at where they end.
+/// Regression: segment numbers continued from the highest number in a header without a check for
+/// overflow.
 #[test]
-fn segments_that_are_numbered_to_the_end_have_none_behind_them() {
+fn no_segment_follows_the_highest_number() {
     for count in [0, 3] {
         for number in [u64::MAX - 1, u64::MAX] {
             let medium = SimDisk::new(1);
@@ -340,7 +341,7 @@ fn segments_that_are_numbered_to_the_end_have_none_behind_them() {
             medium.plant(&format!("log-{number:016x}"), &content);
             let recovery = process.scan(tiny(), Lsn(4096)).unwrap();
             match recovery.begin() {
-                // A life to which nothing was written leaves its number to the next one.
+                // A life without writes leaves its number to the next one.
                 Ok(_) => assert!(number < u64::MAX || count == 0),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             }
@@ -348,10 +349,10 @@ fn segments_that_are_numbered_to_the_end_have_none_behind_them() {
     }
 }
 
-/// The log reckons with rings of 64 KiB or more; one of 4 KiB would have been kept where a disk is
-/// too full for another.
+/// Regression: the log needs a ring of 64 KiB or more. Recovery would have kept a ring of 4 KiB on
+/// a disk too full for another one.
 #[test]
-fn a_ring_that_is_smaller_than_a_log_makes_them_is_refused() {
+fn a_ring_below_the_smallest_size_is_refused() {
     for bytes in [4 << 10, 32 << 10] {
         let medium = SimDisk::new(1);
         let process = Process::new(&medium, 0);
@@ -366,10 +367,11 @@ fn a_ring_that_is_smaller_than_a_log_makes_them_is_refused() {
     }
 }
 
-/// A damaged block below a mark was passed over where the ring still had its records: the recovery
-/// gave them all, began the next life behind them, and with the ring's next round they were gone.
+/// Regression: recovery skipped a damaged block below a mark if the ring still had its records. It
+/// replayed all of them and began the next life behind them. The records were lost once the ring
+/// wrapped.
 #[test]
-fn damage_that_the_ring_makes_good_is_mended_by_the_recovery_that_finds_it() {
+fn recovery_mends_damage_of_which_the_ring_has_a_copy() {
     let options = LogOptions {
         ring_bytes: 512 << 10,
         ..OPTIONS
@@ -397,10 +399,10 @@ fn damage_that_the_ring_makes_good_is_mended_by_the_recovery_that_finds_it() {
     assert!(damaged > 100, "{damaged}");
 }
 
-/// A damaged record that nobody needs any more, which reaches into the last segment, was to be
-/// copied with what that segment holds: the scan found the log sound, and the open was refused.
+/// Regression: a damaged record that was not needed reached into the last segment. The scan found
+/// the log sound, but the copy of that segment failed on the record, so the open was refused.
 #[test]
-fn damage_before_what_is_needed_is_no_matter() {
+fn damage_before_the_needed_records_is_ignored() {
     let (mut refused, mut opened) = (0, 0);
     for seed in 0..30 {
         let medium = SimDisk::new(seed);
@@ -437,11 +439,11 @@ fn damage_before_what_is_needed_is_no_matter() {
     );
 }
 
-/// Segments older than the ring are what a copy of a database that is open may have. The ring's
-/// marks reach beyond their end, and a closing record lies in it: recovery reckoned with a negative
+/// Regression: a copy of an open database may have segments older than its ring. The ring's marks
+/// reach beyond their end, and the ring holds a closing record. Recovery computed a negative
 /// length.
 #[test]
-fn a_ring_that_is_newer_than_the_segments_gives_an_error_or_all_that_it_has() {
+fn a_ring_newer_than_the_segments_gives_an_error_or_all_its_records() {
     let mut opened = 0;
     for seed in 0..120 {
         let medium = SimDisk::new(seed);

@@ -1,5 +1,5 @@
-//! A disk that fails or is full: what poisons the log, what only holds it up, and that neither
-//! loses what was appended.
+//! A disk that fails or is full: which faults poison the log, which only delay it, and that neither
+//! kind loses appended records.
 
 mod common;
 
@@ -9,11 +9,11 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Media, MediaFault, Op};
 use terrapin_wal::{Append, LogOptions};
 
-// A segment's handle keeps the name under which the file was opened, `spare-…`, and faults go by
-// that.
+// Faults match the name under which a file was opened. A segment's handle keeps the spare's name,
+// `spare-…`.
 
 #[test]
-fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
+fn a_failed_sync_poisons_the_log_and_keeps_it_readable() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process
@@ -32,7 +32,7 @@ fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
     let text = error.to_string();
     let named = text.contains("Sync") && text.contains("log-0000000000000001");
     assert!(named, "the cause is named: {text}");
-    // Nothing that comes later makes it good again, though the disk would.
+    // The log stays poisoned, although the disk would work again.
     let writes = medium.stats_total().writes;
     process.sim.settle();
     assert_eq!(
@@ -59,11 +59,11 @@ fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
     assert_eq!(assert_prefix(&records), 2);
 }
 
-// A kernel tells of a failed sync once; what the sync was to cover can be read until the power
-// goes. A recovery that believed its eyes began a new life behind records that were not on stable
-// storage, and after a power cut the log was refused as damaged.
+// Regression: the kernel reports a failed sync once, and its bytes stay readable until the power
+// fails. Recovery trusted the readable bytes and began a new life behind records that were not
+// durable. After a power cut, the log was refused as damaged.
 #[test]
-fn what_a_failed_sync_has_lost_is_made_durable_by_the_recovery_that_reads_it() {
+fn recovery_makes_durable_what_a_failed_sync_left_readable() {
     for seed in 0..40 {
         let medium = SimDisk::new(seed);
         let process = Process::new(&medium, seed);
@@ -95,7 +95,7 @@ fn what_a_failed_sync_has_lost_is_made_durable_by_the_recovery_that_reads_it() {
 }
 
 #[test]
-fn a_failed_drain_is_a_failed_sync() {
+fn a_failed_write_of_the_drain_poisons_the_log() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -122,7 +122,7 @@ fn a_failed_drain_is_a_failed_sync() {
 }
 
 #[test]
-fn others_may_poison_the_log_and_the_first_reason_stays() {
+fn a_user_may_poison_the_log_and_the_first_error_stays() {
     let process = Process::new(&SimDisk::new(1), 0);
     let log = process.create(tiny()).unwrap();
     let seen = log.clone();
@@ -138,7 +138,7 @@ fn others_may_poison_the_log_and_the_first_reason_stays() {
 }
 
 #[test]
-fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
+fn a_full_disk_delays_the_log_until_there_is_space() {
     for alive in [true, false] {
         let medium = SimDisk::new(1);
         let process = Process::new(&medium, 0);
@@ -156,8 +156,7 @@ fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(log.failed().is_none() && log.shortage().is_some());
         let bytes: u64 = (0..count).map(|i| payload(i).len() as u64 + 9).sum();
-        // The rest of the segment, the spare that waited, and the ring but for its reserve and a
-        // largest record.
+        // The rest of the segment, the spare, and the ring less its reserve and one largest record.
         assert!(
             bytes > (32 << 10) + (64 << 10) - (16 << 10) - (20 << 10),
             "{bytes}"
@@ -169,7 +168,7 @@ fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
         );
         if alive {
             medium.set_capacity(1 << 30);
-            // The append that still finds the ring full asks for another try.
+            // The first append still finds the ring full and requests another search for space.
             while process.append(&log, count).is_err() {
                 process.sim.settle();
             }
@@ -179,7 +178,7 @@ fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
             medium.crash_power(CrashMode::LoseUnsynced);
         } else {
             medium.crash_process();
-            // Recovery on the full disk is refused clearly, and works once there is room.
+            // Recovery on the full disk returns a clear error, and works once there is room.
             let error = Process::new(&medium, 0).recover(tiny()).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::NoSpace);
             medium.set_capacity(1 << 30);
@@ -190,7 +189,7 @@ fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
 }
 
 #[test]
-fn space_is_found_again_without_anybody_asking() {
+fn the_drain_finds_new_space_without_a_request() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -208,10 +207,10 @@ fn space_is_found_again_without_anybody_asking() {
     assert!(log.shortage().is_none());
 }
 
-// It was tried once for each segment: the disk could fill again before the next change of segments,
-// which then had no file.
+// Regression: the drain tried to prepare a spare once per segment. The disk could fill again before
+// the next change of segments, which then had no file.
 #[test]
-fn a_spare_that_could_not_be_had_is_prepared_when_there_is_room() {
+fn a_missing_spare_is_prepared_once_there_is_room() {
     for trimmed in [false, true] {
         let medium = SimDisk::new(1);
         let process = Process::new(&medium, 0);
@@ -240,7 +239,7 @@ fn a_spare_that_could_not_be_had_is_prepared_when_there_is_room() {
 }
 
 #[test]
-fn a_close_that_found_no_space_may_be_tried_again() {
+fn a_close_without_space_may_be_retried() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -266,8 +265,8 @@ fn a_close_that_found_no_space_may_be_tried_again() {
     assert_eq!(assert_prefix(&records), count);
 }
 
-/// Appends, syncs and trims until the end or the first error that is not a full ring; returns how
-/// many records were appended.
+/// Appends, syncs and trims until the end, or until the first error that is not a full ring. Counts
+/// the appended records in `appended`.
 fn work(process: &Process, seed: u64, appended: &mut u64, synced: &mut u64) -> Result<(), Error> {
     let log = process.create(tiny())?;
     let mut random = Random(seed);
@@ -290,7 +289,7 @@ fn work(process: &Process, seed: u64, appended: &mut u64, synced: &mut u64) -> R
 }
 
 #[test]
-fn any_call_may_fail_once_or_for_good_and_nothing_is_lost_by_it() {
+fn a_call_that_fails_once_or_always_loses_nothing() {
     let calls = {
         let medium = SimDisk::new(7);
         work(&Process::new(&medium, 7), 7, &mut 0, &mut 0).unwrap();
@@ -323,7 +322,7 @@ fn any_call_may_fail_once_or_for_good_and_nothing_is_lost_by_it() {
                     drop(process.create(tiny()).unwrap());
                     continue;
                 }
-                // Recovery meets a fault too, and is tried again.
+                // Recovery meets a fault too; then it runs again.
                 medium.inject(Fault::nth(1 + at % 17, error));
                 let _ = process.recover(tiny());
                 medium.clear_faults();
@@ -341,7 +340,7 @@ fn any_call_may_fail_once_or_for_good_and_nothing_is_lost_by_it() {
 }
 
 #[test]
-fn a_largest_record_always_fits_however_full_the_ring_was() {
+fn a_largest_record_always_fits_after_a_wait() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -370,7 +369,7 @@ fn a_largest_record_always_fits_however_full_the_ring_was() {
 }
 
 #[test]
-fn a_full_disk_keeps_the_ring_it_has_whatever_size_is_asked_for() {
+fn on_a_full_disk_the_old_ring_stays_in_use() {
     let medium = SimDisk::new(5);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -381,7 +380,7 @@ fn a_full_disk_keeps_the_ring_it_has_whatever_size_is_asked_for() {
         ring_bytes: 4 * tiny().ring_bytes,
         ..tiny()
     };
-    // Room for the segment of the new life, not for the ring.
+    // Room for the new life's segment, but not for the ring.
     medium.set_capacity(medium.used_bytes() + 2 * tiny().ring_bytes);
     let process = Process::new(&medium, 0);
     let (log, records) = process.recover(larger).unwrap();
@@ -400,7 +399,7 @@ fn a_full_disk_keeps_the_ring_it_has_whatever_size_is_asked_for() {
     );
 }
 
-/// The sizes of the files that wait to become segments.
+/// Sizes of the spares in bytes.
 fn spares(process: &Process, medium: &SimDisk) -> Vec<u64> {
     let names = process.disk.list().unwrap();
     let spares = names.iter().filter(|name| name.starts_with("spare-"));
@@ -409,8 +408,8 @@ fn spares(process: &Process, medium: &SimDisk) -> Vec<u64> {
         .collect()
 }
 
-/// Leaves a log that was killed with some spares of the tiny segments' size; from where on it is
-/// there.
+/// Leaves a killed log with some spares of the tiny segments' size. Returns the LSN from which the
+/// log is kept.
 fn killed_with_spares(medium: &SimDisk) -> Lsn {
     let process = Process::new(medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -424,10 +423,10 @@ fn killed_with_spares(medium: &SimDisk) -> Lsn {
     log.oldest()
 }
 
-// Spares of an earlier life's smaller segments counted as if the log could go on in them, and one
-// that could not grow was in the way of all.
+// Regression: the log counted an earlier life's smaller spares as usable. One spare that could not
+// grow then blocked all others.
 #[test]
-fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
+fn a_new_life_resizes_spares_to_its_segments() {
     for blocks in [64, 5, 4, 3 * 4] {
         for room in [0, 100, 200, 1 << 20] {
             let medium = SimDisk::new(1);
@@ -442,7 +441,7 @@ fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
             process.sim.settle();
             let found = spares(&process, &medium);
             assert_eq!(found.len(), log.spares());
-            // Without room for one, the log goes on in files as large as those that it has.
+            // Without room for one, the log continues in files as large as the existing ones.
             let blocks = if room == 0 { blocks.min(4) } else { blocks };
             let fit = found.iter().all(|&bytes| bytes == (blocks + 1) << 12);
             assert!(fit && !found.is_empty(), "{blocks} blocks: {found:?}");
@@ -458,11 +457,11 @@ fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
     }
 }
 
-// What a recovery had copied into a segment of its own and synced, the next one copied once more:
-// each that was cut short left another segment, and where there was no room for one it wrote over
-// what was durable.
+// Regression: each recovery copied again what an earlier one had copied and synced. Each
+// interrupted recovery left another segment. Without room for another segment, it overwrote durable
+// bytes.
 #[test]
-fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
+fn repeatedly_interrupted_recoveries_copy_once() {
     let segments = |process: &Process| {
         let names = process.disk.list().unwrap();
         names.iter().filter(|name| name.starts_with("log-")).count()
@@ -471,7 +470,7 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
     for records in 1..120 {
         let medium = SimDisk::new(records);
         let process = Process::new(&medium, records);
-        // What is drained is not synced.
+        // The drain writes records but does not sync them.
         let options = LogOptions {
             sync_interval_ns: u64::MAX / 4,
             ..tiny()
@@ -484,7 +483,7 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
         medium.crash_process();
         let process = Process::new(&medium, records);
         let before = segments(&process);
-        // Of another size, so that there is a step that can fail behind the copy.
+        // Another size adds a step behind the copy that can fail.
         let other = LogOptions {
             ring_bytes: 2 * tiny().ring_bytes,
             ..tiny()
@@ -498,8 +497,8 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
             assert!(process.recover(other).is_err());
             segments(&process)
         });
-        // The first may have written what only the ring had behind the others, where nobody knows
-        // it to be synced. Later ones give back the segment whose place the copy has taken.
+        // The first recovery may have written the ring's records behind the others, where they are
+        // not known to be synced. Later ones give back the segment that the copy replaces.
         assert!(
             counts[2] <= counts[1] && counts[3] <= counts[1],
             "{records}: {counts:?}"
@@ -514,11 +513,10 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
     assert!(copied > 10, "{copied}");
 }
 
-// Where there was room for one more file only, a recovery wrote the end of the log, which may have
-// been synced before, once more in its own place: a power cut in the midst of that could garble
-// what had been durable.
+// Regression: with room for one more file only, recovery rewrote the end of the log in place, which
+// may have been synced before. A power cut during that write could garble durable bytes.
 #[test]
-fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
+fn a_recovery_on_a_full_disk_never_risks_synced_bytes() {
     let mut folded = 0;
     for records in 1..40 {
         for at in 1.. {
@@ -530,7 +528,7 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
             }
             log.sync(log.tail()).unwrap();
             process.sim.settle();
-            // The power cut takes the ring, and no mark behind the last sync says so yet.
+            // The power cut takes the ring, and no mark on the disk reports the last sync yet.
             medium.crash_power(CrashMode::KeepAll);
             medium.plant("ring", &[0; 64 << 10]);
             medium.set_capacity(medium.used_bytes());
@@ -538,7 +536,7 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
             medium.die_at_call(at);
             let outcome = recover();
             if medium.is_alive() {
-                // Where the last segment is full and the ring has more, one file is not enough.
+                // If the last segment is full and the ring holds more, one file is not enough.
                 if let Ok((_, found)) = outcome {
                     assert_eq!(assert_prefix(&found), records);
                     folded += 1;
@@ -546,8 +544,7 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
                 break;
             }
             medium.crash_power(CrashMode::GarbageInFlight);
-            // And once more in the recovery from that. One that came to an end has used up the file
-            // that waited.
+            // Crash again in the next recovery. A recovery that has ended has used up the spare.
             for again in [1 + (at * 7 + records) % 16, u64::MAX] {
                 medium.die_at_call(again);
                 let outcome = recover();
@@ -567,10 +564,10 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
     assert!(folded > 25, "{folded}");
 }
 
-// A record reached into the next segment and was lost: the recovery wanted room for another file
-// beside that one, which holds nothing.
+// Regression: a record that reached into the next segment was lost. Recovery then needed another
+// file, although that segment held nothing.
 #[test]
-fn a_recovery_uses_the_file_of_a_last_segment_that_holds_nothing() {
+fn a_recovery_reuses_the_file_of_an_empty_last_segment() {
     let (mut recovered, mut refused) = (0, 0);
     for records in 1..200 {
         let medium = SimDisk::new(records);
@@ -603,10 +600,10 @@ fn a_recovery_uses_the_file_of_a_last_segment_that_holds_nothing() {
     assert!(recovered > 0);
 }
 
-/// It was looked for again and again, and the log stood still, with an error that says that a
-/// keyspace was dropped.
+/// Regression: the log searched for the removed spare forever and stood still, with an error about
+/// a dropped keyspace.
 #[test]
-fn a_spare_that_somebody_removed_is_replaced() {
+fn a_removed_spare_is_replaced() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -626,10 +623,10 @@ fn a_spare_that_somebody_removed_is_replaced() {
     assert_eq!(assert_prefix(&records), 400);
 }
 
-/// It was left there, and taken again by every later open: the database was shut out until somebody
-/// removed the file.
+/// Regression: the open left the spare in place, so every later open took it and failed, until a
+/// user removed the file.
 #[test]
-fn a_spare_that_takes_no_header_is_in_the_way_of_one_open_at_most() {
+fn a_spare_that_takes_no_header_fails_one_open_at_most() {
     let medium = SimDisk::new(1);
     let first = killed_with_spares(&medium);
     let names = medium.handle().list().unwrap();

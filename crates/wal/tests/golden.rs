@@ -1,6 +1,6 @@
-//! A whole small log, byte by byte, against an annotated dump: a change of the format is seen here
-//! first. The dump is made by a decoder of its own, which follows `docs/FORMAT.md` and shares
-//! nothing with the crate.
+//! Compares a whole small log, byte by byte, with an annotated dump. So a change of the format
+//! fails here first. The test has its own decoder, which follows `docs/FORMAT.md` and shares no
+//! code with the crate.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn dump(file: &[u8]) -> String {
 }
 
 #[test]
-fn a_small_log_is_what_it_always_was() {
+fn a_small_log_matches_its_dump() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let options = LogOptions {
@@ -129,7 +129,7 @@ fn a_small_log_is_what_it_always_was() {
     append(16, &[b"the first ", b"record"]);
     let end = append(255, &[]);
     log.sync(end).unwrap();
-    // It ends five bytes before a block does: the filler takes the next block too.
+    // The record ends five bytes before a block's end, so the filler takes the next block too.
     let end = append(17, &[&[0xab; 4096 - 17 - 9 - 5]]);
     log.sync(end).unwrap();
     append(16, &[b"last"]);

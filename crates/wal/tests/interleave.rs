@@ -1,5 +1,5 @@
-//! Models of the log for the checker of interleavings: real code over a simulated disk, in a build
-//! with `--cfg terrapin_shuttle`.
+//! Models of the log for the checker of interleavings. They run real code over a simulated disk, in
+//! a build with `--cfg terrapin_shuttle`.
 #![cfg(terrapin_shuttle)]
 
 mod common;
@@ -14,16 +14,16 @@ use terrapin_base::{Env, Lsn};
 use terrapin_disk::{Disk, SimDisk};
 use terrapin_wal::{Append, Appended, Log, Recovery};
 
-/// What the writers of a model did.
+/// What the writers of a model have done.
 #[derive(Default)]
 struct Notes {
-    /// Under the append lock: LSNs of records and of boundaries.
+    /// LSNs of records and boundaries, noted under the append lock.
     order: Vec<(Lsn, bool)>,
-    /// Records that stand for something that can be seen: about to be published.
+    /// Records whose effect is visible and that are about to be published.
     installed: Vec<(Lsn, u64)>,
 }
 
-/// A record whose payload is told by its number and is that long.
+/// Appends a record of `bytes` bytes; its payload follows from `index`.
 fn append(env: &Env, log: &Log, notes: &Mutex<Notes>, index: u64, bytes: usize) -> Appended {
     let mut payload = payload(index);
     payload.resize(bytes.max(8), index as u8);
@@ -40,7 +40,7 @@ fn install(notes: &Mutex<Notes>, appended: &Appended, index: u64) {
     notes.lock().unwrap().installed.push((appended.lsn, index));
 }
 
-/// Every record below `visible`, of all that there came to be, was installed when that was seen.
+/// Asserts that each record below `visible` was installed when the reader saw `visible`.
 fn assert_covered(seen: &[(Lsn, Vec<(Lsn, u64)>)], all: &[(Lsn, u64)]) {
     for (visible, installed) in seen {
         for record in all.iter().filter(|(lsn, _)| lsn < visible) {
@@ -57,12 +57,14 @@ fn look(log: &Log, notes: &Mutex<Notes>) -> (Lsn, Vec<(Lsn, u64)>) {
     (visible, notes.lock().unwrap().installed.clone())
 }
 
-/// Three writers, one thread that makes a boundary, one reader. Seen red when `Publisher::finish`
-/// passes over records that are not marked, reads a record's end after it gave the slot away, marks
-/// before it stores the end, or lets the bound go back; when `Log::publish` waits neither for a
-/// slot nor for the bound; and when `Log::boundary` installs without the append lock.
+/// Three writers, one thread that makes a boundary, one reader.
+///
+/// Seen red with each of these faults. In `Publisher::finish`: passing over unfinished records,
+/// reading a record's end after freeing its slot, finishing before storing the end, moving the
+/// bound back. In `Log::publish`: waiting for neither a slot nor the bound. In `Log::boundary`:
+/// running `install` without the append lock.
 #[test]
-fn records_are_published_in_order_and_a_cut_parts_them() {
+fn records_are_published_in_order_and_a_boundary_divides_them() {
     explore("wal-publication", || {
         let env = Env::threads();
         let disk: Arc<dyn Disk> = SimDisk::new(1).handle();
@@ -90,11 +92,11 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
             let (log, notes) = (log.clone(), notes.clone());
             spawn(move || (0..6).map(|_| look(&log, &notes)).collect::<Vec<_>>())
         };
-        let cutter = {
+        let divider = {
             let (env, log, notes) = (env.clone(), log.clone(), notes.clone());
             spawn(move || {
                 let note = |lsn| {
-                    point(); // as where a memtable is installed
+                    point(); // as when the engine installs a memtable
                     notes.lock().unwrap().order.push((lsn, true));
                 };
                 let ((), boundary) = log.boundary(note);
@@ -106,31 +108,37 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
             writer.join().unwrap();
         }
         let mut seen = reader.join().unwrap();
-        let cut = cutter.join().unwrap();
+        let boundary = divider.join().unwrap();
         let notes = notes.lock().unwrap();
         assert_eq!(notes.installed.len(), 9);
-        let at = notes.order.iter().position(|&(_, is_cut)| is_cut).unwrap();
+        let at = notes
+            .order
+            .iter()
+            .position(|&(_, is_boundary)| is_boundary)
+            .unwrap();
         let (before, after) = notes.order.split_at(at);
         assert!(
-            before.iter().all(|&(lsn, _)| lsn < cut.0),
+            before.iter().all(|&(lsn, _)| lsn < boundary.0),
             "below the boundary"
         );
         assert!(
-            after.iter().all(|&(lsn, _)| lsn >= cut.0),
+            after.iter().all(|&(lsn, _)| lsn >= boundary.0),
             "above the boundary"
         );
         assert!(after[1..].is_sorted() && before.is_sorted());
-        seen.push(cut);
+        seen.push(boundary);
         assert_covered(&seen, &notes.installed);
     });
 }
 
-/// Writers whose records fill the ring again and again beside the drain, one that wants its records
-/// synced, then an end and a second life. Seen red when `Drain::write_chunk` frees what it drained
-/// instead of whole records, or before it wrote; a deadlock when a drain's step takes note of being
-/// woken at its end instead of its start.
+/// Writers fill the ring again and again beside the drain, and one requests syncs. Then the log
+/// ends and a second life begins.
+///
+/// Seen red when `Drain::write_piece` frees the drained bytes instead of whole records, or frees
+/// before it writes. A deadlock was seen when a step of the drain resets `woken` at its end instead
+/// of its start.
 #[test]
-fn nothing_is_lost_through_a_full_ring() {
+fn a_full_ring_loses_no_record() {
     explore("wal-ring", || {
         let medium = SimDisk::new(2);
         let env = Env::threads();

@@ -9,7 +9,7 @@ use terrapin_disk::sim::CrashMode;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_HEADER_BYTES};
 
 #[test]
-fn what_was_closed_is_there_again_through_many_rings_and_segments() {
+fn a_closed_log_replays_all_records_over_many_rings_and_segments() {
     let medium = SimDisk::new(1);
     let mut count = 0;
     for life in 0..4 {
@@ -43,7 +43,7 @@ fn what_was_closed_is_there_again_through_many_rings_and_segments() {
 }
 
 #[test]
-fn after_a_clean_close_the_ring_is_not_needed_and_otherwise_it_is() {
+fn recovery_needs_the_ring_unless_the_log_was_closed() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -56,7 +56,7 @@ fn after_a_clean_close_the_ring_is_not_needed_and_otherwise_it_is() {
 
     let process = Process::new(&medium, 0);
     process.disk.remove("ring").unwrap();
-    // Another size takes effect at the same time.
+    // The new size takes effect in the same open.
     let (log, records) = process
         .recover(LogOptions {
             ring_bytes: 128 << 10,
@@ -73,7 +73,7 @@ fn after_a_clean_close_the_ring_is_not_needed_and_otherwise_it_is() {
 }
 
 #[test]
-fn the_ring_changes_its_size_without_a_clean_close_too() {
+fn recovery_resizes_the_ring_without_a_close_too() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -96,7 +96,7 @@ fn the_ring_changes_its_size_without_a_clean_close_too() {
 }
 
 #[test]
-fn a_cut_divides_records_and_waits_for_those_below() {
+fn a_boundary_divides_records_and_waits_for_those_below() {
     let process = Process::new(&SimDisk::new(1), 0);
     let log = process.create(tiny()).unwrap();
     let first = process.append(&log, 0).unwrap();
@@ -110,10 +110,10 @@ fn a_cut_divides_records_and_waits_for_those_below() {
     log.publish(&unpublished);
     assert!(log.boundary_published(&boundary) && log.boundary_condition(&boundary).holds());
     assert_eq!(log.visible(), unpublished.end);
-    // A sync's filler and mark move the tail and need no publication.
+    // The filler and the mark of a sync move the tail and need no publication.
     log.sync(log.tail()).unwrap();
     assert!(log.tail() > unpublished.end);
-    // A boundary leaves them out, and a sync through that adds nothing.
+    // A boundary is below them, and a sync up to it adds nothing.
     let (_, boundary) = log.boundary(|_| ());
     assert_eq!(boundary.lsn, log.end());
     assert!(boundary.lsn <= log.synced() && boundary.lsn < log.tail());
@@ -125,12 +125,12 @@ fn a_cut_divides_records_and_waits_for_those_below() {
     assert!(after.lsn >= boundary.lsn);
 }
 
-/// A sync's filler may reach across a segment's end, up to which a change of segments syncs first:
-/// a boundary there would not outlive a power cut. And where a mark ended in a new segment, that
-/// end is behind what the next change of segments syncs.
+/// Regression: a sync's filler may reach across a segment's end, and a change of segments syncs up
+/// to that end first. So a boundary behind the filler did not survive a power cut. A mark that
+/// ended in a new segment had the same fault.
 #[test]
-fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
-    let mut cut_when_synced = 0;
+fn boundaries_never_decrease_and_synced_ones_survive_a_power_cut() {
+    let mut boundaries_checked = 0;
     for (block, gap, more) in (2..8u64)
         .flat_map(|block| (0..32u64).map(move |gap| (block, gap)))
         .flat_map(|(block, gap)| [None, Some(1), Some(4)].map(|more| (block, gap, more)))
@@ -166,7 +166,7 @@ fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
             );
             last = boundary.lsn;
             if log.synced() >= boundary.lsn && boundary.lsn > Lsn(4096) {
-                cut_when_synced += 1;
+                boundaries_checked += 1;
                 let left = medium.fork();
                 left.crash_power(CrashMode::LoseUnsynced);
                 Process::new(&left, 0)
@@ -175,13 +175,13 @@ fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
             }
         }
     }
-    assert!(cut_when_synced > 1000, "{cut_when_synced}");
+    assert!(boundaries_checked > 1000, "{boundaries_checked}");
 }
 
-/// A boundary behind the filler that a close's sync adds was beyond the end that the next recovery
-/// finds: a checkpoint at that boundary made a database that was refused for good.
+/// Regression: a boundary behind the filler of a close's sync was beyond the end that the next
+/// recovery finds. A checkpoint at that boundary left a database that no open accepted.
 #[test]
-fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
+fn a_boundary_after_a_close_is_not_beyond_the_recovered_end() {
     for count in 0..40 {
         let medium = SimDisk::new(count);
         let process = Process::new(&medium, count);
@@ -207,7 +207,7 @@ fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
 }
 
 #[test]
-fn a_record_is_visible_before_it_is_synced_and_synced_after_it_was_asked_for() {
+fn a_record_is_visible_before_its_sync_and_synced_on_request() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -226,7 +226,7 @@ fn a_record_is_visible_before_it_is_synced_and_synced_after_it_was_asked_for() {
 }
 
 #[test]
-fn an_idle_log_syncs_its_records_and_their_mark_and_then_never_again() {
+fn an_idle_log_syncs_its_records_and_their_mark_and_then_rests() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -255,14 +255,14 @@ fn an_idle_log_syncs_its_records_and_their_mark_and_then_never_again() {
     assert_eq!(log.metrics().syncs, 2);
     pass();
     assert_eq!(log.metrics().syncs, 3);
-    // A record that follows soon enough takes the mark with it.
+    // The sync of a record that follows soon covers the mark.
     process.append(&log, 2).unwrap();
     pass();
     assert_eq!(log.metrics().syncs, 4);
 }
 
 #[test]
-fn a_sync_through_the_end_of_the_records_is_nothing_once_they_are_synced() {
+fn a_second_sync_to_the_end_of_the_records_does_nothing() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -285,7 +285,7 @@ fn a_sync_through_the_end_of_the_records_is_nothing_once_they_are_synced() {
 }
 
 #[test]
-fn syncs_in_a_row_share_blocks_with_nothing_and_never_write_one_twice() {
+fn consecutive_syncs_write_each_block_once() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process
@@ -296,7 +296,7 @@ fn syncs_in_a_row_share_blocks_with_nothing_and_never_write_one_twice() {
         .unwrap();
     process.sim.settle();
     medium.record_trace(true);
-    // In the first segment an LSN is an offset.
+    // In the first segment, an LSN equals the offset in the file.
     let (mut written_to, mut ahead_to, mut ahead) = (4096, 4096, 0);
     for index in 0..60 {
         let appended = process.append(&log, index).unwrap();
@@ -333,7 +333,7 @@ fn syncs_in_a_row_share_blocks_with_nothing_and_never_write_one_twice() {
 }
 
 #[test]
-fn small_syncs_write_ahead_in_new_files_and_not_in_those_that_come_again() {
+fn small_syncs_write_zeros_ahead_in_new_files_only() {
     let process = Process::new(&SimDisk::new(1), 0);
     let log = process.create(tiny()).unwrap();
     let mut ahead = Vec::new();
@@ -350,7 +350,7 @@ fn small_syncs_write_ahead_in_new_files_and_not_in_those_that_come_again() {
 }
 
 #[test]
-fn nothing_is_written_ahead_of_large_syncs_and_of_those_that_nobody_waits_for() {
+fn large_syncs_and_unrequested_syncs_write_no_zeros_ahead() {
     let options = LogOptions {
         ring_bytes: 256 << 10,
         segment_bytes: 1 << 20,
@@ -378,7 +378,7 @@ fn nothing_is_written_ahead_of_large_syncs_and_of_those_that_nobody_waits_for() 
 }
 
 #[test]
-fn limits_are_refused_and_take_nothing() {
+fn an_append_beyond_a_limit_is_refused_and_takes_no_room() {
     let process = Process::new(&SimDisk::new(1), 0);
     let log = process.create(tiny()).unwrap();
     let tail = log.tail();
@@ -390,7 +390,7 @@ fn limits_are_refused_and_take_nothing() {
         ErrorKind::InvalidArgument
     );
     assert_eq!(log.tail(), tail);
-    // As many as one likes of the largest, though the drain has to keep up.
+    // Any number of largest records fits, although the drain must keep up.
     for _ in 0..20 {
         loop {
             match log.try_append(KIND, &[&vec![7; max]]).unwrap() {
@@ -428,10 +428,10 @@ fn limits_are_refused_and_take_nothing() {
     }
 }
 
-/// Writers of short records, who hold back by how full the ring is, took the room that a long one
-/// waited for.
+/// Regression: writers of short records hold back by the ring's fill. They took the room for which
+/// a long record waited.
 #[test]
-fn a_record_that_waits_for_room_fills_the_ring_until_it_got_in_or_gave_up() {
+fn a_waiting_record_counts_in_the_ring_fill_until_it_ends_its_wait() {
     let process = Process::new(&SimDisk::new(1), 0);
     let log = process.create(tiny()).unwrap();
     let payload = vec![7_u8; log.record_bytes_max() as usize];
@@ -476,7 +476,7 @@ fn a_record_that_waits_for_room_fills_the_ring_until_it_got_in_or_gave_up() {
 }
 
 #[test]
-fn trimming_gives_up_whole_segments_and_reuses_their_files() {
+fn a_trim_gives_up_whole_segments_and_reuses_their_files() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -529,7 +529,7 @@ fn a_log_that_begins_after_or_ends_before_what_is_needed_is_refused() {
 }
 
 #[test]
-fn a_read_only_replay_sees_the_same_and_writes_nothing() {
+fn a_read_only_replay_returns_the_same_records_and_writes_nothing() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -569,10 +569,10 @@ fn a_second_creation_is_refused_once_there_are_records() {
     assert_eq!(records.len(), 1);
 }
 
-/// What the last interval would have synced was not: the process may live on, and a power cut took
-/// it seconds later.
+/// Regression: a stop did not sync the records of the last interval. The process may live on, and a
+/// power cut lost them seconds later.
 #[test]
-fn stopping_ends_the_job_once_all_is_synced() {
+fn a_stop_syncs_the_rest_and_ends_the_job() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = Log::create(&process.env, &process.disk, tiny()).unwrap();
@@ -593,17 +593,17 @@ fn stopping_ends_the_job_once_all_is_synced() {
     let process = Process::new(&medium, 0);
     let (log, records) = process.recover(tiny()).unwrap();
     assert_eq!(assert_prefix(&records), 100);
-    // One to which nothing was written has nothing to sync.
+    // A log without records has nothing to sync.
     let syncs = medium.stats_total().syncs;
     log.stop();
     process.sim.settle();
     assert_eq!(medium.stats_total().syncs, syncs);
 }
 
-/// Each left a file of its own, and nothing gave any of them back: opens that failed in replay, or
-/// were killed in it, filled the disk.
+/// Regression: each such life left a file of its own, which nothing returned. Opens that failed or
+/// were killed during the replay filled the disk.
 #[test]
-fn lives_to_which_nothing_is_written_leave_one_file_together() {
+fn lives_without_writes_leave_one_file_in_total() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -625,7 +625,7 @@ fn lives_to_which_nothing_is_written_leave_one_file_together() {
         assert_eq!(u64::from(log.incarnation().0), life + 1);
         assert_eq!(segments(&process), 2);
     }
-    // One that is written to stays, and what follows it is another.
+    // A life with writes keeps its file, and the next life takes another.
     for count in 10..13 {
         medium.crash_process();
         let process = Process::new(&medium, 9);
@@ -638,17 +638,17 @@ fn lives_to_which_nothing_is_written_leave_one_file_together() {
 
 #[test]
 #[should_panic(expected = "appended and not published")]
-fn a_record_that_is_never_published_is_found_out_in_a_simulation() {
+fn a_simulation_reports_a_record_that_is_never_published() {
     let process = Process::new(&SimDisk::new(1), 0);
     let log = process.create(tiny()).unwrap();
     let _forgotten = log.try_append(KIND, &[]).unwrap();
     let _ = process.append(&log, 0);
 }
 
-/// The clock was wound when the drain had caught up, which it never does while writers are faster
-/// than the disk.
+/// Regression: the interval's clock started only once the drain had caught up. That never happens
+/// while writers are faster than the disk.
 #[test]
-fn the_interval_is_kept_though_the_drain_is_always_behind() {
+fn the_interval_holds_while_the_drain_never_catches_up() {
     let process = Process::new(&SimDisk::new(1), 0);
     let options = LogOptions {
         segment_bytes: 4 << 20,

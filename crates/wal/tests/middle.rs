@@ -1,5 +1,5 @@
-//! Damage in the middle of the last life: a record that was synced is refused, never taken for a
-//! torn tail, however the process ended.
+//! Damage in the middle of the last life. Recovery refuses a damaged synced record and never takes
+//! it for a torn tail, however the process ended.
 
 mod common;
 
@@ -12,7 +12,7 @@ use terrapin_wal::LogOptions;
 const BLOCK: u64 = 4096;
 const FIRST: &str = "log-0000000000000001";
 
-/// One segment holds everything, and the ring a tenth of it.
+/// Options with which one segment holds all records, and the ring a tenth of them.
 const OPTIONS: LogOptions = LogOptions {
     ring_bytes: 64 << 10,
     segment_bytes: 1 << 20,
@@ -22,8 +22,8 @@ const OPTIONS: LogOptions = LogOptions {
     known_branches: [DATABASE; 2],
 };
 
-/// Appends records, syncs them once at the end, and lets some time pass. The interval never ends
-/// before that sync, so the log's only mark is that one's.
+/// Appends records, syncs them once at the end, and lets time pass. The interval never ends before
+/// that sync, so the log has only that sync's mark.
 fn synced_once(medium: &SimDisk, records: u64, idle_ns: u64) {
     let process = Process::new(medium, 0);
     let log = process.create(OPTIONS).unwrap();
@@ -50,7 +50,7 @@ fn empty_ring(medium: &SimDisk) {
     medium.plant("ring", &vec![0; OPTIONS.ring_bytes as usize]);
 }
 
-/// The error that a scan gives, if it does not give all of so many records.
+/// The error of a scan; `None` if the scan finds all `records` records.
 fn refusal(medium: &SimDisk, records: u64) -> Option<Error> {
     let process = Process::new(medium, 0);
     match process.scan(OPTIONS, Lsn(BLOCK)) {
@@ -73,13 +73,13 @@ fn names_the_place(error: &Error, at: u64) {
         found.map(|(_, value)| value.clone()).unwrap_or_default()
     };
     assert_eq!(of("file"), FIRST, "{error}");
-    // A record may begin a few blocks in front of the damage.
+    // A record may begin a few blocks before the damage.
     let offset: u64 = of("offset").parse().unwrap();
     assert!(offset < at + BLOCK && at < offset + 20_000, "{error}");
 }
 
-/// The mark of the last sync lay in the ring, far behind the hole: it was looked for within a
-/// ring's length of the hole only.
+/// Regression: the last sync's mark was in the ring, far behind the hole. Recovery searched within
+/// a ring's length of the hole only.
 #[test]
 fn a_bad_block_far_below_the_ring_is_refused_after_a_kill() {
     for records in [100, 400, 900] {
@@ -100,14 +100,14 @@ fn a_bad_block_far_below_the_ring_is_refused_after_a_kill() {
                 refused += 1;
             }
         }
-        // What the ring has a second copy of is mended.
+        // Recovery mends records of which the ring has a second copy.
         let alone = end.0.saturating_sub(OPTIONS.ring_bytes) / (3 * BLOCK);
         assert!(refused >= alone.saturating_sub(2), "{refused} of {alone}");
     }
 }
 
-/// The mark of the last sync was written with the next one: a power cut took it with the ring,
-/// however long the store had been idle.
+/// Regression: only the next sync wrote the last sync's mark. A power cut took the mark with the
+/// ring, however long the store had been idle.
 #[test]
 fn a_bad_block_is_refused_after_an_idle_time_and_a_power_cut() {
     for mode in [CrashMode::LoseUnsynced, CrashMode::KeepAll] {
@@ -129,12 +129,12 @@ fn a_bad_block_is_refused_after_an_idle_time_and_a_power_cut() {
                 refused += 1;
             }
         }
-        // All but the block of the mark itself, which covers no record.
+        // All blocks but that of the mark itself, which covers no record.
         assert!(refused + 2 >= (end.0 - BLOCK) / BLOCK, "{refused} {end:?}");
     }
 }
 
-/// A log that is dropped syncs its records, and then their mark: the process may live on for long.
+/// A stopped log syncs its records and then their mark, because the process may live on for long.
 #[test]
 fn a_bad_block_is_refused_after_a_stop_and_a_power_cut() {
     let medium = SimDisk::new(1);
@@ -151,7 +151,7 @@ fn a_bad_block_is_refused_after_a_stop_and_a_power_cut() {
     names_the_place(&refusal(&medium, 200).unwrap(), 16 * BLOCK);
 }
 
-/// Everything fits together in an older copy of a log file: only the ring knows better.
+/// An older copy of a log file is consistent in itself. Only the ring shows that more was synced.
 #[test]
 fn an_older_copy_of_the_log_file_is_refused_after_a_kill() {
     for older in [0, 1, 60, 399] {
@@ -178,9 +178,9 @@ fn an_older_copy_of_the_log_file_is_refused_after_a_kill() {
     }
 }
 
-/// The counterexample to a rule that takes all that stands behind a hole for a proof of damage:
-/// nothing was synced, the kernel wrote the whole ring back, and of the drained blocks the power
-/// cut took the first ones.
+/// The counterexample to the rule that sound records behind a hole prove damage. Nothing was
+/// synced, and the kernel wrote the whole ring back. The power cut lost the first of the drained
+/// blocks.
 #[test]
 fn sound_records_behind_a_hole_that_was_never_synced_are_a_torn_tail() {
     let mut cut = 0;
@@ -208,7 +208,7 @@ fn sound_records_behind_a_hole_that_was_never_synced_are_a_torn_tail() {
     assert!(cut > 50, "{cut}");
 }
 
-/// Fillers and marks alone must not lead to another sync, nor a mark to another mark.
+/// Fillers and marks alone must not cause another sync, nor a mark another mark.
 #[test]
 fn an_idle_log_makes_the_last_mark_durable_and_rests() {
     let medium = SimDisk::new(1);
@@ -226,7 +226,7 @@ fn an_idle_log_makes_the_last_mark_durable_and_rests() {
             process.sim.settle();
         }
         let (syncs, calls, tail) = (log.metrics().syncs, medium.io_count(), log.tail());
-        // A change of segments syncs what is full, too.
+        // A change of segments also syncs the full segment.
         assert!((2..=4).contains(&(syncs - before)), "{before} {syncs}");
         assert_eq!(log.synced(), tail, "the mark is durable, and none follows");
         process.sim.advance_ns(1 << 40);

@@ -1,5 +1,5 @@
-//! Many lives that end soon: what they leave on the disk follows from what they wrote, not from how
-//! many they were.
+//! Many lives that end soon. The disk space that they leave depends on their writes, not on their
+//! number.
 
 mod common;
 
@@ -10,8 +10,8 @@ use terrapin_disk::sim::CrashMode;
 use terrapin_wal::LogOptions;
 
 const SEGMENT: u64 = 1 << 20;
-/// What a life of one record leaves at most: a header, and the blocks of its record, its filler and
-/// its marks.
+/// Most bytes that a life of one record leaves: a header, and the blocks of its record, filler and
+/// marks.
 const LIFE: u64 = 8 * 4096;
 
 const OPTIONS: LogOptions = LogOptions {
@@ -32,7 +32,7 @@ fn file_bytes(process: &Process, medium: &SimDisk) -> u64 {
         .sum()
 }
 
-/// How a life of one record ends.
+/// Ends a life of one record in one of several ways.
 fn end(medium: &SimDisk, random: &mut Random) {
     match random.below(4) {
         0 => medium.crash_power(CrashMode::ALL[random.below(8) as usize]),
@@ -40,8 +40,8 @@ fn end(medium: &SimDisk, random: &mut Random) {
     }
 }
 
-/// Lives one after the other, each with a record that is synced; `limit` is asked after each for
-/// what the files may take.
+/// Runs lives one after the other, each with one synced record. After each life, `limit` gives the
+/// most bytes that the files may take.
 fn lives(medium: &SimDisk, count: u64, seed: u64, limit: impl Fn(u64) -> u64) {
     let mut random = Random(seed);
     for life in 0..count {
@@ -67,17 +67,17 @@ fn lives(medium: &SimDisk, count: u64, seed: u64, limit: impl Fn(u64) -> u64) {
     }
 }
 
-/// Each left a file of the segments' size.
+/// Regression: each life left a file of a whole segment's size.
 #[test]
-fn lives_of_one_record_leave_files_as_long_as_what_they_wrote() {
+fn lives_of_one_record_leave_files_as_long_as_their_writes() {
     for seed in 0..20 {
         let medium = SimDisk::new(seed);
-        // The life's own segment, the one before it, which may be filled by a recovery, and spares.
+        // The life's own segment, the one before, which a recovery may have filled, and the spares.
         lives(&medium, 40, seed, |life| 5 * SEGMENT + life * LIFE);
     }
 }
 
-/// After as many lives as there was room for segments, no open succeeded any more.
+/// Regression: once the lives had used up the room for segments, every open failed.
 #[test]
 fn a_small_disk_takes_any_number_of_lives() {
     for seed in 0..10 {
@@ -87,9 +87,9 @@ fn a_small_disk_takes_any_number_of_lives() {
     }
 }
 
-/// What one open takes of a full disk, the next one must not miss.
+/// An open on a full disk must leave the next open the room that it needs.
 #[test]
-fn opens_on_a_full_disk_do_not_use_it_up() {
+fn opens_on_a_full_disk_use_up_no_space() {
     let mut smaller = 0;
     for seed in 0..10 {
         let medium = SimDisk::new(seed);
@@ -115,10 +115,10 @@ fn opens_on_a_full_disk_do_not_use_it_up() {
     assert!(smaller > 0, "the disk was full, and nothing gave way");
 }
 
-/// An earlier life's file may be as short as what counts of it, and no shorter; the last life's
-/// file may not be short at all.
+/// The file of an earlier life may be as short as its counted content, but no shorter. The last
+/// life's file must have its full length.
 #[test]
-fn a_file_that_is_shorter_than_what_counts_is_refused() {
+fn a_file_shorter_than_its_counted_content_is_refused() {
     let medium = SimDisk::new(1);
     lives(&medium, 3, 1, |_| u64::MAX);
     let process = Process::new(&medium.fork(), 0);

@@ -1,4 +1,4 @@
-//! The log on the real disk with real threads: two writers, a syncer and the drain at once; then a
+//! The log on the real disk with real threads: two writers, a syncer and the drain at once, then a
 //! second life.
 
 mod common;
@@ -32,7 +32,7 @@ fn open(env: &Env, path: &PathBuf) -> Arc<dyn Disk> {
 }
 
 #[test]
-fn two_writers_and_a_syncer_lose_nothing_and_each_keeps_its_order() {
+fn two_writers_and_a_syncer_lose_nothing_and_keep_their_order() {
     const EACH: u64 = 12_000;
     let path = directory("stress");
     let env = Env::threads();
@@ -105,7 +105,7 @@ fn two_writers_and_a_syncer_lose_nothing_and_each_keeps_its_order() {
 }
 
 #[test]
-fn an_idle_log_s_record_is_synced_after_the_interval_by_itself() {
+fn an_idle_log_syncs_a_record_after_the_interval() {
     let path = directory("interval");
     let env = Env::threads();
     let disk = open(&env, &path);
@@ -115,7 +115,7 @@ fn an_idle_log_s_record_is_synced_after_the_interval_by_itself() {
         let put = append(&env, &log, index).unwrap();
         let deadline = env.now_ns() + 20_000_000_000;
         while log.synced() < put.end {
-            assert!(env.now_ns() < deadline, "nobody synced");
+            assert!(env.now_ns() < deadline, "no sync before the deadline");
             env.wait(&terrapin_base::Condition::delay_until(
                 env.now_ns() + 1_000_000,
             ))
@@ -136,7 +136,7 @@ fn an_idle_log_s_record_is_synced_after_the_interval_by_itself() {
 }
 
 #[test]
-fn a_writer_sleeps_until_a_slow_one_before_it_has_published() {
+fn a_writer_sleeps_until_a_slow_earlier_one_has_published() {
     let path = directory("slow");
     let env = Env::threads();
     let log = {
@@ -159,7 +159,7 @@ fn a_writer_sleeps_until_a_slow_one_before_it_has_published() {
         while !begun.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        // Long enough for it to fall asleep.
+        // Long enough for the writer to fall asleep.
         env.wait(&Condition::delay_until(env.now_ns() + 20_000_000))
             .unwrap();
         assert!(!done.load(Ordering::SeqCst) && log.visible() < slow.end);

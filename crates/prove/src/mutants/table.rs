@@ -256,7 +256,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "directory-unsynced-after-ring-naming",
         does: "the directory is not synced after the ring got its name",
-        file: "crates/wal/src/recovery.rs",
+        file: "crates/wal/src/ring.rs",
         breaks: "a log without a ring is damage, never a crash",
         script: Script::Check("a creation cut short", checks::cut_creation),
     },
@@ -786,7 +786,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         name: "newest-log-branch-unchecked",
         does: "the log's newest branch is not held against the superblock",
-        file: "crates/wal/src/recovery.rs",
+        file: "crates/wal/src/headers.rs",
         breaks: "a file of another copy of the database is refused (decision 0032)",
         script: Script::Layer {
             name: "media",

@@ -1,23 +1,24 @@
-//! The log's end: how records come to it, its users' and its own.
+//! The log's tail: appends of users' records and of the log's own.
 //!
-//! The append lock is a mutex that is only ever tried, since it is held for tens of nanoseconds:
-//! who fails spins, and naps once its holder must have lost its processor ([`Backoff`]).
+//! A thread holds the append lock for tens of nanoseconds only. So threads try the lock and spin,
+//! and never queue. After a while they nap, because the holder must have lost its processor
+//! ([`Backoff`]).
 
 use terrapin_base::sync::{Arc, AtomicU64, Backoff, MutexGuard, Ordering};
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
 
 use super::shared::{Append, Appended, Shared, Tail, closed};
 use crate::format::{
-    BLOCK_BYTES, Draft, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
-    RECORD_HEADER_BYTES, Room, block_down, encode_mark, filler_bytes,
+    BLOCK_BYTES, Draft, DraftBuffer, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK,
+    MARK_BYTES, RECORD_HEADER_BYTES, block_down, encode_mark, filler_bytes,
 };
 use crate::options::{APPEND_RESERVE_BYTES, SYNC_RESERVE_BYTES};
 
 const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
 
-/// A record that waits for room in the ring. Its bytes count in [`super::Log::ring_fill`] until it
-/// was tried again or given up: writers of short records, who find room all the time, would take
-/// that of a long one bit by bit.
+/// A record that waits for room in the ring. Its bytes count in [`super::Log::ring_fill`] until the
+/// caller retries or gives up. Without this count, writers of short records would always find room,
+/// and take what a long record waits for.
 struct WaitingRecord {
     log: Arc<Shared>,
     bytes: u64,
@@ -46,7 +47,7 @@ impl Drop for WaitingRecord {
 }
 
 impl Shared {
-    /// The append lock.
+    /// Takes the append lock.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tail> {
         if let Some(guard) = self.end.lock.try_lock() {
@@ -82,8 +83,8 @@ impl Shared {
         }
         self.check_alive()?;
         let length = total as u32 - RECORD_HEADER_BYTES as u32; // `total` is at most 2^28
-        let mut room = Room::new();
-        let mut draft = self.life_id.draft(kind, length, payload, &mut room);
+        let mut buffer = DraftBuffer::new();
+        let mut draft = self.life_id.draft(kind, length, payload, &mut buffer);
 
         let mut tail = self.lock();
         if tail.writer.is_none() {
@@ -108,7 +109,7 @@ impl Shared {
                 return self.full(total);
             }
         }
-        let lsn = self.place(&mut tail, &mut draft);
+        let lsn = self.write_record(&mut tail, &mut draft);
         tail.real_end = end;
         let number = (kind != KIND_CLOSE).then_some(tail.records);
         if kind == KIND_CLOSE {
@@ -134,19 +135,19 @@ impl Shared {
         }))
     }
 
-    /// Puts a record at the tail, for which there is room.
+    /// Writes a record at the tail and returns its LSN. The ring must have room for the record.
     #[inline]
-    fn place(&self, tail: &mut Tail, draft: &mut Draft<'_>) -> u64 {
+    fn write_record(&self, tail: &mut Tail, draft: &mut Draft<'_>) -> u64 {
         let lsn = tail.lsn;
-        // Appends have tested it, and the drain's fillers and marks come before the end.
+        // Appends return early without a writer. The drain's fillers and marks precede the release.
         let Some(writer) = &mut tail.writer else {
             return lsn;
         };
         draft.write(lsn, |at, bytes| writer.write(at, bytes));
         let end = lsn + draft.record_bytes();
         if end >= block_down(lsn) + BLOCK_BYTES {
-            // No other starts in its block. Before the publication, so that who sees the bytes sees
-            // this too.
+            // No later record starts in this block. Store this before `publish`: a reader that sees
+            // the bytes then sees the start too.
             self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
         }
         writer.publish(end);
@@ -155,14 +156,14 @@ impl Shared {
         lsn
     }
 
-    /// As [`Shared::place`], for a record of the log's own.
-    fn place_own(&self, tail: &mut Tail, kind: u8, payload: &[u8]) {
-        let mut room = Room::new();
+    /// Writes a record of the log's own at the tail. The ring must have room for it.
+    fn write_own_record(&self, tail: &mut Tail, kind: u8, payload: &[u8]) {
+        let mut buffer = DraftBuffer::new();
         let pieces = [payload];
         let mut draft = self
             .life_id
-            .draft(kind, payload.len() as u32, &pieces, &mut room);
-        self.place(tail, &mut draft);
+            .draft(kind, payload.len() as u32, &pieces, &mut buffer);
+        self.write_record(tail, &mut draft);
     }
 
     fn start_of_block(&self, lsn: u64) -> &AtomicU64 {
@@ -170,13 +171,14 @@ impl Shared {
         &self.starts[((lsn & (self.ring_bytes - 1)) / BLOCK_BYTES) as usize]
     }
 
-    /// The last record that starts in the block at `block` and not below `floor`.
+    /// LSN of the last record that starts in the block at `block` and not below `floor`.
     pub(crate) fn last_start(&self, block: u64, floor: u64) -> Option<u64> {
         let start = self.start_of_block(block).load(Ordering::Relaxed);
         (start >= block.max(floor) && start < block + BLOCK_BYTES).then_some(start)
     }
 
-    /// No room for `total` bytes: nothing was taken.
+    /// The outcome of an append that found no room for `total` bytes: a condition to wait for, or
+    /// the error of the last failed search for space.
     fn full(self: &Arc<Self>, total: u64) -> Result<Append> {
         self.counters.full.fetch_add(1, Ordering::Relaxed);
         let shortages = self.shortages.load(Ordering::Acquire);
@@ -194,19 +196,21 @@ impl Shared {
         })))
     }
 
-    /// Fills the stream up to a block's start; returns the tail. Appends have left room for it.
+    /// Writes a filler up to the next block's start; returns the tail. Appends leave room for it
+    /// ([`APPEND_RESERVE_BYTES`]).
     pub(crate) fn pad(&self, tail: &mut Tail) -> u64 {
         let bytes = filler_bytes(tail.lsn);
         if bytes > 0 {
             let length = (bytes - RECORD_HEADER_BYTES) as usize;
-            self.place_own(tail, KIND_FILLER, &ZEROS[..length]);
+            self.write_own_record(tail, KIND_FILLER, &ZEROS[..length]);
             tail.overhead_bytes += bytes;
         }
         tail.lsn
     }
 
-    /// Puts a mark at the next block's start, if that leaves room for the next sync's filler; the
-    /// one after it tries again.
+    /// Writes a mark at the next block's start: everything below `synced` is on stable storage.
+    /// Without room for the next sync's filler behind it, this writes nothing, and the next sync
+    /// tries again.
     pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
         let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
         if mutant::active("log-without-marks")
@@ -215,7 +219,7 @@ impl Shared {
             return;
         }
         self.pad(tail);
-        self.place_own(tail, KIND_MARK, &encode_mark(synced));
+        self.write_own_record(tail, KIND_MARK, &encode_mark(synced));
         tail.overhead_bytes += MARK_BYTES;
     }
 }

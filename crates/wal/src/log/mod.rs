@@ -1,12 +1,18 @@
-//! The log's handle: appending (in `append`), publishing, boundaries, requests for syncs.
+//! The log's handle: appends, publication, boundaries, requests for syncs.
 //!
-//! An append sums its payload first, then takes the append lock, which is held for the copy into
-//! the ring and nothing else (a boundary holds it for what its caller does at that LSN): no call of
-//! the system, no allocation and nothing that can fail lies between the reservation of an LSN and
-//! the record's being complete. What is in the ring survives the process. A record is *appended*
-//! when it is in the ring, *published* when its writer says that whatever it stands for can be
-//! seen, *synced* when it is on stable storage; each is a prefix of the one before, but publishing
-//! and syncing do not wait for each other.
+//! A record passes three states:
+//!
+//! - *appended*: the record is in the ring, which survives the process;
+//! - *published*: its writer has said that the record's effect is visible;
+//! - *synced*: the record is on stable storage.
+//!
+//! Published records are a prefix of the appended ones, and so are synced records. Publication and
+//! syncs do not wait for each other.
+//!
+//! An append sums its payload first. Then it takes the append lock and copies the record into the
+//! ring. Between the reservation of an LSN and the complete record there is no system call, no
+//! allocation and no step that can fail. A boundary also takes the append lock, while its caller
+//! acts at that LSN.
 
 mod append;
 mod shared;
@@ -27,37 +33,43 @@ use crate::options::APPEND_RESERVE_BYTES;
 use crate::publish::Publisher;
 use crate::segments::{SPARES_AT_REST, SPARES_MAX, SPARES_MIN, TrimError};
 
-/// The log: a handle that clones share. Ends with [`Log::close`] or [`Log::stop`], not with its
-/// last clone.
+/// A handle of the log; clones share the log. [`Log::close`] or [`Log::stop`] ends the log.
+/// Dropping the last handle does not.
 #[derive(Clone)]
 pub struct Log(pub(crate) Arc<Shared>);
 
 impl Log {
-    /// Starts a life of the log, without a record.
+    /// Starts a life of the log that has no record yet.
     pub(crate) fn start(env: &Env, beginning: Beginning) -> Log {
         Log(Arc::new(Shared::new(env, beginning)))
     }
 
-    /// Appends a record whose payload is the pieces joined. It survives the process's death once
-    /// this returned, and others see it once it is published; the caller must publish it soon and
-    /// must not wait for anything before.
+    /// Appends a record; its payload is `payload` joined. Once this returns, the record survives
+    /// the death of the process. Other readers see it once it is published. The caller must publish
+    /// it soon and must not wait for anything before that.
     ///
-    /// Errors, each with nothing appended: [`ErrorKind::TooLarge`] beyond
-    /// [`Log::record_bytes_max`], [`ErrorKind::InvalidArgument`] for the log's own kinds,
-    /// [`ErrorKind::Poisoned`] after a failure, [`ErrorKind::Closed`] after the end,
-    /// [`ErrorKind::NoSpace`] (or what the system said) when the ring is full and no segment can be
-    /// had; the next append tries that again.
+    /// Each of these errors appends nothing:
+    ///
+    /// - [`ErrorKind::TooLarge`]: the payload exceeds [`Log::record_bytes_max`];
+    /// - [`ErrorKind::InvalidArgument`]: the kind belongs to the log itself;
+    /// - [`ErrorKind::Poisoned`]: the log has failed;
+    /// - [`ErrorKind::Closed`]: the log was closed or stopped;
+    /// - [`ErrorKind::NoSpace`], or another error of the system: the ring is full and no segment
+    ///   file is available. The next append tries again.
     pub fn try_append(&self, kind: u8, payload: &[&[u8]]) -> Result<Append> {
         if kind < RECORD_KIND_USER_MIN {
-            return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
+            return Err(
+                Error::invalid("this record kind is reserved for the log itself")
+                    .with("kind", kind),
+            );
         }
         self.0.append(kind, payload, |_| ())
     }
 
-    /// As [`Log::try_append`], and [`Log::boundary`] at the record itself: `install` runs with the
-    /// record's LSN under the append lock, once the record is sure to be in the log; every other
-    /// record starts below that LSN and was appended before, or above it and later. `install` is
-    /// not run when nothing is appended.
+    /// Appends a record that is itself a boundary. `install` runs with the record's LSN under the
+    /// append lock, once the record is certain to be in the log. Every earlier record starts below
+    /// that LSN, every later one above it. If nothing is appended, `install` does not run. Errors
+    /// are those of [`Log::try_append`].
     pub fn try_append_with(
         &self,
         kind: u8,
@@ -65,28 +77,32 @@ impl Log {
         install: impl FnOnce(Lsn),
     ) -> Result<Append> {
         if kind < RECORD_KIND_USER_MIN {
-            return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
+            return Err(
+                Error::invalid("this record kind is reserved for the log itself")
+                    .with("kind", kind),
+            );
         }
         self.0.append(kind, payload, install)
     }
 
-    /// Bytes of log that a segment holds in this life: as many as were asked for, or fewer where
-    /// the disk was too full for that.
+    /// Bytes of log that a segment holds in this life:
+    /// [`LogOptions::segment_bytes`](crate::LogOptions), or fewer if the disk was too full at the
+    /// open.
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
         self.0.segments.capacity()
     }
 
-    /// Files that wait to become segments. With none of them and a full disk, the log ends with its
-    /// current segment.
+    /// Number of spares: files that wait to become segments. Without a spare, a full disk stops the
+    /// drain at the end of the current segment.
     #[must_use]
     pub fn spares(&self) -> usize {
         self.0.segments.spare_count()
     }
 
-    /// Says whether space is scarce: then a trim gives most files back to the file system, and what
-    /// waits to become segments goes at once, all but two files. A file that cannot be removed
-    /// stays until the next open.
+    /// Sets whether disk space is scarce. If it is, a trim returns most files to the file system,
+    /// and this call removes all spares but two. A spare that cannot be removed stays until the
+    /// next open.
     pub fn set_space_is_scarce(&self, scarce: bool) {
         let segments = &self.0.segments;
         segments.set_spares_max(if scarce { SPARES_MIN } else { SPARES_MAX });
@@ -95,15 +111,15 @@ impl Log {
         }
     }
 
-    /// Gives back what waits to become segments, all but one file: for a log that is not going to
-    /// be written much for a while.
+    /// Removes all spares but one, for a log that expects few writes for a while. Errors: those of
+    /// removing a file.
     pub fn rest(&self) -> Result<()> {
         self.0.segments.drop_spares(SPARES_AT_REST)
     }
 
-    /// Whether a record of so many bytes would take of the files that are there what a checkpoint
-    /// needs to sync the log. On a full disk a log without that room can be synced no further, so
-    /// that no checkpoint can be committed, and none can trim it.
+    /// Whether a record of `bytes` bytes would use file space that a checkpoint needs to sync the
+    /// log. Once that space is used on a full disk, the log cannot be synced. Then no checkpoint
+    /// can commit, and none can trim the log.
     #[must_use]
     pub fn files_are_short(&self, bytes: u64) -> bool {
         let segments = &self.0.segments;
@@ -111,14 +127,14 @@ impl Log {
         segments.room_end() < self.tail().0.saturating_add(bytes + margin)
     }
 
-    /// Longest payload in bytes.
+    /// Longest payload of a record in bytes: a quarter of the ring less the header.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {
         self.0.ring_bytes / 4 - RECORD_HEADER_BYTES
     }
 
-    /// Makes an appended record visible, after every earlier one: spins, then sleeps, until those
-    /// are published.
+    /// Makes an appended record visible after all earlier ones. Spins, then sleeps, until the
+    /// earlier records are published.
     pub fn publish(&self, appended: &Appended) {
         let shared = &*self.0;
         let Some(number) = appended.number else {
@@ -136,13 +152,12 @@ impl Log {
         }
     }
 
-    /// Waits for what other writers are about to do. A writer that has lost its processor between
-    /// its append and its publication holds up all that come after it; were they to spin, they
-    /// would keep it from getting another.
+    /// Waits until other writers have published. A writer may lose its processor between its append
+    /// and its publication. Later writers that spin would keep it from getting another processor,
+    /// so they sleep.
     #[cold]
     fn wait_for_others(&self, done: impl Fn(&Publisher) -> bool + Send + Sync + 'static) {
-        // One thread does everything in a simulation, so nobody could publish the earlier record
-        // any more.
+        // A simulation runs one thread, so no other thread could publish the earlier record.
         assert!(
             !self.0.simulated,
             "an earlier record was appended and not published"
@@ -156,13 +171,13 @@ impl Log {
         let shared = self.0.clone();
         let condition = Condition::new(&self.0.visible_changed, move || done(&shared.publisher));
         self.0.left_asleep.store(true, Ordering::Relaxed);
-        // It has no deadline, and fails in simulations only: it ends when the condition holds.
+        // This wait has no deadline, and fails in simulations only.
         let _ = self.0.env.wait(&condition);
         self.0.left_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a writer fell asleep until others have published; told once. Who has nothing left to
-    /// publish may be all that it still waits for, on the processor that it wants.
+    /// Whether a writer has fallen asleep until others publish; reports each sleep once. A thread
+    /// with nothing left to publish should then yield: the sleeping writer may want its processor.
     #[must_use]
     #[inline]
     pub fn left_asleep(&self) -> bool {
@@ -170,20 +185,22 @@ impl Log {
         asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed)
     }
 
-    /// Every record that starts below is published.
+    /// Every record that starts below this LSN is published.
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.0.publisher.visible())
     }
 
     /// Runs `install` with the LSN of a new boundary, under the append lock. Every earlier record
-    /// starts below the boundary, every later record at or above it. The boundary is the end of the
-    /// last record that is no filler or mark: syncing through those would only add another mark.
-    /// Boundaries never decrease. `install` must be short and must not call the log.
+    /// starts below the boundary, every later record at or above it. `install` must be short and
+    /// must not call the log. Boundaries never decrease.
+    ///
+    /// The boundary is the end of the last record that is no filler or mark. A sync up to the tail
+    /// would cover those too, and add another mark.
     pub fn boundary<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Boundary) {
         let tail = self.0.lock();
-        // Behind a closing record stands only what its sync added, and a recovery finds the log's
-        // end before that.
+        // Only records of the close's own sync follow a closing record. Recovery finds the log's
+        // end before them.
         let lsn = Lsn(match mutant::active("seal-after-close-behind-sync") {
             true => tail.lsn,
             false => tail.real_end,
@@ -204,7 +221,7 @@ impl Log {
         self.visible() >= boundary.publish_to
     }
 
-    /// Holds when every record below the boundary is published.
+    /// A condition that holds once every record below the boundary is published.
     #[must_use]
     pub fn boundary_condition(&self, boundary: &Boundary) -> Condition {
         let (log, boundary) = (self.clone(), *boundary);
@@ -213,28 +230,32 @@ impl Log {
         })
     }
 
-    /// Lower bound of the next record's LSN.
+    /// A lower bound of the next record's LSN.
     #[must_use]
     pub fn tail(&self) -> Lsn {
         Lsn(self.0.end.lsn.load(Ordering::Acquire))
     }
 
-    /// Where the last record ends that is not one of a sync's: below it lies all that was appended.
-    /// A sync through the tail instead finds the mark of the sync before, and leaves another.
+    /// End of the last record that is no filler or mark. All users' records end at or below this
+    /// LSN. A sync up to [`Log::tail`] instead would cover the last sync's mark and leave another
+    /// mark.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.0.lock().real_end)
     }
 
-    /// Every byte of the log below is on stable storage.
+    /// Every byte of the log below this LSN is on stable storage.
     #[must_use]
     pub fn synced(&self) -> Lsn {
         Lsn(self.0.synced())
     }
 
-    /// Asks for a sync up to there (the tail at most). The condition holds when [`Log::synced`] has
-    /// reached it, and also when that failed ([`Log::failed`]), when a new segment was needed and
-    /// could not be had ([`Log::shortage`]), or when the log has ended. For jobs, which never wait.
+    /// Requests a sync up to `upto`, or up to the tail if that is lower. For jobs, which never
+    /// wait.
+    ///
+    /// The condition holds once [`Log::synced`] has reached that LSN. It also holds when the log
+    /// has failed ([`Log::failed`]) or ended, and when no file for a new segment was available
+    /// ([`Log::shortage`]).
     pub fn request_sync(&self, upto: Lsn) -> Condition {
         let upto = upto.0.min(self.0.end.lsn.load(Ordering::Acquire));
         let shortages = self.0.shortages.load(Ordering::Acquire);
@@ -250,9 +271,9 @@ impl Log {
         })
     }
 
-    /// How full the ring is: bytes that the drain has not written to segments yet, and those of
-    /// records that wait for room, of how many. Together they may be more than the ring. Who holds
-    /// back by it leaves room to a long record.
+    /// The ring's fill and its size, both in bytes. The fill counts bytes that are not yet in
+    /// segments and records that wait for room, so it may exceed the size. Writers that hold back
+    /// by this figure leave room for a long record.
     #[inline]
     #[must_use]
     pub fn ring_fill(&self) -> (u64, u64) {
@@ -262,15 +283,14 @@ impl Log {
         (used + waiting, self.0.ring_bytes)
     }
 
-    /// How far the ring is drained: what lies below is in segments, and its room in the ring is
-    /// free.
+    /// Every record below this LSN is in segments, and its room in the ring is free.
     #[must_use]
     pub fn drained(&self) -> Lsn {
         Lsn(self.0.space.freed())
     }
 
-    /// Holds when [`Log::ring_fill`] is so many bytes at most, and when the log has ended or
-    /// failed.
+    /// A condition that holds once [`Log::ring_fill`] is at most `used` bytes, or the log has ended
+    /// or failed.
     #[must_use]
     pub fn drained_to(&self, used: u64) -> Condition {
         let log = self.clone();
@@ -279,9 +299,9 @@ impl Log {
         })
     }
 
-    /// Waits until everything below `upto` (the tail at most) is on stable storage. An error means
-    /// that the outcome is unknown; after [`ErrorKind::NoSpace`] it is tried again when space is
-    /// found.
+    /// Waits until everything below `upto`, or below the tail if that is lower, is on stable
+    /// storage. After an error the outcome is unknown. After [`ErrorKind::NoSpace`] the log tries
+    /// again once it finds space.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
         let upto = upto.min(self.tail());
         loop {
@@ -300,8 +320,8 @@ impl Log {
         }
     }
 
-    /// The job that drains the ring to the segments and syncs them; the log needs it to run from
-    /// the first append on. There is one: a second call returns a job that is over at once.
+    /// The job that drains the ring into segments and syncs them. It must run from the first append
+    /// on. A log has one such job: a second call returns a job that ends at once.
     #[must_use]
     pub fn drain_job(&self) -> Box<dyn Job> {
         match self.0.drain.lock().take() {
@@ -310,15 +330,19 @@ impl Log {
         }
     }
 
-    /// Gives up whole segments that hold nothing at or above `below` (D3 says how far the caller
-    /// may go), and prepares a spare if there is none. Blocks on the disk.
+    /// Trims the log: gives up whole segments that hold nothing at or above `below`. The caller
+    /// must obey invariant D3, which bounds `below`. Then prepares a spare if there is none. Blocks
+    /// on the disk.
+    ///
+    /// Errors: those of renaming, removing and syncing. If a name may be gone but not durably, the
+    /// log is poisoned.
     pub fn trim(&self, below: Lsn) -> Result<()> {
         self.0.check_alive()?;
         let outcome = match self.0.segments.trim(below) {
             Ok(()) => Ok(()),
             Err(TrimError::Undone(error)) => Err(error),
-            // Which names are durable is unknown now, and a file may only be written again without
-            // its old one (D3).
+            // It is unknown which names are durable. A file may be written again only once its old
+            // name is durably gone (D3).
             Err(TrimError::Unknown(error)) => {
                 self.poison(error.clone());
                 Err(error)
@@ -335,25 +359,26 @@ impl Log {
         outcome
     }
 
-    /// Bytes from the oldest record that is kept to the tail: what a recovery might have to read.
+    /// Bytes from the oldest kept record to the tail: the most that a recovery has to read.
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.tail().0.saturating_sub(self.0.segments.oldest())
     }
 
-    /// LSN of the oldest record that is kept.
+    /// LSN of the oldest kept record.
     #[must_use]
     pub fn oldest(&self) -> Lsn {
         Lsn(self.0.segments.oldest())
     }
 
-    /// This life of the log.
+    /// The number of this life of the log.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.0.life_id.incarnation)
     }
 
-    /// Why nothing durable is written any more, if that is so: [`ErrorKind::Poisoned`].
+    /// The error that ended all writing, of kind [`ErrorKind::Poisoned`]; `None` while the log
+    /// works.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         if self.0.failed.load(Ordering::Acquire) {
@@ -363,34 +388,35 @@ impl Log {
         }
     }
 
-    /// Whether nothing is synced any more: the log was closed or stopped, or has failed.
+    /// Whether the log has ended: it was closed, was stopped, or has failed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.0.is_over()
     }
 
-    /// Why no segment can be had at the moment; appends go on until the ring is full.
+    /// Why no file for a segment is available at present. Appends continue until the ring is full.
     #[must_use]
     pub fn shortage(&self) -> Option<Error> {
         self.0.shortage.lock().clone()
     }
 
-    /// Ends all writing in this life: the log cannot know whether required bytes are durable. The
+    /// Ends all writing in this life, because it is unknown whether required bytes are durable. The
     /// first error stays; later calls change nothing.
     pub fn poison(&self, error: Error) {
         self.0.poison(error);
     }
 
-    /// Notified when the log is poisoned.
+    /// The signal that is notified when the log is poisoned.
     #[must_use]
     pub fn failure_signal(&self) -> &Arc<Signal> {
         &self.0.failure_changed
     }
 
-    /// Ends the log in order: a closing record, everything drained and synced, the drain job over.
-    /// The next open needs no ring. Once it has succeeded, again is nothing. After
-    /// [`ErrorKind::NoSpace`] it may be tried again; records are refused once the closing one is in
-    /// the ring.
+    /// Closes the log: appends a closing record, drains and syncs everything, and ends the drain
+    /// job. The next open then needs no ring. A call after a success does nothing.
+    ///
+    /// Errors: those of [`Log::sync`]. After [`ErrorKind::NoSpace`] the caller may try again. Once
+    /// the closing record is in the ring, the log refuses other records.
     pub fn close(&self) -> Result<()> {
         if self.0.closed.load(Ordering::Acquire) {
             return Ok(());
@@ -409,30 +435,31 @@ impl Log {
         Ok(())
     }
 
-    /// Ends appends and the drain job, which syncs what was not yet, unless that fails. Nothing
-    /// that was appended is lost to a later open by that: it is in the segments and in the ring.
+    /// Ends appends and the drain job without a closing record. The job syncs the rest first,
+    /// unless that fails. A later open finds all appended records in the segments and the ring.
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Release);
         self.0.wake_drain();
         self.0.tell_all();
     }
 
-    /// Lets the ring go, with its memory and its file's lock, though handles on the log live on:
-    /// their appends get [`ErrorKind::Closed`]. Call it after [`Log::stop`], once the drain job is
-    /// over: the lock goes with the later of the two. How many bytes of [`Log::memory_bytes`] went.
+    /// Releases the ring's memory and the lock of its file, while handles of the log live on. Their
+    /// appends return [`ErrorKind::Closed`]. Call it after [`Log::stop`], once the drain job has
+    /// ended: the job holds the lock too. Returns how many bytes of [`Log::memory_bytes`] it
+    /// released.
     pub fn release(&self) -> u64 {
         drop(self.0.drain.lock().take());
         let writer = self.0.lock().writer.take();
         writer.map_or(0, |_| self.0.ring_bytes)
     }
 
-    /// Bytes of memory that the log holds, until its ring is released.
+    /// Bytes of memory that the log holds until its ring is released.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.0.ring_bytes + self.0.starts.len() as u64 * 8
     }
 
-    /// What the log has done in this life, and how large it is.
+    /// Counters of this life, and the log's size.
     #[must_use]
     pub fn metrics(&self) -> LogMetrics {
         let (records, appended_bytes, overhead_bytes, lsn) = {

@@ -1,7 +1,7 @@
 //! The state that the log's handles and its drain job share.
 //!
-//! [`Tail`] is what the append lock protects. Everything else in [`Shared`] is atomic, or has a
-//! lock of its own that no append takes unless the ring is full.
+//! The append lock protects [`Tail`]. Everything else in [`Shared`] is atomic or has a lock of its
+//! own. An append takes such a lock only if the ring is full.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use terrapin_base::{Condition, Env, Error, ErrorKind, Lsn, Result, Signal, mutant};
@@ -13,34 +13,36 @@ use crate::options::LogOptions;
 use crate::publish::Publisher;
 use crate::segments::{CurrentSegment, Segments};
 
-/// A record in the log, which is to be published.
+/// A record that is in the log. The caller must publish it with `Log::publish`.
 #[derive(Debug)]
 #[must_use = "a record that is never published stops every later one"]
 pub struct Appended {
-    /// Where it starts: its version number.
+    /// LSN at which the record starts; also its version number.
     pub lsn: Lsn,
-    /// Where it ends: what a sync must reach.
+    /// LSN at which the record ends. A sync that reaches it covers the record.
     pub end: Lsn,
-    /// How many records of this life were appended before it; none for what needs no publication.
+    /// Number of users' records before this one in this life. `None` for a closing record, which
+    /// needs no publication.
     pub(super) number: Option<u64>,
 }
 
 /// The outcome of an append.
 pub enum Append {
-    /// The record survives the process's death from now on; publish it.
+    /// The record is in the ring and survives the death of the process. Publish it.
     Done(Appended),
-    /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try
-    /// again. While there is the condition, the record's bytes count in `Log::ring_fill`.
+    /// The ring has no room, and nothing was appended. Wait for the condition without holding a
+    /// lock, then try again. While the condition exists, the record's bytes count in
+    /// `Log::ring_fill`.
     Full(Condition),
 }
 
 /// An LSN that separates the records of two memtables. `Log::boundary` makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boundary {
-    /// Every record below was appended before the boundary, every later one starts here or above.
+    /// The boundary: every earlier record starts below this LSN, every later record at or above it.
     pub lsn: Lsn,
     /// All records below the boundary are published once [`visible`](super::Log::visible) reaches
-    /// this.
+    /// this LSN.
     pub publish_to: Lsn,
 }
 
@@ -54,24 +56,24 @@ pub(crate) struct Tail {
     pub(crate) real_end: u64,
     /// End of the last record that is to be published.
     pub(super) publish_end: u64,
-    /// What the drain had freed when last looked at.
+    /// The freed bound that appends read last.
     pub(super) freed_seen: u64,
-    /// The drain wants to be woken by the append that reaches this.
+    /// The append that reaches this LSN wakes the drain.
     pub(crate) wake_at: u64,
-    /// End of the closing record, after which nothing is appended.
+    /// End of the closing record; no record is appended after it.
     pub(crate) close_end: Option<u64>,
     pub(super) records: u64,
     pub(super) appended_bytes: u64,
     pub(super) overhead_bytes: u64,
 }
 
-/// The log's end, on cache lines of its own: writers take them from each other with each record,
-/// and should take nothing else with them.
+/// The log's end, on cache lines of its own. Each append moves these lines between processors, and
+/// no other field should move with them.
 #[repr(align(128))]
 pub(super) struct End {
     /// The append lock. Nothing else is locked while it is held.
     pub(super) lock: Mutex<Tail>,
-    /// `Tail::lsn`, for who does not need the lock.
+    /// A copy of `Tail::lsn` for readers without the lock.
     pub(super) lsn: AtomicU64,
 }
 
@@ -83,13 +85,13 @@ pub(crate) struct Shared {
     pub(super) ring_bytes: u64,
 
     pub(super) end: End,
-    /// For each block of the ring that records have filled, the LSN of the last one that starts in
-    /// it: the drain frees whole records by it.
+    /// For each full block of the ring, the LSN of the last record that starts in the block. The
+    /// drain finds the bound of whole records with it.
     pub(super) starts: Box<[AtomicU64]>,
 
     pub(super) publisher: Publisher,
     pub(super) visible_changed: Arc<Signal>,
-    /// A writer sleeps until others have published.
+    /// A writer sleeps until other writers have published.
     pub(super) left_asleep: AtomicBool,
 
     pub(crate) space: RingSpace,
@@ -100,13 +102,14 @@ pub(crate) struct Shared {
     pub(super) waiting: AtomicU64,
     pub(crate) woken: AtomicBool,
     pub(crate) drain_wanted: Arc<Signal>,
-    /// Ring space, syncs, shortages, failure and end.
+    /// Notified when the drain frees ring space or syncs, and when a shortage, a failure or the end
+    /// comes.
     pub(crate) progress: Arc<Signal>,
-    /// Told of what ends a wait for a sync: apart from `progress`, which is told of every write to
-    /// a segment, in the midst of a sync, too.
+    /// Notified when a wait for a sync may end. `progress` also reports each write to a segment, so
+    /// it would wake these threads too often.
     pub(crate) synced_changed: Arc<Signal>,
 
-    /// Why there is no segment to write to, while there is none.
+    /// The error of the last search for a segment file, until a search succeeds.
     pub(super) shortage: Mutex<Option<Error>>,
     pub(super) shortages: AtomicU64,
     pub(super) failed: AtomicBool,
@@ -117,21 +120,21 @@ pub(crate) struct Shared {
 
     pub(crate) segments: Segments,
     pub(crate) counters: Counters,
-    /// What the drain job starts with, until it does.
+    /// The parts of the drain job, until `drain_job` takes them.
     pub(super) drain: Mutex<Option<(RingReader, CurrentSegment)>>,
 }
 
-/// What a new life of the log begins with.
+/// The parts of a new life of the log.
 pub(crate) struct Beginning {
     pub(crate) options: LogOptions,
     pub(crate) incarnation: u32,
     pub(crate) ring: LogRing,
     pub(crate) segments: Segments,
-    /// The segment to write to.
+    /// The first segment that the life writes.
     pub(crate) current: CurrentSegment,
 }
 
-/// Whether a close leaves the log's end without a sync: never, but in a mutant.
+/// Whether a close skips the sync of the log's end. Only a mutant does.
 pub(super) fn is_close_unsynced() -> bool {
     mutant::active("close-without-log-sync")
 }
@@ -210,8 +213,8 @@ impl Shared {
         self.drain_wanted.notify();
     }
 
-    /// Once nobody appends any more: whether there are records that the interval's end would have
-    /// synced. The process may live on for long.
+    /// Whether the drain must sync once more after the last append. It requests a sync if records
+    /// are unsynced, because the process may live on for long.
     pub(crate) fn wants_last_sync(&self) -> bool {
         let end = self.lock().real_end;
         let wanted = end > self.synced() && !is_close_unsynced();
@@ -265,13 +268,13 @@ impl Shared {
         self.wake_drain();
     }
 
-    /// Makes all threads that wait for the drain or for a sync test their conditions again.
+    /// Wakes all threads that wait for the drain or for a sync.
     pub(crate) fn tell_all(&self) {
         self.progress.notify();
         self.synced_changed.notify();
     }
 
-    /// No segment can be had; `None` when one was.
+    /// Records why no file for a segment was available; `None` ends the shortage.
     pub(crate) fn set_shortage(&self, error: Option<Error>) {
         let short = error.is_some();
         if let Some(error) = &error {

@@ -1,5 +1,5 @@
-//! What the tests of the log share: a simulated process with a log in it, and records that tell
-//! what they are.
+//! Shared parts of the log's tests: a simulated process with a log, and records whose payload
+//! follows from their number.
 #![allow(dead_code)] // each test uses a part
 
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use terrapin_wal::{Append, Log, LogOptions, Recovery};
 pub const KIND: u8 = 16;
 pub const DATABASE: u64 = 0x7e44;
 
-/// The smallest ring, segments of four blocks: rings wrap and segments change all the time.
+/// Options with the smallest ring and segments of four blocks, so that rings wrap and segments
+/// change often.
 pub fn tiny() -> LogOptions {
     LogOptions {
         ring_bytes: 64 << 10,
@@ -40,8 +41,8 @@ impl Random {
     }
 }
 
-/// The payload of record `index`: its number, then bytes that follow from it, of a length that
-/// follows from it too.
+/// The payload of record `index`: its number, then bytes that follow from the number. The length
+/// follows from the number too.
 pub fn payload(index: u64) -> Vec<u8> {
     let mut random = Random(index);
     let bytes = match random.below(20) {
@@ -62,7 +63,7 @@ pub struct Put {
     pub end: Lsn,
 }
 
-/// A process: an environment of its own, and the disk as it sees it.
+/// A process: an environment of its own, and the disk as the process sees it.
 pub struct Process {
     pub env: Env,
     pub sim: Sim,
@@ -89,7 +90,7 @@ impl Process {
         Recovery::scan(&self.env, &self.disk, options, needed_from)
     }
 
-    /// Recovers the whole log; returns it with what it replayed.
+    /// Recovers the whole log; returns the log and the replayed records.
     pub fn recover(&self, options: LogOptions) -> Result<(Log, Vec<(Lsn, u64)>)> {
         self.recover_from(options, Lsn(4096))
     }
@@ -108,7 +109,7 @@ impl Process {
         Ok((log, records))
     }
 
-    /// Appends and publishes, waiting for room.
+    /// Appends and publishes a record; waits for room.
     pub fn append(&self, log: &Log, index: u64) -> Result<Put> {
         append(&self.env, log, index)
     }
@@ -133,8 +134,8 @@ pub fn append(env: &Env, log: &Log, index: u64) -> Result<Put> {
     }
 }
 
-/// Reads a replay to its end: each record's LSN and number. Panics when a payload is not what was
-/// appended.
+/// Reads a replay to its end; returns each record's LSN and number. Panics if a payload differs
+/// from the appended one.
 pub fn collect(replay: &mut terrapin_wal::Replay) -> Result<Vec<(Lsn, u64)>> {
     let mut out = Vec::new();
     while let Some(record) = replay.next()? {
@@ -155,7 +156,7 @@ pub fn collect(replay: &mut terrapin_wal::Replay) -> Result<Vec<(Lsn, u64)>> {
     Ok(out)
 }
 
-/// The numbers, and that they are `0..n`.
+/// Asserts that the records' numbers are `0..n`; returns n.
 pub fn assert_prefix(records: &[(Lsn, u64)]) -> u64 {
     for (at, (_, index)) in records.iter().enumerate() {
         assert_eq!(*index, at as u64, "a record is missing or twice");
