@@ -12,8 +12,8 @@ use terrapin_pages::PageStore;
 use terrapin_structure::{Estimate, MergeInput, MessageCursor, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
-use crate::merge::{Key, KeyRange};
 use crate::node::{Child, Root};
+use terrapin_runs::run::{Key, KeyRange};
 
 /// A stretch of keys for a compaction.
 pub(crate) struct Stretch {

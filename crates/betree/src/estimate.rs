@@ -10,10 +10,10 @@ use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
 use terrapin_structure::{Estimate, KeyBounds};
 
-use crate::bounds::{is_empty, lets_in_above, lets_in_below, tighter_lower, tighter_upper};
 use crate::get::Top;
 use crate::load::{LoadedNode, load_child};
 use crate::node::Child;
+use terrapin_runs::bounds::{is_empty, lets_in_above, lets_in_below, tighter_lower, tighter_upper};
 
 /// About this many of a node's children that are wholly inside the range are read.
 const SAMPLED_CHILDREN: usize = 8;

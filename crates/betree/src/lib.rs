@@ -13,9 +13,7 @@
 //! - `leaf_filters` decides whether to ask the filters of leaves.
 #![forbid(unsafe_code)]
 
-mod bounds;
 mod compact;
-mod cursor;
 mod estimate;
 mod format;
 mod get;
@@ -26,11 +24,9 @@ mod node;
 mod plan;
 mod scan;
 mod stats;
-mod stream;
 mod tree;
 mod verify;
 mod version;
-mod walk;
 
 pub use tree::{BeTree, BeTreeParams};
 

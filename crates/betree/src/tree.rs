@@ -9,10 +9,11 @@ use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
 use terrapin_structure::{Compaction, Merge, MergeInput, MergeOptions, Structure, Version};
 
 use crate::compact::{Nothing, find_stretch};
-use crate::merge::{Context, KeyRange, TreeMerge};
+use crate::merge::{Context, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
 use crate::version::TreeVersion;
+use terrapin_runs::run::KeyRange;
 
 /// Parameters of a tree, besides [`MergeOptions`].
 #[derive(Clone, Debug)]

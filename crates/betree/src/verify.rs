@@ -11,11 +11,11 @@ use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
 use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::{Direction, Finding};
 
-use crate::bounds::{lets_in_above, lets_in_below};
-use crate::cursor::GroupCursor;
 use crate::load::LoadedNode;
 use crate::node::{Child, Node, Root, Segment, Sums};
-use crate::walk::ReadAhead;
+use terrapin_runs::bounds::{lets_in_above, lets_in_below};
+use terrapin_runs::cursor::GroupCursor;
+use terrapin_runs::walk::ReadAhead;
 
 /// Checks everything below a root.
 ///

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Direct dependencies from a registry that the crates below the command may have in all.
 const CORE_DEPENDENCIES_MAX: usize = 12;
 /// The crates that a user of the library compiles.
-const CORE: [&str; 11] = [
+const CORE: [&str; 12] = [
     "terrapin-base",
     "terrapin-disk",
     "terrapin-filter",
@@ -20,6 +20,7 @@ const CORE: [&str; 11] = [
     "terrapin-recordcache",
     "terrapin-valuemap",
     "terrapin-structure",
+    "terrapin-runs",
     "terrapin-betree",
     "terrapin",
 ];

@@ -10,13 +10,14 @@ use terrapin_pages::group::GroupSums;
 use super::first::PARTS_MAX;
 use super::frame::Frame;
 use super::hidden::Hiding;
-use super::runs::{Context, Key, KeyRange, Run};
+use super::runs::Context;
 use super::slot::{ChildState, Target};
 use super::task::{Descend, NodeOrigin, Task};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Node, Segment, Sums};
 use crate::plan::{Bounds, Pending, count};
+use terrapin_runs::run::{Key, KeyRange, Run};
 
 /// A part of a level has at least this many segments of full size.
 const PART_GROUPS_MIN: u64 = 4;
@@ -193,7 +194,11 @@ impl Descend {
     /// record. What only came from a node above stays. A slice of a memtable is small, so its
     /// estimates do not tell where its records are.
     fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
-        let brings = |range| self.incoming.iter().any(|run| run.brings(context, range));
+        let brings = |range| {
+            self.incoming
+                .iter()
+                .any(|run| run.brings(&context.input, range))
+        };
         ranges.iter().map(brings).collect()
     }
 
@@ -245,9 +250,9 @@ impl Descend {
         for (pivot, range) in ranges.iter().enumerate() {
             let mut load = Load::default();
             for run in &self.incoming {
-                load.add(match run.is_memtable() {
+                load.add(match run.is_input() {
                     true => sums_of_memtable(context, run, range, (hiding, pivot))?,
-                    false => run.estimate(context, range)?,
+                    false => context.estimate(run, range)?,
                 });
             }
             load.arriving = load.bytes;
@@ -366,7 +371,7 @@ impl Descend {
         let kept = spans(left_out)
             .map(|(first, last)| frame.range_of(first, last))
             .collect::<Vec<_>>();
-        let stays = |run: &&Run| !(context.policy.flush_what_comes && run.is_memtable());
+        let stays = |run: &&Run| !(context.policy.flush_what_comes && run.is_input());
         let runs = self.incoming.iter().filter(stays);
         let runs = runs.map(|run| run.narrowed_to_all(&kept));
         runs.filter(|run| !run.is_empty()).collect()
@@ -404,12 +409,12 @@ fn sums_of_memtable(
 ) -> Result<GroupSums> {
     // On a full disk nothing depends on this count.
     if !hiding.is_walked(pivot) || context.policy.flush_what_comes {
-        let mut sums = run.estimate(context, range)?;
+        let mut sums = context.estimate(run, range)?;
         sums.hidden_bytes = hiding.shorter_than_records(pivot, sums);
         return Ok(sums);
     }
     let mut sums = GroupSums::default();
-    for mut messages in run.messages_of_memtable(context, range) {
+    for mut messages in run.messages_of_input(&context.input, range) {
         while let Some(key) = messages.key() {
             let message = messages.message();
             let hidden = hiding.of(&context.store, (pivot, key), message, || None)?;

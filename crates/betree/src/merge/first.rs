@@ -3,10 +3,11 @@
 //! leaves of each part are a task, under a frame that becomes the root.
 
 use super::frame::Frame;
-use super::runs::{Context, Key, KeyRange, Run};
+use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, Target};
 use super::task::Task;
 use super::write::WriteLeaves;
+use terrapin_runs::run::{Key, KeyRange, Run};
 
 /// Most parts. This is enough for workers that start late, and leaves few last leaves that are not
 /// full.
@@ -50,7 +51,7 @@ pub(super) fn first_tasks(context: &Context, id: u64) -> (Option<Frame>, Vec<Tas
 fn leaves(context: &Context, target: Target, range: KeyRange) -> Task {
     let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
     let expected = context.input.estimate(lo, hi).bytes;
-    let incoming = vec![Run::memtable(range.clone())];
+    let incoming = vec![Run::input(range.clone())];
     let task = WriteLeaves::new(target, range, Vec::new(), incoming, false, expected);
     Task::Leaves(Box::new(task))
 }

@@ -9,12 +9,13 @@
 use terrapin_base::{Error, Result, mutant};
 use terrapin_pages::Changes;
 
-use super::runs::{KeyRange, Run};
+use super::runs::run_of_level;
 use super::slot::{ChildSlot, ChildState, Target};
 use super::write::{LevelPart, WrittenLeaves};
 use crate::format::PIVOTS_MAX;
 use crate::node::{Node, Segment};
 use crate::plan::count;
+use terrapin_runs::run::{KeyRange, Run};
 
 /// A node under reconstruction.
 #[derive(Debug)]
@@ -102,8 +103,8 @@ impl Frame {
     /// newest first.
     pub(super) fn runs_of(&self, levels: usize, wanted: impl Fn(usize) -> bool + Copy) -> Vec<Run> {
         let levels = self.levels.iter().take(levels);
-        let runs =
-            levels.map(|level| Run::level(level, wanted, |first, last| self.range_of(first, last)));
+        let runs = levels
+            .map(|level| run_of_level(level, wanted, |first, last| self.range_of(first, last)));
         runs.filter(|run| !run.is_empty()).collect()
     }
 

@@ -19,10 +19,11 @@ use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::{GroupIndex, GroupSums, RECORD_BYTES_MAX};
 
-use super::runs::{Context, KeyRange, Run};
+use super::runs::Context;
 use crate::get::{Top, find};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
+use terrapin_runs::run::{KeyRange, Run};
 
 /// The records below a pivot are uneven if the longest is longer than this many times the mean.
 const UNEVEN: u64 = 3;
@@ -131,7 +132,7 @@ impl Hiding {
         incoming: &[Run],
         ranges: &[KeyRange],
     ) -> Result<()> {
-        let Some(memtable) = incoming.iter().find(|run| run.is_memtable()) else {
+        let Some(memtable) = incoming.iter().find(|run| run.is_input()) else {
             return Ok(());
         };
         let is_uneven = |&pivot: &usize| !self.is_counted(pivot) && self.below[pivot].is_uneven();
@@ -321,7 +322,7 @@ fn sampled(
 ) -> Result<Vec<Sampled>> {
     let mut sampled = Vec::new();
     let (mut deletes, mut puts) = (0, 0);
-    for mut messages in memtable.messages_of_memtable(context, range) {
+    for mut messages in memtable.messages_of_input(&context.input, range) {
         for _ in 0..most as u64 * SAMPLED_AMONG {
             let Some(key) = messages.key() else { break };
             if hash64(key).is_multiple_of(SAMPLED_AMONG) {

@@ -41,13 +41,13 @@ use crate::version::TreeVersion;
 use first::first_tasks;
 use frame::Frame;
 use root::Made;
-use runs::Run;
 use settle::Settled;
 use slot::{ChildSlot, Target};
 use task::{Descend, NodeOrigin, Task};
+use terrapin_runs::run::{KeyRange, Run};
 use write::{LevelPart, WriteLeaves, WrittenLeaves};
 
-pub(crate) use runs::{Context, Key, KeyRange};
+pub(crate) use runs::Context;
 
 /// The result of a piece of a task.
 enum Outcome {
@@ -107,7 +107,7 @@ impl TreeMerge {
         let is_compaction = context.stretch.is_some();
         let incoming = || match is_compaction {
             true => Vec::new(),
-            false => vec![Run::memtable(all.clone())],
+            false => vec![Run::input(all.clone())],
         };
         let (frame, tasks) = match root {
             Root::Node(page, height) => {

@@ -7,13 +7,14 @@ use terrapin_disk::LongBox;
 use terrapin_pages::{Changes, Fill, PageKind, PageRef, PageUse};
 use terrapin_structure::Direction;
 
-use super::runs::{Context, Key};
+use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, OpenNode};
-use crate::cursor::GroupCursor;
 use crate::format::PIVOTS_MAX;
 use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
-use crate::walk::ReadAhead;
+use terrapin_runs::cursor::GroupCursor;
+use terrapin_runs::run::Key;
+use terrapin_runs::walk::ReadAhead;
 
 /// Target bytes of an encoded node. A longer node is split, if each part keeps at least
 /// [`PIVOTS_ALWAYS`] pivots.

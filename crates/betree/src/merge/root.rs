@@ -8,10 +8,11 @@ use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
 use super::nodes::{split, write_node};
-use super::runs::{Context, Key};
+use super::runs::Context;
 use super::slot::{ChildSlot, ChildState};
 use crate::load::{HEIGHT_MAX, LoadedNode, load_node};
 use crate::node::{Child, Node, Pivot, Root};
+use terrapin_runs::run::Key;
 
 /// A new root, and its node in memory, if the root is a node.
 pub(super) type Made = (Root, Option<Arc<LoadedNode>>);

@@ -1,7 +1,7 @@
 //! The children of a frame while their tasks run, and the targets of tasks.
 
-use super::runs::Key;
 use crate::node::{Child, Node};
+use terrapin_runs::run::Key;
 
 /// Where the result of a task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use terrapin_pages::PageRef;
 use terrapin_pages::group::GroupRef;
 
 use super::frame::Frame;
-use super::runs::{KeyRange, Run};
 use super::slot::{ChildSlot, Target};
 use super::write::{WriteLeaves, WriteLevel};
+use terrapin_runs::run::{KeyRange, Run};
 
 /// A task. Its parts are boxed because the stack moves tasks.
 pub(super) enum Task {

@@ -3,57 +3,17 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Charge, Purpose, Result, mutant};
-use terrapin_pages::group::{GroupBuilder, GroupRef, GroupSums, PendingGroup};
+use terrapin_base::{Result, mutant};
+use terrapin_pages::group::{GroupRef, GroupSums, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
+use terrapin_runs::run::{Key, KeyRange, Run, RunCursor, place_record};
+use terrapin_runs::writing::{Writing, look_bytes, separator};
 use terrapin_structure::MessageCursor;
 
 use super::hidden::Hiding;
-use super::runs::{
-    Context, Key, KeyRange, Run, RunCursor, RunMerge, open_stream, place_record,
-    stream_memory_bytes,
-};
+use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, Target};
 use crate::node::{Child, LivePart, Segment};
-
-/// The state of writing a stream.
-struct Writing {
-    stream: RunMerge,
-    builder: GroupBuilder,
-    charge: Charge,
-}
-
-impl Writing {
-    fn new(context: &Context, stream: RunMerge) -> Self {
-        let charge = context.budget.charge(Purpose::Merge, 0);
-        Writing {
-            stream,
-            builder: GroupBuilder::new(context.group_options()),
-            charge,
-        }
-    }
-
-    fn account(&mut self) {
-        self.charge
-            .resize(self.builder.memory_bytes() as u64 + stream_memory_bytes(&self.stream));
-    }
-}
-
-/// After this many bytes the task checks the cache standing of the blocks that it replaces again: a
-/// few times for each block.
-fn look_bytes(context: &Context) -> u64 {
-    u64::from(context.options.block_bytes) / LOOKS
-}
-
-/// Checks of the cache standing for each block's bytes.
-const LOOKS: u64 = 8;
-
-/// The shortest key above `before` and at most `key`; `key` must be above `before`.
-fn separator(before: &[u8], key: &[u8]) -> Key {
-    let common = before.iter().zip(key).take_while(|(a, b)| a == b).count();
-    let bytes = common + usize::from(!mutant::active("separator-one-byte-short"));
-    key[..bytes.min(key.len())].into()
-}
 
 /// Writes the new leaves of some neighbouring leaves and the messages for them.
 pub(super) struct WriteLeaves {
@@ -136,7 +96,7 @@ impl WriteLeaves {
             }));
         };
         let slice = 2 * context.group_bytes();
-        let look_bytes = look_bytes(context);
+        let look_bytes = look_bytes(&context.options);
         let (mut merged, mut look) = (0, 0);
         let Writing {
             stream, builder, ..
@@ -200,14 +160,14 @@ impl WriteLeaves {
         let newer = std::mem::take(&mut self.incoming);
         let base_run = newer.len();
         let older = vec![Run::groups(&self.base)];
-        let Some(stream) = open_stream(context, &self.range, newer, older, self.always)? else {
+        let Some(stream) = context.open_stream(&self.range, newer, older, self.always)? else {
             return Ok(None);
         };
         changes
             .released
             .extend(self.base.iter().map(|leaf| leaf.id));
         Ok(Some(LeavesState {
-            writing: Writing::new(context, stream),
+            writing: Writing::new(context.group_options(), &context.budget, stream),
             base_run,
             base_seen: 0,
             messages: 0,
@@ -352,7 +312,7 @@ impl WriteLevel {
         };
         let before = state.sums.bytes;
         let least = segment_bytes_min(context.group_bytes());
-        let look_bytes = look_bytes(context);
+        let look_bytes = look_bytes(&context.options);
         let mut look = before;
         let Writing {
             stream, builder, ..
@@ -435,9 +395,9 @@ impl WriteLevel {
         // If there are other parts, the old levels are replaced even without new messages for this
         // part.
         let always = !self.of.is_whole;
-        let stream = open_stream(context, &self.range, newer, older, always)?;
+        let stream = context.open_stream(&self.range, newer, older, always)?;
         Ok(stream.map(|stream| {
-            let mut writing = Writing::new(context, stream);
+            let mut writing = Writing::new(context.group_options(), &context.budget, stream);
             if context.store.has_room_for_outlines() {
                 writing.builder.outline_filters();
             }

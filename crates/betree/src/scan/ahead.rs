@@ -18,11 +18,11 @@ use terrapin_pages::{GroupHandle, PageStore};
 use terrapin_structure::{Direction, KeyBounds};
 
 use super::path::{LiveRange, Path};
-use crate::bounds::as_slice;
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
-use crate::stream::Stream;
-use crate::walk::{BlockWalk, ReadAhead};
+use terrapin_runs::bounds::as_slice;
+use terrapin_runs::stream::Stream;
+use terrapin_runs::walk::{BlockWalk, ReadAhead};
 
 /// Most groups that are named, and most that are begun.
 const GROUPS_MAX: usize = 64;

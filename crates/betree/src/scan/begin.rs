@@ -16,7 +16,7 @@ use super::path::{Edge, LEAF};
 use super::source::Item;
 use super::{SOURCES_EXPECTED, TreeScan};
 use crate::node::Child;
-use crate::walk::{BlockWalk, ReadAhead};
+use terrapin_runs::walk::{BlockWalk, ReadAhead};
 
 impl TreeScan {
     /// Opens all sources that begin where the scan begins, reads the missing blocks at once, and

@@ -8,10 +8,10 @@ use terrapin_structure::Direction;
 use super::TreeScan;
 use super::path::{Edge, LEAF, PathFrame, PathNode};
 use super::source::{Item, Source};
-use crate::bounds::as_slice;
 use crate::load::load_child_of;
 use crate::node::Child;
-use crate::walk::{BlockWalk, ReadAhead};
+use terrapin_runs::bounds::as_slice;
+use terrapin_runs::walk::{BlockWalk, ReadAhead};
 
 impl TreeScan {
     /// Goes on to the next leaf, at the end of the current leaf's key range.

@@ -42,11 +42,11 @@ use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::head as head_of;
 use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 
-use crate::bounds::is_empty;
 use crate::load::LoadedNode;
 use path::{LEAF, Path, PathNode};
 use source::{Item, Source};
 use spare::Spare;
+use terrapin_runs::bounds::is_empty;
 
 /// Initial capacity for sources: the leaf, and the levels of a node or two.
 const SOURCES_EXPECTED: usize = 12;

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use terrapin_base::Share;
 use terrapin_structure::{Direction, KeyBounds};
 
-use crate::bounds::{
-    as_slice, is_empty, is_tighter_lower, is_tighter_upper, lets_in_above, lets_in_below,
-};
 use crate::load::LoadedNode;
 use crate::node::Segment;
+use terrapin_runs::bounds::{
+    as_slice, is_empty, is_tighter_lower, is_tighter_upper, lets_in_above, lets_in_below,
+};
 
 /// The index of the leaf among the sources. Buffer levels follow, from the root's newest down.
 pub(super) const LEAF: u16 = 0;

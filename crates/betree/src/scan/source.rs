@@ -10,7 +10,7 @@ use terrapin_structure::{Batch, Direction};
 
 use super::ahead::Ahead;
 use super::path::{Edge, LEAF, LiveRange, Path, Pieces, in_order};
-use crate::walk::{BlockWalk, Pace};
+use terrapin_runs::walk::{BlockWalk, Pace};
 
 /// The next item of a source. [`Source::rank`] orders different kinds at one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

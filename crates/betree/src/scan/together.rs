@@ -10,7 +10,7 @@ use terrapin_base::Result;
 use super::TreeScan;
 use super::path::LEAF;
 use super::source::{Item, Source};
-use crate::walk::ReadAhead;
+use terrapin_runs::walk::ReadAhead;
 
 /// Most bytes of a source that are read on expectation.
 const EXPECTED_BYTES_MAX: usize = 128 << 10;

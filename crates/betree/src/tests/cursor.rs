@@ -9,9 +9,9 @@ use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 
 use super::grown::{Random, write};
 use super::store::TestStore;
-use crate::bounds::{lets_in_above, lets_in_below};
-use crate::cursor::GroupCursor;
-use crate::walk::{BlockWalk, ReadAhead};
+use terrapin_runs::bounds::{lets_in_above, lets_in_below};
+use terrapin_runs::cursor::GroupCursor;
+use terrapin_runs::walk::{BlockWalk, ReadAhead};
 
 type Messages = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 

@@ -6,7 +6,7 @@ use terrapin_pages::block::KeyMemory;
 use terrapin_structure::{Batch, BatchLimits, Direction, Filled, KeyBounds, Located, Version};
 
 use super::grown::{Grown, Random, Records};
-use crate::bounds::{lets_in_above, lets_in_below};
+use terrapin_runs::bounds::{lets_in_above, lets_in_below};
 
 type Listed = Vec<(Vec<u8>, Vec<u8>)>;
 

@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 
 /// Borrows an owned bound.
-pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+pub fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &key[..])
 }
 
 /// Whether no key can be between the bounds. A range from a key to the same key with a zero byte
 /// behind it is not recognised as empty. A read of it just finds nothing.
-pub(crate) fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+pub fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, Bound::Excluded(hi)) => hi.is_empty(),
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -22,7 +22,7 @@ pub(crate) fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 }
 
 /// Whether a key is inside a lower bound.
-pub(crate) fn lets_in_above(lower: Bound<&[u8]>, key: &[u8]) -> bool {
+pub fn lets_in_above(lower: Bound<&[u8]>, key: &[u8]) -> bool {
     match lower {
         Bound::Unbounded => true,
         Bound::Included(lo) => key >= lo,
@@ -31,7 +31,7 @@ pub(crate) fn lets_in_above(lower: Bound<&[u8]>, key: &[u8]) -> bool {
 }
 
 /// Whether a key is inside an upper bound.
-pub(crate) fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
+pub fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
     match upper {
         Bound::Unbounded => true,
         Bound::Included(hi) => key <= hi,
@@ -40,22 +40,22 @@ pub(crate) fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
 }
 
 /// The stricter of two lower bounds.
-pub(crate) fn tighter_lower<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+pub fn tighter_lower<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
     if is_tighter_lower(a, b) { a } else { b }
 }
 
 /// The stricter of two upper bounds.
-pub(crate) fn tighter_upper<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+pub fn tighter_upper<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
     if is_tighter_upper(a, b) { a } else { b }
 }
 
 /// Whether `a` is a bounded lower bound and at least as strict as `b`.
-pub(crate) fn is_tighter_lower(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
+pub fn is_tighter_lower(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
     is_tighter(a, b, Ordering::Greater)
 }
 
 /// Whether `a` is a bounded upper bound and at least as strict as `b`.
-pub(crate) fn is_tighter_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
+pub fn is_tighter_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
     is_tighter(a, b, Ordering::Less)
 }
 

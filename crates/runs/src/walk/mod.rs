@@ -24,14 +24,14 @@ use terrapin_structure::{Direction, KeyBounds};
 use crate::stream::Stream;
 use cut::{cut_to_group, lower_position, upper_position};
 
-pub(crate) use pace::{Pace, ReadAhead};
+pub use pace::{Pace, ReadAhead};
 
 /// Most cached blocks that are prefetched together, or taken from a stream. This many stay in the
 /// processor's cache until they are used.
 const NEAR_BLOCKS_MAX: usize = 8;
 
 /// The state of a walk.
-pub(crate) struct BlockWalk {
+pub struct BlockWalk {
     group: GroupRef,
     index: Arc<GroupIndex>,
     direction: Direction,
@@ -61,7 +61,7 @@ pub(crate) struct BlockWalk {
 impl BlockWalk {
     /// A walk that has read nothing yet.
     #[inline]
-    pub(crate) fn new(
+    pub fn new(
         group: &GroupRef,
         index: Arc<GroupIndex>,
         bounds: KeyBounds<'_>,
@@ -94,24 +94,24 @@ impl BlockWalk {
 
     /// Continues at the pace of a walk that ended.
     #[inline]
-    pub(crate) fn at_pace(mut self, pace: Pace) -> Self {
+    pub fn at_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
     /// How far the walk went.
-    pub(crate) fn pace(&self) -> Pace {
+    pub fn pace(&self) -> Pace {
         self.pace
     }
 
     /// The group of the walk.
-    pub(crate) fn group(&self) -> &GroupRef {
+    pub fn group(&self) -> &GroupRef {
         &self.group
     }
 
     /// The numbers of the next `count` unread blocks. A caller can read blocks of several walks at
     /// once.
-    pub(crate) fn want(
+    pub fn want(
         &self,
         count: usize,
     ) -> (
@@ -127,7 +127,7 @@ impl BlockWalk {
     }
 
     /// Hands over the blocks that [`BlockWalk::want`] named.
-    pub(crate) fn give(&mut self, blocks: impl Iterator<Item = Arc<Block>>) {
+    pub fn give(&mut self, blocks: impl Iterator<Item = Arc<Block>>) {
         let before = self.ready_blocks();
         self.read.reverse();
         for block in blocks {
@@ -146,25 +146,25 @@ impl BlockWalk {
 
     /// Mean number of records of a block of the group, at least one. It is rounded, because the
     /// last block of a group usually has fewer.
-    pub(crate) fn records_of_block(&self) -> usize {
+    pub fn records_of_block(&self) -> usize {
         let blocks = self.index.blocks();
         ((self.index.records_before(blocks) as usize + blocks / 2) / blocks).max(1)
     }
 
     /// How many blocks of the group fit into `bytes` bytes on average, at least one.
-    pub(crate) fn blocks_of_bytes(&self, bytes: usize) -> usize {
+    pub fn blocks_of_bytes(&self, bytes: usize) -> usize {
         let blocks = self.index.blocks();
         let each = self.index.held_bytes(0..blocks) / blocks as u64;
         (bytes as u64 / each.max(1)).max(1) as usize
     }
 
     /// Number of blocks in memory.
-    pub(crate) fn ready_blocks(&self) -> usize {
+    pub fn ready_blocks(&self) -> usize {
         usize::from(self.given.is_some()) + self.read.len()
     }
 
     /// Records of the blocks in memory.
-    pub(crate) fn ready_records(&self) -> usize {
+    pub fn ready_records(&self) -> usize {
         let count = self.ready_blocks();
         if count == 0 {
             return 0;
@@ -178,19 +178,19 @@ impl BlockWalk {
 
     /// Whether the next step needs no block from the store.
     #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.given.is_some() || !self.read.is_empty()
     }
 
     /// Whether there are no further blocks.
     #[inline]
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.unread == 0 && !self.is_ready()
     }
 
     /// A bound in two pieces: no record of the remaining blocks comes before it. In a forward walk
     /// a record may equal it. Not called when the walk is over.
-    pub(crate) fn edge(&self) -> (&[u8], &[u8]) {
+    pub fn edge(&self) -> (&[u8], &[u8]) {
         match self.direction {
             Direction::Forward => self.index.separator(self.next_number),
             Direction::Backward if self.next_number + 1 < self.index.blocks() => {
@@ -202,7 +202,7 @@ impl BlockWalk {
 
     /// Takes the next block from the cache, if it is there. Returns whether the next step needs no
     /// read.
-    pub(crate) fn take_cached(&mut self, store: &PageStore) -> bool {
+    pub fn take_cached(&mut self, store: &PageStore) -> bool {
         if self.is_ready() {
             return true;
         }
@@ -218,7 +218,7 @@ impl BlockWalk {
 
     /// Like [`BlockWalk::take_cached`], if `records` records are wanted: prefetches the cached ones
     /// among the next blocks together.
-    pub(crate) fn take_near(&mut self, store: &PageStore, records: usize) -> bool {
+    pub fn take_near(&mut self, store: &PageStore, records: usize) -> bool {
         if self.near == 0 && !self.is_ready() {
             let count = self.near_blocks(records).min(self.unread);
             // A single block has no other wait to overlap with.
@@ -231,26 +231,26 @@ impl BlockWalk {
     }
 
     /// How many blocks are prefetched for `records` records, at least one.
-    pub(crate) fn near_blocks(&self, records: usize) -> usize {
+    pub fn near_blocks(&self, records: usize) -> usize {
         records
             .div_ceil(self.records_of_block())
             .clamp(1, NEAR_BLOCKS_MAX)
     }
 
     /// Prefetches the first records of the next `blocks` blocks, which are prefetched already.
-    pub(crate) fn near_is(&mut self, store: &PageStore, blocks: usize) {
+    pub fn near_is(&mut self, store: &PageStore, blocks: usize) {
         store.prefetch_records(self.places(blocks));
         self.near = blocks.min(self.unread);
     }
 
     /// The places of the next `count` unread blocks.
-    pub(crate) fn places(&self, count: usize) -> impl Iterator<Item = (&GroupRef, usize)> + Clone {
+    pub fn places(&self, count: usize) -> impl Iterator<Item = (&GroupRef, usize)> + Clone {
         let (_, numbers) = self.want(count);
         numbers.map(|number| (&self.group, number))
     }
 
     /// Prefetches the memory that a search of the next block visits, if the block is in memory.
-    pub(crate) fn prefetch_search(&self) {
+    pub fn prefetch_search(&self) {
         if let Some(block) = &self.given {
             block.prefetch_search();
         }
@@ -258,7 +258,7 @@ impl BlockWalk {
 
     /// Searches the next block, if it is in memory, and prefetches its first record inside the
     /// range.
-    pub(crate) fn search<'k>(&mut self, bounds: impl FnOnce() -> KeyBounds<'k>) {
+    pub fn search<'k>(&mut self, bounds: impl FnOnce() -> KeyBounds<'k>) {
         if let Some(block) = &self.given {
             let found = self.records_of(block, self.next_number, bounds);
             let first = match self.direction {
@@ -272,12 +272,12 @@ impl BlockWalk {
 
     /// The cache standing of the block that a forward walk returned last. The block's standing
     /// passes to its successor.
-    pub(crate) fn bequeath(&self, store: &PageStore) -> Standing {
+    pub fn bequeath(&self, store: &PageStore) -> Standing {
         store.bequeath_block(&self.group, self.next_number - 1)
     }
 
     /// Bytes that the messages of the block hide that a forward walk returned last.
-    pub(crate) fn block_hides(&self) -> u64 {
+    pub fn block_hides(&self) -> u64 {
         match self.next_number.checked_sub(1) {
             Some(block) => self.index.block_sums(block).hidden_bytes,
             None => 0,
@@ -285,7 +285,7 @@ impl BlockWalk {
     }
 
     /// Most bytes of decoded blocks that the walk may hold.
-    pub(crate) fn memory_bytes_max(&self) -> u64 {
+    pub fn memory_bytes_max(&self) -> u64 {
         let decoded = self.index.held_bytes(0..self.index.blocks());
         u64::from(self.ahead.max_bytes).min(self.group.bytes.max(decoded))
     }
@@ -293,7 +293,7 @@ impl BlockWalk {
     /// The next block, and its records inside the range. A block that a bound cuts may have none.
     /// `bounds` are those of [`BlockWalk::new`]. With a stream, the walk gets its blocks from the
     /// stream.
-    pub(crate) fn next<'k>(
+    pub fn next<'k>(
         &mut self,
         store: &PageStore,
         bounds: impl Fn() -> KeyBounds<'k>,
@@ -455,7 +455,7 @@ impl BlockWalk {
     }
 
     /// Adds blocks of the walk to a stream and starts their reads, while there is room.
-    pub(crate) fn send(&mut self, store: &PageStore, stream: &mut Stream) -> Result<()> {
+    pub fn send(&mut self, store: &PageStore, stream: &mut Stream) -> Result<()> {
         if !stream.has_room() {
             return Ok(());
         }
@@ -470,23 +470,23 @@ impl BlockWalk {
     }
 
     /// Called when the stream with this walk's blocks is dropped.
-    pub(crate) fn leave_stream(&mut self) {
+    pub fn leave_stream(&mut self) {
         self.sent = 0;
     }
 
     /// Whether the walk is about to read, and has passed enough for a stream to pay off.
-    pub(crate) fn wants_stream(&self) -> bool {
+    pub fn wants_stream(&self) -> bool {
         self.unread > 0 && !self.is_ready() && self.pace.is_long(self.ahead)
     }
 
     /// Whether a stream has all remaining blocks.
-    pub(crate) fn is_sent(&self) -> bool {
+    pub fn is_sent(&self) -> bool {
         self.sent == self.unread
     }
 
     /// Number of blocks of the next read: at least one, else as many as fit into its bytes, on disk
     /// and decoded.
-    pub(crate) fn next_run_blocks(&self) -> usize {
+    pub fn next_run_blocks(&self) -> usize {
         let (least, most) = (self.ahead.first_bytes, self.ahead.max_bytes);
         let bytes_max = self
             .pace

@@ -15,7 +15,7 @@ const CACHED_AHEAD_MAX: usize = 128;
 /// Blocks in the order in which a scan reaches them. A stream does not hold cached blocks, which
 /// may be evicted meanwhile. It holds only the blocks of its oldest read, once that read is
 /// complete.
-pub(crate) struct Stream {
+pub struct Stream {
     reading: Reading,
     fill: Fill,
     /// For each block that was not taken yet: whether this stream reads it. If not, it was cached
@@ -30,7 +30,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// An empty stream with at most `bytes` bytes in flight, for a scan that passed `passed` bytes;
     /// `None` if memory is short.
-    pub(crate) fn new(store: &PageStore, fill: Fill, bytes: usize, passed: u64) -> Option<Self> {
+    pub fn new(store: &PageStore, fill: Fill, bytes: usize, passed: u64) -> Option<Self> {
         Some(Stream {
             reading: store.stream(fill, bytes, passed)?,
             fill,
@@ -42,22 +42,22 @@ impl Stream {
 
     /// Whether adding blocks is worthwhile.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.reading.has_room() && self.cached < CACHED_AHEAD_MAX
     }
 
     /// Whether nothing is in flight.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.reading.is_empty()
     }
 
     /// Bytes that may be in flight.
-    pub(crate) fn bytes_ahead(&self) -> u64 {
+    pub fn bytes_ahead(&self) -> u64 {
         self.reading.bytes_allowed() as u64
     }
 
     /// Adds a block; returns `false` if there is no room.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         store: &PageStore,
         group: &GroupRef,
@@ -84,23 +84,23 @@ impl Stream {
 
     /// Adds the index of a group, which is cached when the blocks before it have arrived. Returns
     /// `false` if there is no room.
-    pub(crate) fn add_index(&mut self, store: &PageStore, group: &GroupRef) -> Result<bool> {
+    pub fn add_index(&mut self, store: &PageStore, group: &GroupRef) -> Result<bool> {
         store.want_index(&mut self.reading, group)
     }
 
     /// Starts the reads that were added.
-    pub(crate) fn start(&mut self, store: &PageStore) -> Result<()> {
+    pub fn start(&mut self, store: &PageStore) -> Result<()> {
         store.start(&mut self.reading)
     }
 
     /// Takes the indexes of one read. Called if no block is in flight.
-    pub(crate) fn take_indexes(&mut self, store: &PageStore) -> Result<()> {
+    pub fn take_indexes(&mut self, store: &PageStore) -> Result<()> {
         store.take_oldest(&mut self.reading, &mut self.read)
     }
 
     /// Takes the next block, which was added with this group and number, if it has arrived and is
     /// sound.
-    pub(crate) fn take_ready(
+    pub fn take_ready(
         &mut self,
         store: &PageStore,
         group: &GroupRef,
@@ -119,7 +119,7 @@ impl Stream {
 
     /// Waits until the next block has arrived, if this stream reads it. Returns the block's error,
     /// if any.
-    pub(crate) fn wait(&mut self, store: &PageStore) -> Result<()> {
+    pub fn wait(&mut self, store: &PageStore) -> Result<()> {
         // Some reads have only indexes.
         while self.read.is_empty() && !self.reading.is_empty() {
             store.take_oldest(&mut self.reading, &mut self.read)?;
@@ -132,7 +132,7 @@ impl Stream {
 
     /// Removes the next blocks that were cached when they were added, up to `most`, and returns how
     /// many. The caller reads them.
-    pub(crate) fn leave_cached(&mut self, most: usize) -> usize {
+    pub fn leave_cached(&mut self, most: usize) -> usize {
         let next = self.coming.iter().take(most);
         let count = next.take_while(|is_read| !**is_read).count();
         self.coming.drain(..count);
@@ -141,7 +141,7 @@ impl Stream {
     }
 
     /// Puts the last `count` of these blocks back.
-    pub(crate) fn take_back(&mut self, count: usize) {
+    pub fn take_back(&mut self, count: usize) {
         (0..count).for_each(|_| self.coming.push_front(false));
         self.cached += count;
     }

@@ -4,25 +4,25 @@ use terrapin_pages::Fill;
 
 /// How far a walk reads ahead, and what it leaves in the cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadAhead {
+pub struct ReadAhead {
     /// Bytes of the first read, which has at least one block. Each further read is as long as all
     /// before it.
-    pub(crate) first_bytes: u32,
+    pub first_bytes: u32,
     /// Most bytes of one read, and of its blocks when decoded.
-    pub(crate) max_bytes: u32,
+    pub max_bytes: u32,
     /// How blocks enter the cache.
-    pub(crate) fill: Fill,
+    pub fill: Fill,
 }
 
 impl ReadAhead {
     /// For merges, which read the whole range once. A dozen cursors of this kind hold 3 MiB.
-    pub(crate) const MERGE: ReadAhead = ReadAhead {
+    pub const MERGE: ReadAhead = ReadAhead {
         first_bytes: 256 << 10,
         max_bytes: 256 << 10,
         fill: Fill::No,
     };
     /// For scans, whose length is unknown.
-    pub(crate) const SCAN: ReadAhead = ReadAhead {
+    pub const SCAN: ReadAhead = ReadAhead {
         first_bytes: 1,
         max_bytes: 512 << 10,
         fill: Fill::Low,
@@ -31,16 +31,16 @@ impl ReadAhead {
 
 /// How far a walk went. The walk in the next group continues from there.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Bytes of the blocks that were passed.
-    pub(super) passed_bytes: u64,
+    pub(crate) passed_bytes: u64,
     /// Bytes that the scan passed elsewhere before the first of these blocks.
     before_bytes: u64,
 }
 
 impl Pace {
     /// The pace of a walk beside this one that covers the share `part` of its bytes.
-    pub(crate) fn part(self, part: f64) -> Self {
+    pub fn part(self, part: f64) -> Self {
         Pace {
             passed_bytes: (self.passed_bytes as f64 * part) as u64,
             before_bytes: self.before_bytes + self.passed_bytes,
@@ -48,7 +48,7 @@ impl Pace {
     }
 
     /// The pace that went farther.
-    pub(crate) fn or_faster(self, other: Self) -> Self {
+    pub fn or_faster(self, other: Self) -> Self {
         if other.passed_bytes > self.passed_bytes {
             other
         } else {
@@ -57,12 +57,12 @@ impl Pace {
     }
 
     /// Bytes that the scan passed.
-    pub(crate) fn scan_bytes(self) -> u64 {
+    pub fn scan_bytes(self) -> u64 {
         self.before_bytes + self.passed_bytes
     }
 
     /// Whether the walk has passed as much as its largest read.
-    pub(crate) fn is_long(self, ahead: ReadAhead) -> bool {
+    pub fn is_long(self, ahead: ReadAhead) -> bool {
         self.passed_bytes >= u64::from(ahead.max_bytes)
     }
 }

@@ -19,7 +19,7 @@ use crate::walk::{BlockWalk, ReadAhead};
 const KEY_ROOM_BYTES: usize = 24;
 
 /// A cursor over the records of a group that are inside a range.
-pub(crate) struct GroupCursor {
+pub struct GroupCursor {
     store: Arc<PageStore>,
     walk: BlockWalk,
     direction: Direction,
@@ -45,7 +45,7 @@ pub(crate) struct GroupCursor {
 impl GroupCursor {
     /// Opens a forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), at its first
     /// record. The merge replaces the content of the range.
-    pub(crate) fn for_merge(
+    pub fn for_merge(
         store: &Arc<PageStore>,
         group: &GroupRef,
         lo: Option<&[u8]>,
@@ -64,7 +64,7 @@ impl GroupCursor {
 
     /// Opens a cursor without a position. It has read the index only. [`GroupCursor::start`] moves
     /// it to its first record.
-    pub(crate) fn prepare(
+    pub fn prepare(
         store: &Arc<PageStore>,
         group: &GroupRef,
         bounds: KeyBounds<'_>,
@@ -91,29 +91,29 @@ impl GroupCursor {
     }
 
     /// Moves to the first record of the range.
-    pub(crate) fn start(&mut self) -> Result<()> {
+    pub fn start(&mut self) -> Result<()> {
         self.next_block()
     }
 
     /// The page of the group.
-    pub(crate) fn page(&self) -> PageId {
+    pub fn page(&self) -> PageId {
         self.walk.group().id
     }
 
     /// Most bytes of decoded blocks that the cursor may hold.
-    pub(crate) fn memory_bytes_max(&self) -> u64 {
+    pub fn memory_bytes_max(&self) -> u64 {
         self.walk.memory_bytes_max()
     }
 
     /// The current key; `None` behind the last record.
     #[inline]
-    pub(crate) fn current_key(&self) -> Option<&[u8]> {
+    pub fn current_key(&self) -> Option<&[u8]> {
         self.block.is_some().then_some(&self.key[..])
     }
 
     /// The current message; a delete behind the last record.
     #[inline]
-    pub(crate) fn current_message(&self) -> Message<'_> {
+    pub fn current_message(&self) -> Message<'_> {
         match (&self.block, &self.value) {
             (Some(block), Some(value)) => Message::Put(&block.bytes()[value.clone()]),
             _ => Message::Delete,
@@ -123,14 +123,14 @@ impl GroupCursor {
     /// The cache standing of the current block when the merge reached it; [`Standing::NONE`] behind
     /// the last record.
     #[inline]
-    pub(crate) fn standing(&self) -> Standing {
+    pub fn standing(&self) -> Standing {
         self.standing
     }
 
     /// Bytes that the current message hides, for a forward cursor: an equal share, in whole bytes,
     /// of what all messages of its block hide.
     #[inline]
-    pub(crate) fn hidden_bytes(&self) -> u64 {
+    pub fn hidden_bytes(&self) -> u64 {
         match &self.block {
             Some(block) if self.block_hides > 0 => {
                 // No overflow: an index stores less than 2^45, and a block has less than 2^16
@@ -144,7 +144,7 @@ impl GroupCursor {
 
     /// Moves to the next record in the cursor's direction.
     #[inline]
-    pub(crate) fn step(&mut self) -> Result<()> {
+    pub fn step(&mut self) -> Result<()> {
         match &self.block {
             Some(block) if self.following > 0 => {
                 self.following -= 1;

@@ -1,0 +1,16 @@
+//! What several structures need to read, merge and write sorted runs of page groups (layer 4). A
+//! structure decides which runs there are and where they end. This crate moves their records.
+//!
+//! - `bounds` has the arithmetic on bounds of key ranges.
+//! - `walk` reads the blocks of a group in order and reads ahead; `stream` reads ahead across
+//!   groups, for long scans.
+//! - `cursor` reads the records of a group; `run` describes sorted runs and merges them.
+//! - `writing` writes a merge as page groups.
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+pub mod cursor;
+pub mod run;
+pub mod stream;
+pub mod walk;
+pub mod writing;
