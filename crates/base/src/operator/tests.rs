@@ -91,7 +91,7 @@ fn operands_have_one_effect_however_they_are_combined() {
                     .iter()
                     .all(|operand| operator.check(b"key", operand).is_ok())
             );
-            let first = (random.next() % 3 > 0).then(|| random.operand(name));
+            let first = (!random.next().is_multiple_of(3)).then(|| random.operand(name));
             let one_by_one = operands.iter().try_fold(first.clone(), |value, operand| {
                 apply(operator, value, operand)
             });
