@@ -13,6 +13,7 @@ mod error;
 mod ids;
 mod message;
 pub mod mutant;
+mod operator;
 mod slice;
 mod stripe;
 pub mod sync;
@@ -22,6 +23,10 @@ pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait, is_job_gi
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Generation, Incarnation, KeyspaceId, Lsn, PageId};
 pub use message::Message;
+pub use operator::{
+    AddI64, Append, BitOr, CheckedAddI64, Max, MergeOperator, Min, Outcome, SaturatingAddI64,
+    built_in_operator,
+};
 pub use slice::Slice;
 pub use stripe::{STRIPES, Share, Shares, stripe};
 

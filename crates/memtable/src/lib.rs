@@ -14,6 +14,7 @@
 //! - `lock` and `memtable` define what readers and writers may do concurrently.
 //! - `cursor` reads in key order.
 //! - `estimate` estimates the content of a range.
+//! - `fragments` holds range deletes.
 //!
 //! ```
 //! use terrapin_base::{Budget, Lsn, Message};
@@ -30,6 +31,7 @@ mod bytes;
 mod chunk;
 mod cursor;
 mod estimate;
+mod fragments;
 mod leaf;
 mod lock;
 mod memtable;
@@ -39,5 +41,6 @@ mod thread_number;
 pub use chunk::Pool;
 pub use cursor::{Cursor, OwnedCursor, OwnedVersions};
 pub use estimate::Estimate;
+pub use fragments::{Fragment, Fragments, Tree as FragmentTree};
 pub use leaf::Versions;
 pub use memtable::Memtable;

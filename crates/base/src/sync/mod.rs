@@ -14,6 +14,7 @@ mod checked;
 pub mod explore;
 #[cfg(not(terrapin_shuttle))]
 mod real;
+mod swap;
 
 pub use backoff::Backoff;
 #[cfg(terrapin_shuttle)]
@@ -21,3 +22,4 @@ pub use checked::*;
 #[cfg(not(terrapin_shuttle))]
 pub use real::*;
 pub use std::sync::{Arc, OnceLock, Weak};
+pub use swap::ArcSwap;

@@ -23,7 +23,7 @@ use crate::engine::compactions::Compactions;
 use crate::engine::health::Health;
 use crate::engine::schedule::Schedule;
 use crate::engine::state::State;
-use crate::engine::swap::ArcSwap;
+use terrapin_base::sync::ArcSwap;
 use crate::engine::views::Views;
 use crate::engine::written::Written;
 use crate::metrics::Counters;

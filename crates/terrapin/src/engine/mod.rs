@@ -12,7 +12,6 @@ pub mod relay;
 pub mod running_merge;
 pub mod schedule;
 pub mod state;
-pub mod swap;
 pub mod view;
 pub mod views;
 pub mod written;
