@@ -9,6 +9,7 @@
 //! | bytes on the disk | `format.rs`, `docs/FORMAT.md` |
 //! | creating a log | `create.rs` |
 //! | appending | `log/append.rs` |
+//! | what the latest records touched, for conditional writes | `log/recent.rs` |
 //! | publishing, boundaries, requests for syncs | `log/mod.rs`, `publish.rs` |
 //! | state that handles and the drain share | `log/shared.rs` |
 //! | writing and syncing segments | `drain.rs` |
@@ -38,7 +39,9 @@ mod segments;
 mod stream;
 
 pub use format::{RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, is_log_file};
-pub use log::{Append, Appended, Boundary, Log};
+pub use log::{
+    Append, Appended, Boundary, Copied, From, Log, Reach, TOUCH_HEAD_BYTES, Touch, Touched, Watch,
+};
 pub use metrics::{LogMetrics, LogSpace};
 pub use options::LogOptions;
 pub use recovery::Recovery;

@@ -7,6 +7,7 @@
 use terrapin_base::sync::{Arc, AtomicU64, Backoff, MutexGuard, Ordering};
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
 
+use super::recent::Touch;
 use super::shared::{Append, Appended, Shared, Tail, closed};
 use crate::format::{
     BLOCK_BYTES, Draft, DraftBuffer, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK,
@@ -67,13 +68,17 @@ impl Shared {
         }
     }
 
+    /// Appends a record if `admit` says so, which looks at the tail under the append lock. Returns
+    /// `None` if it does not; then nothing was appended.
     #[inline]
     pub(super) fn append(
         self: &Arc<Self>,
         kind: u8,
         payload: &[&[u8]],
+        touches: &[Touch],
+        admit: impl FnOnce(&Tail) -> bool,
         install: impl FnOnce(Lsn),
-    ) -> Result<Append> {
+    ) -> Result<Option<Append>> {
         let bytes = payload
             .iter()
             .fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
@@ -95,19 +100,22 @@ impl Shared {
                 return Err(closed());
             }
             let end = Lsn(end);
-            return Ok(Append::Done(Appended {
+            return Ok(Some(Append::Done(Appended {
                 lsn: end,
                 end,
                 number: None,
-            }));
+            })));
         }
         let end = tail.lsn + total;
         if end + APPEND_RESERVE_BYTES > tail.freed_seen + self.ring_bytes {
             tail.freed_seen = self.space.freed();
             if end + APPEND_RESERVE_BYTES > tail.freed_seen + self.ring_bytes {
                 drop(tail);
-                return self.full(total);
+                return self.full(total).map(Some);
             }
+        }
+        if !admit(&tail) {
+            return Ok(None);
         }
         let lsn = self.write_record(&mut tail, &mut draft);
         tail.real_end = end;
@@ -118,6 +126,9 @@ impl Shared {
             tail.publish_end = end;
             tail.records += 1;
             tail.appended_bytes += total;
+            if tail.recent.is_raised() {
+                tail.recent.add(Lsn(lsn), touches, &self.end.watched);
+            }
         }
         install(Lsn(lsn));
         let wakes = end >= tail.wake_at;
@@ -128,11 +139,11 @@ impl Shared {
         if wakes {
             self.wake_drain();
         }
-        Ok(Append::Done(Appended {
+        Ok(Some(Append::Done(Appended {
             lsn: Lsn(lsn),
             end: Lsn(end),
             number,
-        }))
+        })))
     }
 
     /// Writes a record at the tail and returns its LSN. The ring must have room for the record.

@@ -15,8 +15,10 @@
 //! acts at that LSN.
 
 mod append;
+mod recent;
 mod shared;
 
+pub use recent::{Copied, From, Reach, TOUCH_HEAD_BYTES, Touch, Touched};
 use shared::is_close_unsynced;
 pub use shared::{Append, Appended, Boundary};
 pub(crate) use shared::{Beginning, Shared};
@@ -57,13 +59,83 @@ impl Log {
     /// - [`ErrorKind::NoSpace`], or another error of the system: the ring is full and no segment
     ///   file is available. The next append tries again.
     pub fn try_append(&self, kind: u8, payload: &[&[u8]]) -> Result<Append> {
-        if kind < RECORD_KIND_USER_MIN {
-            return Err(
-                Error::invalid("this record kind is reserved for the log itself")
-                    .with("kind", kind),
-            );
+        check_kind(kind)?;
+        self.append_touching(kind, payload, &[])
+    }
+
+    /// As [`Log::try_append`]. The record touches these keys and no others; up to 64 touches are
+    /// kept apart. No touches mean that the record may touch everything.
+    pub fn try_append_touching(
+        &self,
+        kind: u8,
+        payload: &[&[u8]],
+        touches: &[Touch],
+    ) -> Result<Append> {
+        check_kind(kind)?;
+        self.append_touching(kind, payload, touches)
+    }
+
+    #[inline]
+    fn append_touching(&self, kind: u8, payload: &[&[u8]], touches: &[Touch]) -> Result<Append> {
+        let shared = &self.0;
+        let appended = shared.append(kind, payload, touches, |_| true, |_| ())?;
+        appended.ok_or_else(|| Error::internal("the log did not admit a record"))
+    }
+
+    /// Appends a record if no record from `from` on touches anything that `hits` recognises.
+    /// `hits` runs under the append lock, for few entries; it must be short and must not call the
+    /// log. `admit` runs there too, and says whether the record may go in at all.
+    ///
+    /// Returns `None` if an entry hits, if there are too many entries to test under the lock, if
+    /// some are missing, or if `admit` is false. [`Log::touched_since`] then tells which.
+    ///
+    /// Errors are those of [`Log::try_append`].
+    pub fn try_append_unless(
+        &self,
+        (kind, payload): (u8, &[&[u8]]),
+        touches: &[Touch],
+        from: From,
+        hits: impl FnMut(&Touched) -> bool,
+        admit: impl FnOnce() -> bool,
+    ) -> Result<Option<Append>> {
+        check_kind(kind)?;
+        let may = |tail: &shared::Tail| tail.recent.are_clear(from, hits) && admit();
+        self.0.append(kind, payload, touches, may, |_| ())
+    }
+
+    /// Watches what records touch until the watch is dropped.
+    ///
+    /// ```text
+    /// let watch = log.watch();
+    /// // read at a bound B >= watch.since()
+    /// log.touched_since(From::Lsn(B), &mut entries)     // test these without a lock
+    /// log.try_append_unless(record, touches, place, …)  // the last few under the append lock
+    /// ```
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        let mut tail = self.0.lock();
+        let publish_end = Lsn(tail.publish_end);
+        tail.recent.watch(publish_end, &self.0.end.watched);
+        let since = tail.recent.raised_at();
+        drop(tail);
+        Watch {
+            log: self.clone(),
+            since,
         }
-        self.0.append(kind, payload, |_| ())
+    }
+
+    /// Whether somebody watches. A writer then says what its records touch. The answer may be old.
+    #[must_use]
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.0.end.watched.load(Ordering::Relaxed)
+    }
+
+    /// Appends what the records from `from` on touched to `out`, some hundreds of entries at most.
+    pub fn touched_since(&self, from: From, out: &mut Vec<Touched>) -> Copied {
+        // No allocation under the append lock.
+        out.reserve(recent::COPIED_MAX as usize);
+        self.0.lock().recent.copy(from, out)
     }
 
     /// Appends a record that is itself a boundary. `install` runs with the record's LSN under the
@@ -76,13 +148,9 @@ impl Log {
         payload: &[&[u8]],
         install: impl FnOnce(Lsn),
     ) -> Result<Append> {
-        if kind < RECORD_KIND_USER_MIN {
-            return Err(
-                Error::invalid("this record kind is reserved for the log itself")
-                    .with("kind", kind),
-            );
-        }
-        self.0.append(kind, payload, install)
+        check_kind(kind)?;
+        let appended = self.0.append(kind, payload, &[], |_| true, install)?;
+        appended.ok_or_else(|| Error::internal("the log did not admit a record"))
     }
 
     /// Bytes of log that a segment holds in this life:
@@ -422,7 +490,7 @@ impl Log {
             return Ok(());
         }
         let end = loop {
-            match self.0.append(KIND_CLOSE, &[], |_| ())? {
+            match self.append_touching(KIND_CLOSE, &[], &[])? {
                 Append::Done(close) => break close.end,
                 Append::Full(condition) => drop(self.0.env.wait(&condition)?),
             }
@@ -491,5 +559,36 @@ impl Log {
             kept_segments: self.0.segments.count(),
             disk_bytes: self.0.segments.disk_bytes(),
         }
+    }
+}
+
+/// Refuses the kinds of the log's own records.
+fn check_kind(kind: u8) -> Result<()> {
+    match kind < RECORD_KIND_USER_MIN {
+        true => Err(
+            Error::invalid("this record kind is reserved for the log itself").with("kind", kind),
+        ),
+        false => Ok(()),
+    }
+}
+
+/// While it exists, the log keeps what each record touched.
+pub struct Watch {
+    log: Log,
+    since: Lsn,
+}
+
+impl Watch {
+    /// What records at or above this LSN touched is kept. A reader's bound must not be below it:
+    /// wait until [`Log::visible`] has reached it.
+    #[must_use]
+    pub fn since(&self) -> Lsn {
+        self.since
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.log.0.lock().recent.unwatch();
     }
 }

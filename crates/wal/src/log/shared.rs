@@ -7,6 +7,7 @@ use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use terrapin_base::{Condition, Env, Error, ErrorKind, Lsn, Result, Signal, mutant};
 use terrapin_disk::{LogRing, RingReader, RingSpace, RingWriter};
 
+use super::recent::Recent;
 use crate::format::{BLOCK_BYTES, LifeId};
 use crate::metrics::Counters;
 use crate::options::LogOptions;
@@ -65,6 +66,8 @@ pub(crate) struct Tail {
     pub(super) records: u64,
     pub(super) appended_bytes: u64,
     pub(super) overhead_bytes: u64,
+    /// What the latest records touched, while somebody watches.
+    pub(super) recent: Recent,
 }
 
 /// The log's end, on cache lines of its own. Each append moves these lines between processors, and
@@ -75,6 +78,9 @@ pub(super) struct End {
     pub(super) lock: Mutex<Tail>,
     /// A copy of `Tail::lsn` for readers without the lock.
     pub(super) lsn: AtomicU64,
+    /// Whether appends say what they touch (`Recent::is_raised`). A hint: an append that reads an
+    /// old value counts as touching everything.
+    pub(super) watched: AtomicBool,
 }
 
 pub(crate) struct Shared {
@@ -163,6 +169,7 @@ impl Shared {
             records: 0,
             appended_bytes: 0,
             overhead_bytes: 0,
+            recent: Recent::new(),
         };
         let blocks = ring_bytes / BLOCK_BYTES;
         Shared {
@@ -177,6 +184,7 @@ impl Shared {
             end: End {
                 lock: Mutex::new(tail),
                 lsn: AtomicU64::new(start),
+                watched: AtomicBool::new(false),
             },
             starts: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
             publisher: Publisher::new(start),
