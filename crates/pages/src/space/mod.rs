@@ -1,13 +1,14 @@
-//! The data file's space: which bytes are free, which of those the file system already holds for
-//! us, and how the file grows and shrinks. Bytes are handed out only from here and come back only
-//! through [`Pages`], so no write can touch a page that somebody may still read (D1, D5).
+//! The data file's space. It knows which bytes are free, which of them the file system has
+//! allocated, and how the file grows and shrinks. It alone hands bytes out, and they return only
+//! through [`Pages`]. So no write can touch a page that a reader may still read (D1, D5).
 //!
 //! Space is allocated in the file system before it is written, so a full disk shows at allocation
-//! (D10). A reserve is kept allocated and out of reach of [`SpaceClass::Normal`], in as few runs as
-//! can be, so that deletes get through on a full disk.
+//! (D10). A reserve stays allocated, in as few runs as possible. [`SpaceClass::Normal`] cannot use
+//! it, so deletes pass on a full disk.
 //!
-//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over
-//! searches for what is allocated) before `state` (short, no I/O).
+//! Locks: `resizing` before `state`. `resizing` is held over calls that change the file's
+//! allocation at its end, and over searches for allocated space. `state` is held briefly and never
+//! over I/O.
 
 mod exchange;
 mod live;
@@ -27,26 +28,25 @@ use runs::Runs;
 use crate::page::{Changes, Extent, PageUse};
 use crate::superblock::PAGES_START;
 
-/// The file grows by this share (1/n) of itself, within these bounds: allocating costs
-/// microseconds, so little is kept ahead.
+/// The file grows by this share (1/n) of itself, within these bounds. An allocation takes
+/// microseconds, so little space is kept ahead.
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 const GROWTH_SHARE: u64 = 128;
-/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes,
-/// unless they grow.
+/// The free space kept for the next checkpoint is at most this share (1/n) of live bytes, unless
+/// they grow.
 const SLACK_SHARE: u64 = 96;
-/// They grow when more than this share (1/n) of what recent checkpoints wrote came on top of what
-/// was there.
+/// Live bytes grow if recent checkpoints added more than this share (1/n) of what they wrote.
 const GROWING_SHARE: u64 = 8;
-/// With each checkpoint so much (1/n) of what those before it did is forgotten: one that only fills
-/// a buffer is no growth.
+/// Each checkpoint forgets this share (1/n) of the bytes of earlier ones. A single checkpoint that
+/// only fills a buffer is then no growth.
 const FORGOTTEN_SHARE: u64 = 4;
 
-/// So many extents that could not be written are left alone; of more, that of longest ago is tried
+/// Extents that could not be written and stay unused. When there are more, the oldest becomes free
 /// again.
 const PARKED_MAX: usize = 16;
 
-/// How much a file of that length grows at once.
+/// How much a file of this length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
     (file_bytes / GROWTH_SHARE)
         .clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX)
@@ -56,26 +56,27 @@ fn growth_bytes(file_bytes: u64) -> u64 {
 /// Which space an allocation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceClass {
-    /// Everything but the reserve.
+    /// All free space except the reserve.
     Normal,
-    /// The reserve too, when nothing else is left (D10).
+    /// The reserve too, once nothing else is left (D10).
     Reserve,
 }
 
-/// Free space, in sets that overlap as their names say.
+/// Free space, in sets that overlap.
 #[derive(Debug, Default)]
 struct Free {
-    /// Everything free but the reserve.
+    /// All free space except the reserve.
     all: Runs,
-    /// What of `all` is known to be allocated in the file system: writing there cannot run out of
-    /// space.
+    /// The part of `all` that is known to be allocated in the file system. A write there cannot run
+    /// out of space.
     ready: Runs,
-    /// What of `all` may be allocated there: worth punching. Contains `ready`.
+    /// The part of `all` that may be allocated in the file system and is worth punching. Contains
+    /// `ready`.
     occupying: Runs,
-    /// What of `all` is not `ready` and may be allocated all the same: after an open everything,
-    /// until the file system was asked for it.
+    /// The part of `all` that may be allocated but is not in `ready`. After an open this is
+    /// everything, until the file system was asked.
     unasked: Runs,
-    /// Allocated, and set aside for [`SpaceClass::Reserve`]; not in `all`.
+    /// Allocated space that is set aside for [`SpaceClass::Reserve`]. Not in `all`.
     reserve: Runs,
     /// The file's length.
     end: u64,
@@ -107,7 +108,7 @@ impl Free {
         self.unasked.remove(extent);
     }
 
-    /// Moves ready space into the reserve, in the fewest runs, low ones first.
+    /// Moves ready space into the reserve: the fewest runs, low ones first.
     fn refill_reserve(&mut self, target: u64) {
         while self.reserve.total() < target {
             let missing = (target - self.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
@@ -123,7 +124,7 @@ impl Free {
         }
     }
 
-    /// Puts the reserve back among what is free, where its runs are one with those beside them.
+    /// Moves the reserve back to the free space, where its runs join their neighbours.
     fn dissolve_reserve(&mut self) {
         let reserve = std::mem::take(&mut self.reserve);
         for run in reserve.iter() {
@@ -132,12 +133,12 @@ impl Free {
     }
 }
 
-/// What the file system refused last. While a disk is full it is not asked for as much again: ext4
-/// and XFS write their journals before they refuse, which takes milliseconds, and one merge asks
-/// for hundreds of pages.
+/// The last refusal of the file system. On a full disk, as many bytes are not asked for again. ext4
+/// and XFS write their journals before they refuse. That takes milliseconds, and one merge asks for
+/// hundreds of pages.
 #[derive(Debug)]
 struct Refusal {
-    /// The least number of bytes that was refused.
+    /// The lowest number of bytes that was refused.
     bytes: u64,
     error: Error,
 }
@@ -145,34 +146,34 @@ struct Refusal {
 /// A part of an extent that is not known to be allocated.
 struct Gap {
     extent: Extent,
-    /// Nobody has asked the file system yet whether it is.
+    /// The file system was not asked yet whether this gap is allocated.
     unasked: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     free: Free,
-    /// Forgotten with each commit and each failed allocation, which asks anew before it fails, and
-    /// with whatever goes back to the file system.
+    /// Each commit and each space returned to the file system forget this. A failed allocation
+    /// forgets it too and asks once more before it fails.
     refusal: Option<Refusal>,
     pages: Pages,
     reserve_target: u64,
-    /// What a checkpoint writes: the most of the recent ones, forgotten by an eighth each.
+    /// The bytes that a checkpoint writes: the maximum of recent ones, which each checkpoint lowers
+    /// by an eighth.
     checkpoint_bytes: u64,
-    /// Bytes that recent ones wrote, and that they gave up.
+    /// Bytes that recent checkpoints wrote, and bytes that they gave up.
     written_lately: u64,
     released_lately: u64,
-    /// The last one wrote more than it gave up.
+    /// The last checkpoint wrote more than it gave up.
     grew: bool,
-    /// No checkpoint is expected soon, so nothing is kept for one; until the next one comes.
+    /// No checkpoint is expected soon, so no space is kept for one. The next checkpoint resets this.
     at_rest: bool,
-    /// Space is being given back until the slack is reached (hysteresis).
+    /// Space is being returned until only the slack is left (hysteresis).
     reclaiming: bool,
-    /// Pages whose space was freed and that the cache was not told of yet.
+    /// Pages whose space was freed, for the cache to forget.
     gone: Vec<PageId>,
-    /// Extents that hold no page and could not be written, the last one at the end. They are not
-    /// free: what fits best would be the same one each time, and one bad place would be where every
-    /// merge fails.
+    /// Extents that hold no page and could not be written, the newest at the end. They are not
+    /// free: the best fit would find the same bad extent again, and every merge would fail there.
     parked: VecDeque<Extent>,
 }
 
@@ -187,7 +188,7 @@ impl State {
         }
     }
 
-    /// Frees what no pin keeps any more.
+    /// Frees the pages that no pin keeps any more.
     fn sweep(&mut self) {
         if self.pages.loosened() {
             let freed = self.pages.sweep();
@@ -195,7 +196,7 @@ impl State {
         }
     }
 
-    /// Takes note of what a checkpoint wrote and gave up.
+    /// Notes what a checkpoint wrote and gave up.
     fn note(&mut self, written: u64, released: u64) {
         self.checkpoint_bytes = written.max(self.checkpoint_bytes - self.checkpoint_bytes / 8);
         self.grew = written > released;
@@ -204,15 +205,15 @@ impl State {
         self.released_lately = forget(self.released_lately) + released;
     }
 
-    /// Recent checkpoints left more than there was, and so did the last: what is free will be taken
-    /// soon, and for long.
+    /// Whether recent checkpoints grew the live bytes, and the last one too. Free space will then
+    /// be used soon and stay in use.
     fn is_growing(&self) -> bool {
         let grown = self.written_lately.saturating_sub(self.released_lately);
         self.grew && grown > self.written_lately / GROWING_SHARE
     }
 
-    /// Free space that is kept: the reserve, or in the midst of work what a checkpoint like the
-    /// last ones needs, within bounds.
+    /// Free space that is kept. At rest this is the reserve. Otherwise it is what a checkpoint like
+    /// the recent ones needs, within bounds.
     fn slack(&self) -> u64 {
         if self.at_rest {
             return self.reserve_target;
@@ -224,7 +225,7 @@ impl State {
         self.reserve_target.max(self.checkpoint_bytes.min(most))
     }
 
-    /// Free space that may occupy the disk beyond the slack.
+    /// Free space beyond the slack that may occupy the disk.
     fn excess(&self) -> u64 {
         let excess =
             (self.free.occupying.total() + self.free.reserve.total()).saturating_sub(self.slack());
@@ -232,24 +233,24 @@ impl State {
     }
 }
 
-/// Space of one data file.
+/// The space of one data file.
 pub(crate) struct Space {
     file: Arc<dyn File>,
     state: Mutex<State>,
-    /// Held by whoever changes the file's length, or decides by it, or searches for what is
-    /// allocated.
+    /// A thread holds this while it changes the file's length, decides by the length, or searches
+    /// for allocated space.
     resizing: Mutex<()>,
     /// The file's length, for bounds checks of reads without a lock.
     file_bytes: AtomicU64,
-    /// Told when space may be given back.
+    /// Notified when space may be returned.
     signal: Arc<Signal>,
 }
 
 impl Space {
-    /// Space of a file of which nothing is free yet: [`Space::rebuild`] finds out.
+    /// The space of a file, none of it free. [`Space::rebuild`] finds the free space.
     pub(crate) fn new(file: Arc<dyn File>, file_bytes: u64, reserve_bytes: u64) -> Arc<Self> {
-        // A creation that the power cut short may have left less than the slots: what lacks of them
-        // is no free space.
+        // An interrupted creation may leave a file shorter than the slots. The missing part of the
+        // slots is no free space.
         let file_bytes = (file_bytes.next_multiple_of(EXTENT_ALIGNMENT)).max(PAGES_START);
         let reserve_target = reserve_bytes
             .checked_next_multiple_of(EXTENT_ALIGNMENT)
@@ -271,7 +272,7 @@ impl Space {
         })
     }
 
-    /// The file's length.
+    /// The file's length in bytes.
     #[inline]
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes.load(Ordering::Acquire)
@@ -285,7 +286,7 @@ impl Space {
         self.state.lock().pages.retired_bytes()
     }
 
-    /// Free space in the file, allocated or not, reserve included.
+    /// Free space in the file, allocated or not, with the reserve.
     pub(crate) fn free_bytes(&self) -> u64 {
         let state = self.state.lock();
         let parked: u64 = state.parked.iter().map(|extent| extent.bytes).sum();
@@ -309,7 +310,7 @@ impl Space {
         self.state.lock().pages.newest_incarnation()
     }
 
-    /// Hands out space that is allocated in the file system. On failure everything is as before.
+    /// Hands out space that is allocated in the file system. A failure changes nothing.
     pub(crate) fn allocate(&self, bytes: u64, class: SpaceClass) -> Result<Extent> {
         let wanted = bytes
             .checked_next_multiple_of(EXTENT_ALIGNMENT)
@@ -317,7 +318,7 @@ impl Space {
         let wanted =
             wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
         let mut holes = true;
-        // What was refused before this call may be there by now.
+        // Space that was refused before this call may exist now.
         let mut may_be_stale = self.state.lock().refusal.is_some();
         loop {
             if let Some((extent, gaps)) = self.take(wanted, class, holes) {
@@ -346,7 +347,7 @@ impl Space {
         }
     }
 
-    /// Why the file system would refuse so many bytes: it did so a moment ago.
+    /// Returns the last refusal if it was of no more than `bytes`.
     fn refused(&self, bytes: u64) -> Result<()> {
         match &self.state.lock().refusal {
             Some(refusal) if bytes >= refusal.bytes => Err(refusal.error.clone()),
@@ -354,7 +355,7 @@ impl Space {
         }
     }
 
-    /// Asks the file system for bytes, and takes note of a refusal.
+    /// Asks the file system for bytes, and notes a refusal.
     fn ask(&self, offset: u64, bytes: u64) -> Result<()> {
         self.file.allocate(offset, bytes).inspect_err(|error| {
             if error.kind() == ErrorKind::NoSpace {
@@ -364,16 +365,16 @@ impl Space {
         })
     }
 
-    /// As [`Space::ask`], for bytes that the file does not have, unless the file system has refused
-    /// as many.
+    /// Like [`Space::ask`], for bytes that the file does not have. Fails at once if the file system
+    /// has refused as many.
     fn obtain(&self, offset: u64, bytes: u64) -> Result<()> {
         self.refused(bytes)?;
         self.ask(offset, bytes)
     }
 
-    /// Takes free space, if there is a run of that size, and says which parts of it are not
-    /// allocated yet. What touches the end of the file is taken last, so that the file can become
-    /// shorter; without `holes`, only ready space is taken.
+    /// Takes a free run of the wanted size, and returns its parts that are not allocated yet. The
+    /// run at the end of the file is taken last, so that the file can shrink. Without `holes`, only
+    /// ready space is taken.
     fn take(&self, wanted: u64, class: SpaceClass, holes: bool) -> Option<(Extent, Vec<Gap>)> {
         let mut state = self.state.lock();
         state.sweep();
@@ -381,7 +382,7 @@ impl Space {
         let free = &mut state.free;
         free.refill_reserve(target);
         if class == SpaceClass::Normal && free.reserve.total() < target {
-            return None; // `grow` brings the reserve up first
+            return None; // `grow` fills the reserve first
         }
         let tail = Some(free.end);
         let hole = || {
@@ -413,7 +414,7 @@ impl Space {
         Some((found, gaps))
     }
 
-    /// Allocates the parts of a taken extent that need it; gives the whole extent back on failure.
+    /// Allocates the gaps of a taken extent. On failure the whole extent becomes free again.
     fn fill(&self, extent: Extent, gaps: &[Gap]) -> Result<()> {
         for (i, gap) in gaps.iter().enumerate() {
             let may_be_there = gap.unasked;
@@ -443,18 +444,18 @@ impl Space {
         Ok(())
     }
 
-    /// After an allocation within the file that failed: ext4 has allocated what there was, and
-    /// nobody would know of that. Whether it is a hole now.
+    /// Frees what a failed allocation within the file has left: ext4 allocates a part before it
+    /// fails. Returns whether the extent is a hole now.
     fn let_go(&self, extent: Extent) -> bool {
         let punched = self.file.punch_hole(extent.offset, extent.bytes);
         if let Err(error) = &punched {
-            tracing::debug!(%error, "what was allocated in part stays so");
+            tracing::debug!(%error, "a partly allocated extent cannot be punched and stays allocated");
         }
         punched.is_ok()
     }
 
-    /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve
-    /// misses; more if that is less than a step.
+    /// Makes the file longer: by what `wanted` bytes at its end and the reserve still need, or by a
+    /// growth step if that is more.
     fn grow(&self, wanted: u64, class: SpaceClass) -> Result<()> {
         let _resizing = self.resizing.lock();
         let (end, needed) = {
@@ -468,7 +469,7 @@ impl Space {
                 .saturating_sub(free.ready.total().min(missing))
                 .next_multiple_of(EXTENT_ALIGNMENT);
             if missing == 0 && free.ready.fit(wanted, None).is_some() {
-                return Ok(()); // somebody else grew it meanwhile
+                return Ok(()); // another thread grew the file meanwhile
             }
             let tail = free.ready.ending_at(free.end).map_or(0, |run| run.bytes);
             (free.end, missing + wanted.saturating_sub(tail.min(wanted)))
@@ -499,9 +500,9 @@ impl Space {
         Ok(())
     }
 
-    /// When the file cannot grow: ready space again (a hole may have failed before), then the
-    /// reserve, or what it lacks, which comes before anything else; then short runs for one that is
-    /// long enough.
+    /// The last attempts when the file cannot grow. First comes ready space again, because an
+    /// allocation in a hole may have failed. Then the call completes the reserve, or takes from it.
+    /// Then it exchanges short runs for a long one.
     fn last_resort(&self, wanted: u64, class: SpaceClass, refused: &Error) -> Result<Extent> {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
@@ -534,7 +535,7 @@ impl Space {
             .with("bytes in reserve", state.free.reserve.total()))
     }
 
-    /// Takes back space that was handed out and could not be written.
+    /// Takes back an extent that could not be written.
     pub(crate) fn park(&self, extent: Extent) {
         let mut state = self.state.lock();
         state.parked.push_back(extent);
@@ -545,7 +546,7 @@ impl Space {
         }
     }
 
-    /// Makes what is parked free: a place that may be bad is better than none.
+    /// Frees all parked extents: an extent that may be bad is better than none.
     fn unpark(&self) {
         let mut state = self.state.lock();
         while let Some(extent) = state.parked.pop_front() {
@@ -558,7 +559,7 @@ impl Space {
         self.state.lock().pages.add_fresh(id, extent);
     }
 
-    /// Applies a durable checkpoint's changes.
+    /// Applies the changes of a durable checkpoint.
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
         let (written, released) = state.pages.commit(generation, changes);
@@ -570,7 +571,7 @@ impl Space {
         self.signal.notify();
     }
 
-    /// Frees pages that no tree will have.
+    /// Frees pages that no tree will refer to.
     pub(crate) fn abandon(&self, added: &[PageUse]) {
         let mut state = self.state.lock();
         let freed = state.pages.abandon(added);
@@ -593,9 +594,9 @@ impl Space {
         }))
     }
 
-    /// Derives all free space from a walk over the trees (D4). What the walk does not name is free;
-    /// whether the file system holds it for us is not known, so it is allocated before it is used
-    /// again. Of a walk that is not whole nothing is free, nor will be.
+    /// Derives all free space from a walk over the trees (D4). Everything that the walk does not
+    /// name is free. Whether the file system has allocated it is unknown, so it is allocated before
+    /// use. After a partial walk nothing is free until the next open.
     pub(crate) fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -619,11 +620,11 @@ impl Space {
         state.pages = pages;
         state.parked.clear();
         if !is_whole {
-            // Deletes free nothing, and one more at each open would stay in the file.
+            // Deletes cannot free anything, and each open would add another reserve to the file.
             state.reserve_target = 0;
         }
-        // Holes may be there that nothing of ours knows: worth punching only if the file occupies
-        // more than it should, what the file system keeps for itself aside.
+        // The file may have holes that are unknown here. Punching is worth while only if the file
+        // occupies more than expected. The margin covers what the file system uses itself.
         let expected = PAGES_START + state.pages.live_bytes() + state.slack() + growth_bytes(end);
         let occupying = allocated > expected;
         state.free = Free {
@@ -653,7 +654,7 @@ impl Space {
         }
     }
 
-    /// Panics when the extent of a write is not its own (D1).
+    /// Panics if another page or free space overlaps the extent of a write (D1).
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn assert_unused(&self, extent: Extent) {
         let state = self.state.lock();
@@ -677,20 +678,20 @@ struct PinInner {
 
 impl Drop for PinInner {
     fn drop(&mut self) {
-        // Only a counter: readers drop pins. The pages go with the next sweep, which the signal
-        // asks for.
+        // Readers drop pins, so a drop only counts. The signal asks for a sweep, which frees the
+        // pages.
         if self.space.state.lock().pages.unpin(self.generation) {
             self.space.signal.notify();
         }
     }
 }
 
-/// Keeps every page that the trees of one generation reach; dropping the last clone lets them go.
+/// Keeps every page that the trees of one generation reach. The drop of the last clone ends this.
 #[derive(Clone)]
 pub struct Pin(Arc<PinInner>);
 
 impl Pin {
-    /// The generation that it keeps.
+    /// The generation that the pin keeps.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.0.generation
