@@ -1,30 +1,29 @@
-//! Heads: the first eight bytes of strings as numbers, so that sorted strings are searched by
-//! comparing integers.
+//! Heads: the first eight bytes of strings as numbers. A search among sorted strings then compares
+//! integers.
 //!
-//! Different heads compare as their strings do; equal ones say nothing, since shorter strings are
-//! filled up with zeros.
+//! Different heads compare as their strings do. Equal heads say nothing, because zeros fill up a
+//! shorter string.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use terrapin_disk::LongBox;
 
-/// Guesses before a search gives up to interpolate and halves.
+/// Interpolations before a search turns to halving.
 const GUESSES: usize = 4;
-/// So few heads are two cache lines: among them nobody guesses.
+/// Heads in two cache lines. A search among at most this many heads does not interpolate.
 const fn few<H>() -> usize {
     128 / size_of::<H>()
 }
 
-/// The first eight bytes as a number that compares as they do; a shorter string is filled up with
-/// zeros.
+/// The first eight bytes as a number that compares as the bytes do. Zeros fill up a shorter string.
 #[inline]
 #[must_use]
 pub fn head(bytes: &[u8]) -> u64 {
     if let Some(chunk) = bytes.first_chunk::<8>() {
         return u64::from_be_bytes(*chunk);
     }
-    // Two pieces that may overlap, where they agree.
+    // Two pieces may overlap. They agree on the bytes that both hold.
     let below = 64 - 8 * bytes.len() as u32;
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
@@ -41,7 +40,7 @@ pub fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The head of a string in two pieces.
+/// The head of a string that is stored in two pieces.
 #[inline]
 #[must_use]
 pub fn head_of_pieces((front, rest): (&[u8], &[u8])) -> u64 {
@@ -51,9 +50,9 @@ pub fn head_of_pieces((front, rest): (&[u8], &[u8])) -> u64 {
     }
 }
 
-/// A head as it is kept.
+/// A head in one of its stored forms.
 pub trait Head: Copy {
-    /// It as a number, as [`head`] makes it.
+    /// The head as the number that [`head`] returns.
     fn number(self) -> u64;
 }
 
@@ -64,7 +63,7 @@ impl Head for u64 {
     }
 }
 
-/// The bytes themselves.
+/// A head stored as its eight bytes.
 impl Head for [u8; 8] {
     #[inline]
     fn number(self) -> u64 {
@@ -72,7 +71,7 @@ impl Head for [u8; 8] {
     }
 }
 
-/// The first four bytes, where all others are zeros.
+/// A head stored as its first four bytes, whose other bytes are zeros.
 impl Head for [u8; 4] {
     #[inline]
     fn number(self) -> u64 {
@@ -80,8 +79,7 @@ impl Head for [u8; 4] {
     }
 }
 
-/// What strings have in common at their start, compared with others without a visit to its bytes
-/// when it is short.
+/// The common start of some strings. A comparison with a short prefix reads only the heads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     bytes: LongBox,
@@ -91,7 +89,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// A prefix.
+    /// Makes a prefix of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Prefix {
@@ -101,19 +99,19 @@ impl Prefix {
         }
     }
 
-    /// The prefix itself.
+    /// The bytes of the prefix.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What a string has behind the prefix; else how it compares with all strings that begin with
-    /// it.
+    /// The rest of a string behind the prefix.
     ///
     /// # Errors
     ///
-    /// The order, when the string does not begin with the prefix: never `Equal`.
+    /// The order of the string and the prefix if the string does not begin with the prefix. The
+    /// order is never `Equal`.
     #[inline]
     pub fn strip<'a>(&self, string: &'a [u8]) -> Result<&'a [u8], Ordering> {
         if self.bytes.len() <= 8 && string.len() >= self.bytes.len() {
@@ -129,7 +127,7 @@ impl Prefix {
     }
 }
 
-/// The bits of a head that a string of so many bytes determines.
+/// The bits of a head that a string of `bytes` bytes determines.
 #[inline]
 pub(crate) fn head_mask(bytes: usize) -> u64 {
     match bytes {
@@ -139,8 +137,8 @@ pub(crate) fn head_mask(bytes: usize) -> u64 {
     }
 }
 
-/// Where the heads equal to `wanted` stand among ascending ones; where they would stand, if there
-/// are none. O(log n).
+/// The range of heads equal to `wanted` among ascending heads. The range is empty, at the position
+/// that `wanted` would take, if there are none. O(log n).
 #[inline]
 #[must_use]
 pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
@@ -153,11 +151,11 @@ pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
     low..end
 }
 
-/// How many of ascending heads are below `wanted`.
+/// The number of heads below `wanted` among ascending heads.
 ///
-/// Interpolates first (heads of hashed or numbered keys lie evenly: two cache lines instead of one
-/// for every halving), each time between a head below and one above; what that leaves is halved.
-/// O(log n) in any case.
+/// The search interpolates first, each time between a head below `wanted` and one above. Heads of
+/// hashed or numbered keys are spread evenly. An interpolation then costs two cache lines, and
+/// halving costs one for each step. Halving finishes the search. O(log n) in any case.
 #[inline]
 #[must_use]
 pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
@@ -169,11 +167,11 @@ pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
     among.start + heads[among].partition_point(|head| head.number() < wanted)
 }
 
-/// Between which of ascending heads the first is that is not below `wanted`, if not right behind
-/// them.
+/// A range of positions that contains the first head not below `wanted`, unless that head is right
+/// behind the range.
 fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
     let (mut low, mut high) = (0, heads.len());
-    // All heads before `low` are below `wanted`; none from `high` on is.
+    // Invariant: all heads before `low` are below `wanted`, and no head from `high` on is.
     let (mut below, mut above) = (0, u64::MAX);
     if let (Some(&first), Some(&last)) = (heads.first(), heads.last()) {
         (below, above) = (first.number(), last.number());
@@ -182,8 +180,8 @@ fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
         if high - low <= few::<H>() || wanted <= below || wanted > above {
             break;
         }
-        // As `below < wanted <= above`, the part is from 0 to 1, or no number; rounding costs
-        // precision, not correctness. (Numbers with a sign are converted by one instruction.)
+        // Since `below < wanted <= above`, the part is from 0 to 1. Rounding costs precision, not
+        // correctness. One instruction converts a signed number to a float.
         let signed = |distance: u64| (distance >> 1) as i64 as f64;
         let part = signed(wanted - below) / signed(above - below);
         let guess = low + (part * (high - low) as i64 as f64) as i64 as usize;
@@ -244,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_stripped_or_tells_the_order() {
+    fn a_prefix_is_stripped_or_gives_the_order() {
         for prefix in [&b""[..], b"b", b"bb\0", b"bcdefghi", b"bcdefghij"] {
             let stripped = Prefix::new(prefix);
             for string in [
@@ -271,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_a_plain_search_finds_whatever_the_distribution() {
+    fn a_search_agrees_with_a_plain_one_for_each_distribution() {
         let mut random = 1u64;
         let mut draw = || {
             random = random

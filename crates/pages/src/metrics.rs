@@ -1,9 +1,9 @@
-//! What the page store did since it was opened, in plain numbers.
+//! Counters of a page store since it was opened.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-/// Lookups in the cache, by what was looked up. Lookups of nodes that a merge or get holds already
-/// are added in groups, so that these counts may lag a little.
+/// Lookups in the cache by kind of entry. A merge or get adds its lookups of nodes that it already
+/// holds in groups, so these counts may lag a little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -18,43 +18,43 @@ pub struct CacheCounts {
     pub objects: u64,
 }
 
-/// Device reads (calls) and bytes, by who asked; what the system's page cache served, where it was
-/// asked, is among them.
+/// Device reads, as calls and bytes, by the kind of reader. They include reads that the system's
+/// page cache served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeviceReads {
     /// Reads of blocks for gets.
     pub get_reads: u64,
-    /// Bytes of those.
+    /// Bytes read for gets.
     pub get_bytes: u64,
     /// Reads of blocks for scans.
     pub scan_reads: u64,
-    /// Bytes of those.
+    /// Bytes read for scans.
     pub scan_bytes: u64,
     /// Reads of blocks for merges.
     pub merge_reads: u64,
-    /// Bytes of those.
+    /// Bytes read for merges.
     pub merge_bytes: u64,
     /// Reads of nodes, catalog pages, indexes, filters and superblocks.
     pub meta_reads: u64,
-    /// Bytes of those.
+    /// Bytes read of nodes, catalog pages, indexes, filters and superblocks.
     pub meta_bytes: u64,
     /// Reads of whole groups, to verify them.
     pub verify_reads: u64,
-    /// Bytes of those.
+    /// Bytes read to verify whole groups.
     pub verify_bytes: u64,
 }
 
 impl DeviceReads {
-    /// All reads.
+    /// Reads of all kinds.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.get_reads + self.scan_reads + self.merge_reads + self.meta_reads + self.verify_reads
     }
 }
 
-/// Bytes written to the data file, by what they are.
+/// Bytes written to the data file, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ pub struct WrittenBytes {
 }
 
 impl WrittenBytes {
-    /// All of them.
+    /// Bytes of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.leaves + self.segments + self.nodes + self.catalog + self.superblocks
@@ -82,24 +82,24 @@ impl WrittenBytes {
 /// Figures of a page store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreMetrics {
-    /// Lookups that found what they looked for.
+    /// Lookups that found an entry.
     pub hits: CacheCounts,
-    /// Lookups that did not.
+    /// Lookups that found no entry.
     pub misses: CacheCounts,
-    /// First uses of blocks in the oldest quarter of the cache: so many reads more there would have
-    /// been, were it a quarter smaller.
+    /// First uses of blocks in the oldest quarter of the cache. With a quarter less memory, each
+    /// would have been a device read.
     pub block_rescues: u64,
     /// Entries that left the cache to make room.
     pub evictions: u64,
     /// Entries in the cache now.
     pub cache_entries: u64,
-    /// Bytes that they are charged for.
+    /// Bytes that the entries are charged for.
     pub cache_bytes: u64,
-    /// What was read.
+    /// Reads of the data file.
     pub read: DeviceReads,
-    /// What was written.
+    /// Bytes written to the data file.
     pub written: WrittenBytes,
-    /// Bytes given back to the file system.
+    /// Bytes returned to the file system.
     pub reclaimed_bytes: u64,
 }
 
@@ -114,8 +114,8 @@ pub(crate) enum ReadFor {
 }
 
 impl ReadFor {
-    /// Whether who reads is likely to ask for it again: what merges read is dead once they are
-    /// over, and what is verified must come from the device.
+    /// Whether the same bytes are likely to be read again. Pages that a merge reads are dead
+    /// afterwards, and verification must read the device.
     pub(crate) fn may_come_again(self) -> bool {
         match self {
             ReadFor::Get | ReadFor::Scan | ReadFor::Meta => true,
@@ -124,7 +124,7 @@ impl ReadFor {
     }
 }
 
-/// What is written.
+/// The kind of bytes that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteOf {
     Leaf,
@@ -134,7 +134,8 @@ pub(crate) enum WriteOf {
     Superblock,
 }
 
-/// The device's counters. Relaxed: each is added to beside an I/O that costs microseconds.
+/// The device's counters. They are relaxed: each addition stands beside an I/O that takes
+/// microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reads: [(AtomicU64, AtomicU64); 5],

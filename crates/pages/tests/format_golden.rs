@@ -1,8 +1,7 @@
-//! The bytes on disk are a promise: dumps under `golden/` show a block and a group byte by byte,
-//! and hold from here on.
+//! The golden dumps of the format. Files under `golden/` show a block and a group byte by byte.
 //!
-//! A change that alters them changes the format: it needs a new magic number and a reader for the
-//! old bytes. Set `TERRAPIN_BLESS=1` to write the dumps anew.
+//! A change that alters these bytes changes the format. Such a change needs the next format
+//! version. `TERRAPIN_BLESS=1` writes the dumps anew.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,10 +10,11 @@ use terrapin_base::{Message, PageId};
 use terrapin_pages::block::{Block, BlockBuilder, Compression};
 use terrapin_pages::group::{FOOTER_BYTES, GroupBuilder, GroupOptions, check_group};
 
-/// Fields of the dump: so many bytes, and what they mean.
+/// Fields of the dump: a number of bytes, and their meaning.
 type Fields<'a> = Vec<(usize, &'a str)>;
 
-/// Lines of offset, bytes and meaning; a longer field takes lines of 16, a run of equal lines one.
+/// Lines of offset, bytes and meaning. A longer field has lines of 16 bytes. A run of equal lines
+/// shows one.
 fn dump(bytes: &[u8], fields: &Fields<'_>) -> String {
     let mut out = String::new();
     let mut at = 0;
@@ -86,7 +86,7 @@ fn block_fields() -> Fields<'static> {
 }
 
 #[test]
-fn block_bytes_hold() {
+fn a_block_has_the_bytes_of_its_dump() {
     let mut builder = BlockBuilder::new(512, Compression::None);
     assert!(builder.add(b"apple", Message::Put(b"red")).unwrap());
     assert!(builder.add(b"approve", Message::Delete).unwrap());
@@ -102,7 +102,7 @@ fn block_bytes_hold() {
 }
 
 #[test]
-fn group_bytes_hold() {
+fn a_group_has_the_bytes_of_its_dump() {
     let options = GroupOptions {
         target_bytes: 4096,
         block_bytes: 256,

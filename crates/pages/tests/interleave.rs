@@ -1,12 +1,12 @@
-//! Models of the page store for the checker of interleavings, in a build with
-//! `--cfg terrapin_shuttle`: a cache too small for what is read from it, with blocks that lie alone
-//! and in slabs, and pages that die under readers that pinned them.
+//! Models of the page store for the checker of interleavings, in a build with `--cfg
+//! terrapin_shuttle`. The cache is too small for what the models read, and blocks are both alone
+//! and in slabs. Pages die under readers that have pinned them.
 #![cfg(terrapin_shuttle)]
 
 mod common;
 
 use std::sync::Arc;
-use std::sync::Mutex; // the models' own notes are no points
+use std::sync::Mutex; // the checker need not interleave the models' own notes
 
 use common::{added, checkpoint, create, key, make_durable, open, options, pending, value};
 use terrapin_base::sync::explore::{explore, spawn};
@@ -19,24 +19,24 @@ use terrapin_pages::{
 const RECORDS: usize = 160;
 const VALUE_BYTES: usize = 100;
 
-/// Threads want the same blocks at once, and each one's reads evict the others'; one shrinks the
-/// cache, one forgets the group's entries. What is found is what was written, and every byte that
-/// was charged is given back.
+/// Threads want the same blocks at once, and the reads of each evict the blocks of others. One
+/// thread shrinks the cache, and one forgets the group's entries. Each read must find what was
+/// written, and every charged byte must return to the budget.
 #[test]
-fn blocks_are_read_shared_and_evicted_by_several_at_once() {
-    // Room for the index and two or three of the blocks.
+fn threads_read_share_and_evict_blocks_at_once() {
+    // The room holds the index and two or three blocks.
     explore("pages-cache", || read_and_evict(16 << 10, 16 << 10, 1));
 }
 
-/// As above, where blocks lie in slabs: there is room for one, and readers of two kinds want one
-/// each.
+/// Like the first model, with blocks in slabs. There is room for one slab, and readers of two kinds
+/// want one each.
 #[test]
-fn slabs_are_filled_and_emptied_by_several_at_once() {
+fn threads_fill_and_empty_slabs_at_once() {
     explore("pages-slabs", || read_and_evict(17 << 20, 36 << 10, 4));
 }
 
-/// Readers of `times` as many records as fill a few blocks, and a shrinker, with so much room for
-/// caches under a budget.
+/// Readers want `times` as many records as fill a few blocks, in `room` bytes for caches under a
+/// budget. Another thread shrinks the cache.
 fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     let records = RECORDS * times;
     let medium = SimDisk::new(1);
@@ -61,7 +61,7 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
             spawn(move || {
                 let index = store.index(&group).unwrap();
                 for look in 0..4 {
-                    // Near each other, so that they meet at the same blocks.
+                    // The keys are near each other, so that threads meet at the same blocks.
                     let record = ((look + reader / 2) * records / 5) % records;
                     let number = index.find(&key(record));
                     let fill = if reader == 2 { Fill::Low } else { Fill::Normal };
@@ -90,14 +90,15 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     assert_eq!(used, 0, "charged and not given back");
 }
 
-/// Whoever waits for housekeeping is told of pages that are gone when there is something to be done
-/// for them: else nothing would wake it, which the checker takes for a deadlock.
+/// The signal must reach a thread that waits for pages to purge once there is something to purge.
+/// Without the signal the thread waits for ever, and the checker reports a deadlock.
 #[test]
-fn who_purges_is_told_of_pages_once_the_cache_knows_of_them() {
+fn the_purge_is_notified_once_the_cache_knows_the_pages() {
     explore("pages-told", || {
         let store = create(&SimDisk::new(3), options(4 << 20, 0));
         let write = |byte: u8| store.write_page(PageKind::Node, &[byte; 3000], SpaceClass::Normal);
-        // One stays: a whole growth step would be free without it, and reason enough.
+        // One page stays. Without it, a whole growth step would be free, which also wakes the
+        // thread.
         let (_kept, gone) = (write(1).unwrap(), write(2).unwrap());
         assert!(!store.reclaim_needed());
         let giver = {
@@ -113,11 +114,11 @@ fn who_purges_is_told_of_pages_once_the_cache_knows_of_them() {
     });
 }
 
-/// A page, and what keeps it.
+/// A page, and the pin that keeps it.
 type Current = Arc<Mutex<(Arc<Pin>, PageRef, u8)>>;
 
-/// The next round's page in place of the last one's, as a checkpoint does it: the new state is seen
-/// before the last one lets go.
+/// Replaces the last page by the next one, as a checkpoint does. Readers see the new state before
+/// the old one is dropped.
 fn replace(store: &Arc<PageStore>, current: &Current, round: u8) {
     let page = store
         .write_page(PageKind::Node, &[round; 3000], SpaceClass::Normal)
@@ -130,14 +131,14 @@ fn replace(store: &Arc<PageStore>, current: &Current, round: u8) {
     };
     store.commit(generation, changes);
     let next = (Arc::new(store.pin(generation)), page, round);
-    // The last state's pin goes outside of the lock.
+    // The pin of the last state is dropped outside of the lock.
     let _last = std::mem::replace(&mut *current.lock().unwrap(), next);
 }
 
-/// Readers hold pins of generations whose pages later checkpoints replace, while space is reclaimed
-/// and written again: what a pin keeps is never overwritten (D1, D5).
+/// Readers pin generations whose pages later checkpoints replace. Meanwhile the store reclaims
+/// space and writes it again. A pinned page must never be overwritten (D1, D5).
 #[test]
-fn a_pinned_page_is_not_written_again_before_its_last_reader_lets_go() {
+fn a_pinned_page_is_not_overwritten_before_its_last_pin_is_dropped() {
     explore("pages-pins", || {
         let medium = SimDisk::new(2);
         let store = create(&medium, options(4 << 20, 0));

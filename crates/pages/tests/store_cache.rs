@@ -1,5 +1,5 @@
-//! The memory of cached blocks: slabs that go as a whole, what survives them, and what is charged
-//! for them.
+//! The memory of cached blocks: slabs that are evicted whole, blocks that survive them, and
+//! charges.
 
 mod common;
 
@@ -19,14 +19,14 @@ use terrapin_pages::{Fill, PageStore, SpaceClass};
 const BUDGET: u64 = 17 << 20;
 const SLAB: u64 = 32 << 10;
 
-/// A store whose caches have so much room, slabs as of a larger budget, and a group much larger
-/// than the room.
+/// A store whose caches have `room` bytes, with the slabs of a larger budget, and a group much
+/// larger than the room.
 struct Scene {
     store: Arc<PageStore>,
     budget: Arc<Budget>,
     group: GroupRef,
     index: Arc<GroupIndex>,
-    /// What takes the rest of the budget.
+    /// The charge that takes the rest of the budget.
     memtable: Charge,
 }
 
@@ -62,7 +62,7 @@ impl Scene {
         self.budget.used(Purpose::Blocks) + self.budget.used(Purpose::Metadata)
     }
 
-    /// How many of them are cached.
+    /// How many of the blocks are cached.
     fn cached(&self, numbers: impl Iterator<Item = usize>) -> usize {
         let found = |&number: &usize| {
             let block = self.store.cached_block_as(&self.group, number, Fill::No);
@@ -73,7 +73,7 @@ impl Scene {
 }
 
 #[test]
-fn what_is_charged_keeps_to_the_room_and_shrinks_with_it_by_whole_slabs() {
+fn charges_keep_to_the_room_and_shrink_by_whole_slabs() {
     let mut scene = Scene::new(1, 1 << 20);
     for number in 0..1000 {
         scene.read(number, Fill::Normal);
@@ -81,7 +81,7 @@ fn what_is_charged_keeps_to_the_room_and_shrinks_with_it_by_whole_slabs() {
     }
     assert!(scene.charged() > (1 << 20) - 2 * SLAB);
     assert_eq!(scene.store.metrics().cache_bytes, scene.charged());
-    // Full slabs: of 1 MiB little is lost.
+    // The slabs are full: little of 1 MiB is unused.
     assert!(scene.cached(0..1000) > 190, "{}", scene.cached(0..1000));
 
     scene.memtable.resize(BUDGET - (256 << 10));
@@ -91,7 +91,7 @@ fn what_is_charged_keeps_to_the_room_and_shrinks_with_it_by_whole_slabs() {
         scene.read(number, Fill::Low);
         assert!(scene.charged() <= 256 << 10);
     }
-    // Without room for a slab blocks are still read.
+    // Blocks can be read without room for a slab.
     scene.memtable.resize(BUDGET - 10_000);
     scene.store.shrink();
     scene.read(300, Fill::Normal);
@@ -123,9 +123,9 @@ fn a_reader_keeps_the_slab_of_its_block_and_its_charge() {
 }
 
 #[test]
-fn blocks_that_are_used_survive_their_slabs_and_others_do_not() {
+fn only_used_blocks_survive_their_slabs() {
     let scene = Scene::new(3, 1 << 20);
-    // Spread over the slabs of the first 200.
+    // The blocks are spread over the slabs of the first 200.
     let hot: Vec<usize> = (0..200).step_by(9).collect();
     (0..200).for_each(|number| scene.read(number, Fill::Normal));
     for round in 0..8 {
@@ -139,7 +139,7 @@ fn blocks_that_are_used_survive_their_slabs_and_others_do_not() {
 }
 
 #[test]
-fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
+fn only_first_uses_in_the_oldest_quarter_are_counted() {
     let scene = Scene::new(9, 1 << 20);
     let last = 1000;
     for number in 0..last {
@@ -150,7 +150,7 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
         scene.read(number, Fill::Normal);
     }
     assert_eq!(rescues(), 0, "the youngest");
-    // Looking is a use.
+    // The lookup is a use.
     let held = scene.cached(0..last) as u64;
     let first = rescues();
     assert!(first > held / 5 && first < held / 3, "{first} of {held}");
@@ -159,7 +159,7 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
 }
 
 #[test]
-fn to_ask_whether_a_block_is_cached_leaves_no_trace() {
+fn asking_whether_a_block_is_cached_is_no_use() {
     let scene = Scene::new(14, 1 << 20);
     (0..200).for_each(|number| scene.read(number, Fill::Normal));
     let before = scene.store.metrics();
@@ -169,13 +169,13 @@ fn to_ask_whether_a_block_is_cached_leaves_no_trace() {
         Vec::from_iter(0..200)
     );
     assert_eq!(scene.store.metrics(), before);
-    // None is kept for it.
+    // The question kept none of these blocks.
     (400..800).for_each(|number| scene.read(number, Fill::Normal));
     assert_eq!((0..200).filter(has).count(), 0);
 }
 
 #[test]
-fn emptied_caches_hold_nothing_but_what_readers_do_and_fill_again() {
+fn an_emptied_cache_keeps_only_what_readers_hold_and_fills_again() {
     let scene = Scene::new(9, 1 << 20);
     let read = |number| {
         scene
@@ -200,7 +200,7 @@ fn emptied_caches_hold_nothing_but_what_readers_do_and_fill_again() {
 }
 
 #[test]
-fn a_long_scan_leaves_blocks_that_gets_use_and_blocks_that_scans_use_outlive_it() {
+fn used_blocks_outlive_a_long_scan() {
     let scene = Scene::new(4, 1 << 20);
     let hot: Vec<usize> = (0..60).collect();
     let scanned: Vec<usize> = (100..110).collect();
@@ -234,11 +234,11 @@ fn a_cache_of_used_blocks_makes_room_with_bounded_work() {
 }
 
 #[test]
-fn slabs_of_pages_that_are_gone_are_joined() {
+fn sparse_slabs_of_freed_pages_are_joined() {
     let store = create(&SimDisk::new(6), options(BUDGET, 0));
     let groups: Vec<_> = (0..8).map(|_| write_group(&store, 2000)).collect();
     let generation = checkpoint(&store, added(&groups));
-    // Blocks of all groups in every slab.
+    // Every slab holds blocks of all groups.
     for number in 0..50 {
         for group in &groups {
             let index = store.index(group).unwrap();
@@ -255,12 +255,12 @@ fn slabs_of_pages_that_are_gone_are_joined() {
     for group in &groups[..2] {
         assert!((0..50).all(|n| store.cached_block(group, n).is_some()));
     }
-    // A quarter is left, in slabs that are half full at least.
+    // A quarter of the blocks is left, in slabs that are at least half full.
     assert!(after.cache_bytes < before.cache_bytes * 6 / 10);
 }
 
 #[test]
-fn metadata_ages_with_the_blocks_that_pass() {
+fn metadata_ages_with_evicted_blocks() {
     let scene = Scene::new(7, 1 << 20);
     let groups: Vec<_> = (0..8).map(|_| write_group(&scene.store, 1000)).collect();
     let ask = || {
@@ -274,10 +274,10 @@ fn metadata_ages_with_the_blocks_that_pass() {
         (after.indexes - before.indexes) + (after.filters - before.filters)
     };
     ask();
-    // Four times the room: metadata outlives blocks.
+    // With four times the room, metadata outlives blocks.
     (0..1000).for_each(|number| scene.read(number, Fill::Normal));
     assert_eq!(ask(), 0);
-    // Many times the room without a use.
+    // Metadata leaves after many times the room without a use.
     for _ in 0..4 {
         (0..1000).for_each(|number| scene.read(number, Fill::Normal));
     }
@@ -285,7 +285,7 @@ fn metadata_ages_with_the_blocks_that_pass() {
 }
 
 #[test]
-fn blocks_that_readers_keep_cost_no_metadata() {
+fn blocks_that_readers_keep_evict_no_metadata() {
     let mut scene = Scene::new(13, 2 << 20);
     let groups: Vec<_> = (0..8).map(|_| write_group(&scene.store, 1000)).collect();
     let ask = || {
@@ -302,7 +302,7 @@ fn blocks_that_readers_keep_cost_no_metadata() {
             .block(&scene.group, &scene.index, number, Fill::Normal)
     };
     let kept: Vec<_> = (0..200).map(|number| read(number).unwrap()).collect();
-    // Less room than for what the reader keeps, and for that and less than a block.
+    // First less room than the reader's block takes, then that and less than one block more.
     for (parts, more) in [(2, 0), (1, 2000)] {
         let room = scene.budget.used(Purpose::Blocks) / parts + more;
         scene.memtable.resize(BUDGET - room);
@@ -313,7 +313,7 @@ fn blocks_that_readers_keep_cost_no_metadata() {
         assert!(scene.store.index(&large).unwrap().memory_bytes() > 2000);
         assert_eq!(ask(), 0, "metadata beside {room} bytes");
     }
-    // What can come in still does.
+    // Smaller entries can still enter the cache.
     drop(kept);
     scene.read(300, Fill::Normal);
     assert_eq!(scene.cached(300..301), 1);
@@ -361,14 +361,14 @@ fn replace(scene: &Scene) -> (GroupRef, Arc<GroupIndex>) {
 }
 
 #[test]
-fn blocks_that_replace_cached_ones_are_cached_and_stand_as_those_stood() {
+fn replacing_blocks_take_over_the_standing_of_cached_ones() {
     let mut scene = Scene::new(10, 16 << 20);
     (0..100).for_each(|number| scene.read(number, Fill::Normal));
     (0..50).for_each(|number| scene.read(number, Fill::Normal));
     (200..300).for_each(|number| scene.read(number, Fill::Low));
     let before = scene.store.metrics();
     let (group, index) = replace(&scene);
-    // The records of a block of before, and of which blocks they are now.
+    // The records of a block of the old group, and the new blocks that hold them.
     let records = |block: usize| scene.index.records_before(block) as usize;
     let cached = |from: usize, to: usize| {
         let blocks = index.find(&key(records(from)))..=index.find(&key(records(to) - 1));
@@ -388,7 +388,7 @@ fn blocks_that_replace_cached_ones_are_cached_and_stand_as_those_stood() {
     }
     assert_eq!(scene.store.metrics().read, before.read);
 
-    // The old ones have no lives left, so all of them go, and make room for the new.
+    // The old blocks have no lives left, so all of them leave and make room for the new ones.
     scene.memtable.resize(BUDGET - (1 << 20));
     scene.store.shrink_fully();
     (400..600).for_each(|number| scene.read(number, Fill::Normal));
@@ -398,7 +398,7 @@ fn blocks_that_replace_cached_ones_are_cached_and_stand_as_those_stood() {
 }
 
 #[test]
-fn in_a_full_cache_what_replaces_blocks_comes_in_if_they_were_used() {
+fn a_full_cache_takes_replacing_blocks_only_of_used_ones() {
     let scene = Scene::new(12, 1 << 20);
     (0..400).for_each(|number| scene.read(number, Fill::Normal));
     (350..370).for_each(|number| scene.read(number, Fill::Normal));
@@ -422,7 +422,7 @@ fn in_a_full_cache_what_replaces_blocks_comes_in_if_they_were_used() {
 }
 
 #[test]
-fn a_group_that_replaces_another_takes_no_more_than_there_is() {
+fn a_replacing_group_keeps_within_the_room() {
     let mut scene = Scene::new(11, 1 << 20);
     for room in [1 << 20, 200 << 10, SLAB / 2, 0] {
         scene.memtable.resize(BUDGET - room);

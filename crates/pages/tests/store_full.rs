@@ -1,5 +1,5 @@
-//! A full disk whose free space lies in short runs: what is exchanged with the file system for a
-//! long one, also after an open.
+//! A full disk whose free space is in short runs. The store exchanges short runs for a long one,
+//! also after an open.
 
 mod common;
 
@@ -12,7 +12,7 @@ use terrapin_pages::{DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageU
 
 const MIB: u64 = 1 << 20;
 
-/// A disk full of pages of one extent each, of which every other one is let go.
+/// A disk full of pages of one extent each, of which every other page is released.
 fn full_of_short_runs(medium: &SimDisk) -> (Arc<PageStore>, Vec<PageRef>) {
     medium.set_capacity(MIB);
     let store = create(medium, options(4 * MIB, MIB / 4));
@@ -32,12 +32,12 @@ fn full_of_short_runs(medium: &SimDisk) -> (Arc<PageStore>, Vec<PageRef>) {
 }
 
 #[test]
-fn on_a_full_disk_short_runs_are_exchanged_for_one() {
+fn short_runs_are_exchanged_for_a_long_one_on_a_full_disk() {
     let medium = SimDisk::new(19);
     let (store, kept) = full_of_short_runs(&medium);
     let content = vec![7; 100_000];
     let write = |class| store.write_page(PageKind::Node, &content, class);
-    // First what is free beside the reserve, then that too, until there is not enough.
+    // Pages first use the free space beside the reserve, then the reserve, until neither suffices.
     let mut pages = Vec::new();
     for class in [SpaceClass::Normal, SpaceClass::Reserve] {
         let refused = loop {
@@ -62,13 +62,13 @@ fn on_a_full_disk_short_runs_are_exchanged_for_one() {
     }
 }
 
-/// What of a disk that has nothing else is neither in pages nor in the reserve.
+/// Bytes of a disk that are neither in pages nor in the reserve.
 fn unused_bytes(capacity: u64, store: &PageStore) -> u64 {
     capacity - PAGES_START - store.live_bytes() - store.reserve_held_bytes()
 }
 
-/// Nobody knows after an open what of the free space is allocated: all but the reserve was out of
-/// reach then until pages were freed.
+/// Guards against losing the free space after an open. The store does not know then which of it is
+/// allocated. Once, all but the reserve was unusable until pages were freed.
 #[test]
 fn short_runs_are_exchanged_after_a_reopen_on_a_full_disk() {
     let medium = SimDisk::new(21);
@@ -82,7 +82,7 @@ fn short_runs_are_exchanged_after_a_reopen_on_a_full_disk() {
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     let unused = unused_bytes(MIB, &store);
     assert!(unused < 102_400, "{unused} after {} pages", pages.len());
-    // The reserve is all there, and of use.
+    // The reserve is whole and usable.
     assert_eq!(store.reserve_held_bytes(), MIB / 4);
     let (more, refused) = fill_with(&store, 100_000, SpaceClass::Reserve);
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
@@ -97,13 +97,13 @@ fn short_runs_are_exchanged_after_a_reopen_on_a_full_disk() {
     }
 }
 
-/// What is refused of runs that are allocated in part goes back to the file system, which has it
-/// for the next one.
+/// A refused run that is allocated in part goes back to the file system. The next run then gets its
+/// blocks.
 #[test]
 fn runs_with_holes_are_used_after_a_reopen_on_a_full_disk() {
     let medium = SimDisk::new(22);
     let (store, kept) = full_of_short_runs(&medium);
-    // The lowest short runs become holes, and then the pages between them are let go.
+    // The lowest short runs become holes. Then the pages between them are released.
     let page = store
         .write_page(PageKind::Node, &[1; 100_000], SpaceClass::Normal)
         .unwrap();
@@ -119,7 +119,7 @@ fn runs_with_holes_are_used_after_a_reopen_on_a_full_disk() {
     let (store, _) = open(&medium, options(4 * MIB, 0), &uses, 2);
     let (pages, refused) = fill_with(&store, 100_000, SpaceClass::Normal);
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    // But for what the map of a real file system may take of each exchange.
+    // The map of a real file system may take some blocks for each exchange.
     let maps = pages.len() as u64 * 2 * EXTENT_ALIGNMENT;
     let unused = unused_bytes(capacity, &store);
     assert!(
@@ -136,14 +136,14 @@ fn runs_with_holes_are_used_after_a_reopen_on_a_full_disk() {
     }
 }
 
-/// Nothing is lost of what was free where the file system takes the runs and gives none.
+/// No free space is lost if the file system takes the runs and gives none.
 #[test]
-fn an_exchange_that_fails_leaves_the_reserve_as_it_was() {
+fn a_failed_exchange_leaves_the_reserve_unchanged() {
     let medium = SimDisk::new(20);
     let (store, _) = full_of_short_runs(&medium);
     let free = store.free_bytes();
     let write = || store.write_page(PageKind::Node, &[7; 100_000], SpaceClass::Reserve);
-    // The file is asked to grow twice before.
+    // The file tries to grow twice before.
     for (op, nth) in [(Op::PunchHole, 2), (Op::Allocate, 3)] {
         medium.inject(Fault::nth(nth, FaultError::NoSpace).on(op).of(DATA_FILE));
         let refused = write().unwrap_err();
@@ -154,11 +154,11 @@ fn an_exchange_that_fails_leaves_the_reserve_as_it_was() {
     write().unwrap();
 }
 
-/// Each page asked the file system for holes that it could not fill, for growth that it had refused
-/// for the page before, and for pieces of known holes. A real one takes milliseconds for each
-/// refusal: merges on a full ext4 took minutes.
+/// Guards against repeated refusals. Each page once asked the file system for holes that it could
+/// not fill, and for growth that it had refused before. A real file system takes milliseconds for
+/// each refusal, so merges on a full ext4 took minutes.
 #[test]
-fn a_full_file_system_is_not_asked_again_for_every_page() {
+fn each_page_does_not_ask_a_full_file_system_again() {
     let refused = |medium: &SimDisk| medium.stats(DATA_FILE).refusals;
 
     // Short runs are exchanged for long ones.
@@ -168,10 +168,10 @@ fn a_full_file_system_is_not_asked_again_for_every_page() {
     let (pages, _) = fill_with(&store, 40_000, SpaceClass::Normal);
     assert!(pages.len() > 4, "{} pages", pages.len());
     let count = refused(&medium) - before;
-    // The last page asks anew before it fails: for growth, and for a piece.
+    // The last page asks again before it fails: for growth, and for a piece.
     assert!(count <= 4 + 2, "{count} refusals for {} pages", pages.len());
 
-    // Holes are known, and the reserve gets less with each page.
+    // Holes are known, and each page lowers the reserve.
     let medium = SimDisk::new(24);
     let store = create(&medium, options(4 * MIB, MIB));
     let (pages, _) = {

@@ -1,4 +1,4 @@
-//! How a data file comes to be, is opened, and is refused.
+//! How a data file is created, opened and refused.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn a_creation_killed_at_any_call_is_absent_unfinished_or_whole() {
             let done = PageStore::create(&disk, options(1 << 20, 8192), DATABASE);
             let alive = medium.is_alive();
             drop((done, disk));
-            let medium = medium.fork(); // without the death that did not come
+            let medium = medium.fork(); // the copy has no planned death
             medium.crash_power(CrashMode::ALL[(seed + call) as usize % CrashMode::ALL.len()]);
             let presence = PageStore::presence(&medium.handle()).unwrap();
             if presence == Presence::Present {
@@ -94,7 +94,7 @@ fn a_creation_killed_at_any_call_is_absent_unfinished_or_whole() {
 }
 
 #[test]
-fn one_damaged_slot_is_fine_and_two_are_corrupt() {
+fn one_damaged_slot_is_harmless_and_two_are_corrupt() {
     for slot in 0..2u64 {
         let medium = SimDisk::new(slot);
         let store = create(&medium, options(1 << 20, 0));
@@ -104,7 +104,7 @@ fn one_damaged_slot_is_fine_and_two_are_corrupt() {
         medium.crash_process();
         assert!(medium.corrupt(DATA_FILE, slot * 4096 + 30, 0x10));
         assert_eq!(try_open(&medium, true).unwrap().generation, Generation(2));
-        // The first page written brings the damaged slot up to date again.
+        // The first page that is written brings the damaged slot up to date.
         let (store, _) = open(&medium, options(1 << 20, 0), &[PageUse::from(&page)], 2);
         write_node(&store, 10);
         drop(store);
@@ -119,7 +119,7 @@ fn one_damaged_slot_is_fine_and_two_are_corrupt() {
 }
 
 #[test]
-fn an_unreadable_slot_is_as_a_damaged_one() {
+fn an_unreadable_slot_counts_as_damaged() {
     let medium = SimDisk::new(3);
     drop(create(&medium, options(1 << 20, 0)));
     medium.crash_process();
@@ -171,8 +171,8 @@ fn other_files_and_newer_formats_are_refused() {
     }
 }
 
-/// A file of a few KiB that was named `data` by somebody was overwritten, as if a creation had been
-/// interrupted.
+/// Guards against overwriting a foreign file of a few KiB named `data`, as if it were an
+/// interrupted creation.
 #[test]
 fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
     let torn = |bytes: usize| {
@@ -197,12 +197,12 @@ fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
         }
         presence
     };
-    // Some were, if they were as long as whole sectors and alone.
+    // Such files were overwritten if they were alone and had the length of whole sectors.
     for foreign in [1, 511, 512, 4095, 4096, 8191, 8192].map(|bytes| vec![b'x'; bytes]) {
         for beside in [None, Some("notes")] {
             assert_eq!(presence_of(&foreign, beside), Presence::Present);
         }
-        // Garbage that a power cut may leave.
+        // Bytes that a power cut may leave.
         let marked = presence_of(&foreign, Some(UNFINISHED_FILE));
         assert_eq!(marked, Presence::Unfinished);
     }
@@ -215,8 +215,8 @@ fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
     }
 }
 
-/// A store whose slot 0 durably holds generation 3 with a new page, while slot 1 is of an older one
-/// with the page that 3 released.
+/// A store whose slot 0 durably holds generation 3 with a new page. Slot 1 holds an older
+/// generation, with the page that generation 3 released.
 fn released_by_slot_0(medium: &SimDisk) -> (Arc<PageStore>, PageRef, Superblock) {
     let store = create(medium, options(1 << 20, 0));
     let old = store
@@ -239,10 +239,11 @@ fn released_by_slot_0(medium: &SimDisk) -> (Arc<PageStore>, PageRef, Superblock)
 }
 
 #[test]
-fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() {
-    // Slot 0 holds generation 2, slot 1 still generation 1 with a page that 2 released. After the
-    // reopen that page's space is free: before it is used, slot 1 must hold 2 durably, or a torn
-    // write of slot 0 would fall back to a root with overwritten pages.
+fn a_crash_between_the_slots_overwrites_no_page_of_the_older_root() {
+    // Slot 0 holds generation 2. Slot 1 still holds generation 1, with a page that generation 2
+    // released. After the reopen that page's space is free. Before the space is used, slot 1 must
+    // durably hold generation 2. Otherwise a torn write of slot 0 would lead back to a root with
+    // overwritten pages.
     let medium = SimDisk::new(6);
     let (store, new, superblock) = released_by_slot_0(&medium);
     drop(store);
@@ -270,9 +271,9 @@ fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() 
 }
 
 #[test]
-fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
-    // Both slots show generation 3, but the process died before it synced slot 1: a power cut takes
-    // that back to 2, whose page counts as free by then.
+fn an_unsynced_second_slot_never_leads_to_overwritten_pages() {
+    // Both slots show generation 3, but the process died before it synced slot 1. A power cut takes
+    // slot 1 back to generation 2, whose page counts as free by then.
     let medium = SimDisk::new(6);
     let (store, new, superblock) = released_by_slot_0(&medium);
     store.write_superblock(1, &superblock).unwrap();
@@ -294,9 +295,9 @@ fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
 }
 
 #[test]
-fn a_slot_whose_sync_failed_is_written_again_before_anything_is_built_on_it() {
-    // Both slots show generation 3, but the sync of slot 1 failed: no later sync covers what it was
-    // to, and a power cut takes the slot back to 2.
+fn a_slot_whose_sync_failed_is_written_again_before_the_next_page() {
+    // Both slots show generation 3, but the sync of slot 1 failed. No later sync makes that write
+    // durable, and a power cut takes the slot back to generation 2.
     let slots = |medium: &SimDisk| {
         let content = medium.content(DATA_FILE).unwrap();
         [content[..512].to_vec(), content[4096..4608].to_vec()]
@@ -329,7 +330,7 @@ fn a_slot_whose_sync_failed_is_written_again_before_anything_is_built_on_it() {
 
 #[test]
 fn a_file_that_ends_within_the_slots_has_its_pages_behind_them() {
-    // The power failed during the creation: slot 0 is there, the file's whole length is not.
+    // The power failed during the creation. Slot 0 exists, and the file is shorter than the slots.
     let medium = SimDisk::new(7);
     drop(create(&medium, options(1 << 20, 0)));
     let slots = medium.content(DATA_FILE).unwrap();
@@ -390,7 +391,7 @@ fn a_read_only_store_writes_nothing() {
 }
 
 #[test]
-fn writing_before_the_life_begins_or_in_a_used_one_is_a_reported_bug() {
+fn a_write_before_the_life_or_in_a_used_life_is_reported() {
     let medium = SimDisk::new(8);
     let disk: Arc<dyn Disk> = medium.handle();
     let store = PageStore::create(&disk, options(1 << 20, 0), DATABASE).unwrap();
@@ -408,7 +409,7 @@ fn writing_before_the_life_begins_or_in_a_used_one_is_a_reported_bug() {
 }
 
 #[test]
-fn a_failed_sync_or_superblock_write_poisons_and_reads_go_on() {
+fn a_failed_sync_or_superblock_write_poisons_and_reads_continue() {
     for op in [Op::Sync, Op::Write] {
         let medium = SimDisk::new(9);
         let store = create(&medium, options(1 << 20, 0));
@@ -475,7 +476,7 @@ fn superblocks_that_cannot_follow_are_refused() {
 }
 
 #[test]
-fn a_device_with_larger_blocks_than_the_store_s_unit_is_written_in_its_blocks() {
+fn writes_are_aligned_to_a_device_with_blocks_larger_than_the_unit() {
     let medium = SimDisk::new(11);
     let store = create(&medium, options(1 << 20, 0));
     let page = write_node(&store, 100);

@@ -1,5 +1,4 @@
-//! Reading through the cache: what it costs in device reads, what damage looks like, and that
-//! memory keeps to its budget.
+//! Reads through the cache: their device reads, the errors of damaged pages, and the memory budget.
 
 mod common;
 
@@ -28,7 +27,7 @@ fn reads(medium: &SimDisk) -> u64 {
     medium.stats(DATA_FILE).reads
 }
 
-/// A store that has a group and nothing of it cached.
+/// A store that has a group of which nothing is cached.
 fn cold(medium: &SimDisk, memory_bytes: u64) -> (Arc<PageStore>, GroupRef) {
     let store = create(medium, options(memory_bytes, 0));
     let group = write_group(&store, RECORDS);
@@ -52,7 +51,7 @@ fn get(store: &PageStore, group: &GroupRef, i: usize) -> Option<Vec<u8>> {
     block.message(at).value().map(<[u8]>::to_vec)
 }
 
-/// Bytes of a read of those blocks where the device reads so many at least.
+/// Bytes of a read that covers these blocks on a device with this alignment.
 fn cover(index: &GroupIndex, blocks: Range<usize>, alignment: u64) -> u64 {
     let (last, last_bytes) = index.block_place(blocks.end - 1);
     let start = u64::from(index.block_place(blocks.start).0);
@@ -114,7 +113,7 @@ fn a_filter_probe_reads_one_partition_once_and_knows_every_key() {
     assert_eq!(reads(&medium), before);
 }
 
-/// A segment as a node has it that has no other.
+/// A node's only segment, with its outlines.
 struct Segment {
     group: GroupRef,
     handle: GroupHandle,
@@ -144,7 +143,7 @@ impl Segment {
 }
 
 #[test]
-fn a_segment_s_outlines_deny_most_of_what_is_not_there() {
+fn outlines_deny_most_keys_that_a_segment_lacks() {
     let medium = SimDisk::new(13);
     let (store, group) = cold(&medium, 4 * MIB);
     let segment = Segment::new(group);
@@ -169,14 +168,14 @@ fn a_segment_s_outlines_deny_most_of_what_is_not_there() {
         assert_eq!(ask(i).unwrap(), store.may_contain(&group, hash).unwrap());
         assert!(!segment.denies(i) || !ask(i).unwrap());
     }
-    // Another node that has the group knows as soon as it asks.
+    // Another node with the same group knows the outline as soon as it asks.
     let next = Segment::new(group);
     next.ask(&store, 0).unwrap();
     assert!(others().any(|i| next.denies(i)));
 }
 
 #[test]
-fn outlines_are_charged_while_somebody_has_them_and_take_a_small_part_of_the_memory() {
+fn outlines_are_charged_while_held_and_take_little_memory() {
     let medium = SimDisk::new(14);
     let budget = Budget::new(640_000);
     let mut options = options(0, 0);
@@ -203,7 +202,7 @@ fn outlines_are_charged_while_somebody_has_them_and_take_a_small_part_of_the_mem
 }
 
 #[test]
-fn a_new_segment_comes_with_its_outlines_while_there_is_room() {
+fn a_new_segment_has_outlines_while_there_is_room() {
     let medium = SimDisk::new(15);
     let budget = Budget::new(4 * MIB);
     let mut options = options(0, 0);
@@ -252,7 +251,7 @@ fn a_new_group_s_metadata_is_cached() {
 }
 
 #[test]
-fn runs_and_batches_read_what_is_missing_and_return_what_single_reads_do() {
+fn runs_and_batches_read_missing_blocks_and_agree_with_single_reads() {
     let medium = SimDisk::new(4);
     let (store, group) = cold(&medium, 8 * MIB);
     let index = store.index(&group).unwrap();
@@ -319,7 +318,7 @@ fn neighbours_in_a_batch_make_one_read() {
     let wants: Vec<_> = numbers.map(|i| (group, index.clone(), i)).into();
     let before = store.metrics().read.get_reads;
     let blocks = store.blocks(&wants, Fill::Normal).unwrap();
-    // 9; 2 to 4; 12 and 11; 6 and 7.
+    // The reads: block 9, blocks 2 to 4, blocks 12 and 11, blocks 6 and 7.
     assert_eq!(store.metrics().read.get_reads - before, 4);
     for (block, number) in blocks.iter().zip(numbers) {
         let alone = store.block(&group, &index, number, Fill::No).unwrap();
@@ -329,13 +328,13 @@ fn neighbours_in_a_batch_make_one_read() {
 }
 
 #[test]
-fn a_read_is_what_covers_the_block_on_the_device_that_the_file_lies_on_now() {
+fn a_read_covers_the_block_on_the_present_device() {
     let medium = SimDisk::new(15);
     let (store, group) = cold(&medium, 8 * MIB);
     let blocks = store.index(&group).unwrap().blocks();
     drop(store);
     let mut expected = None;
-    // Built for units of 512 bytes, and copied to devices with other ones.
+    // The file was built for units of 512 bytes, and copied to devices with other alignments.
     for alignment in [512, 1024, 4096] {
         medium.crash_process();
         medium.set_alignment(alignment);
@@ -358,7 +357,7 @@ fn a_read_is_what_covers_the_block_on_the_device_that_the_file_lies_on_now() {
             .block_run(&group, &index, 0..blocks, Fill::No, &mut run)
             .unwrap();
         let all: Vec<_> = (0..blocks).map(|i| (group, index.clone(), i)).collect();
-        // Every third alone.
+        // Every third block alone.
         let some: Vec<_> = all.iter().step_by(3).cloned().collect();
         let batch = store.blocks(&all, Fill::No).unwrap();
         assert_eq!(records(&batch), records(&run));
@@ -370,7 +369,7 @@ fn a_read_is_what_covers_the_block_on_the_device_that_the_file_lies_on_now() {
 }
 
 #[test]
-fn blocks_that_share_what_the_device_reads_are_read_together() {
+fn blocks_that_share_a_sector_are_read_together() {
     let medium = SimDisk::new(16);
     let (store, group) = cold(&medium, 8 * MIB);
     drop(store);
@@ -382,7 +381,7 @@ fn blocks_that_share_what_the_device_reads_are_read_together() {
         let (start, bytes) = index.block_place(number);
         start + bytes
     };
-    // Two blocks around a third, of which one ends in the device's block that the other starts in.
+    // Two blocks around a third. The first ends in the sector in which the second starts.
     let around = (1..index.blocks() - 1)
         .find(|&i| end(i - 1).next_multiple_of(4096) >= end(i) / 4096 * 4096)
         .unwrap();
@@ -430,7 +429,7 @@ fn objects_are_decoded_once_and_a_failed_decode_is_not_cached() {
 }
 
 #[test]
-fn damage_is_an_error_that_names_its_place_and_is_asked_for_again() {
+fn a_damage_error_names_the_page_and_is_not_cached() {
     let medium = SimDisk::new(6);
     let (store, group) = cold(&medium, 4 * MIB);
     let index = store.index(&group).unwrap();
@@ -460,7 +459,7 @@ fn damage_is_an_error_that_names_its_place_and_is_asked_for_again() {
     }
     assert!(run.is_empty());
     assert_eq!(get(&store, &group, 0), Some(value(0, 100)));
-    // Errors are not cached: when the medium heals, so does the read.
+    // Errors are not cached. When the medium heals, the read succeeds.
     assert!(medium.corrupt(DATA_FILE, group.offset + u64::from(offset) + 100, 4));
     store.block(&group, &index, 4, Fill::Normal).unwrap();
 
@@ -477,7 +476,7 @@ fn damage_is_an_error_that_names_its_place_and_is_asked_for_again() {
 }
 
 #[test]
-fn a_failed_read_is_an_error_and_not_an_answer() {
+fn a_failed_read_is_an_error() {
     let medium = SimDisk::new(7);
     let (store, group) = cold(&medium, 4 * MIB);
     let fail = || medium.inject(Fault::nth(1, FaultError::Io).on(Op::Read).of(DATA_FILE));
@@ -583,7 +582,7 @@ fn cache_use(budget: &Budget) -> u64 {
 }
 
 #[test]
-fn the_cache_keeps_to_what_the_budget_leaves_it() {
+fn the_cache_keeps_within_the_budget() {
     let medium = SimDisk::new(9);
     let memory = options(300_000, 0);
     let budget = memory.budget.clone();
@@ -603,7 +602,7 @@ fn the_cache_keeps_to_what_the_budget_leaves_it() {
     let metrics = store.metrics();
     assert_eq!(metrics.cache_bytes, cache_use(&budget));
     assert!(metrics.evictions > 200);
-    // A memtable grows: the caches shrink when asked, and every insert keeps below.
+    // When a memtable grows, the caches shrink on request, and every insert keeps below the limit.
     let charge = budget.charge(Purpose::Memtable, 200_000);
     assert!(store.shrink_needed());
     assert!(!store.shrink());
@@ -612,7 +611,7 @@ fn the_cache_keeps_to_what_the_budget_leaves_it() {
         store.block(&group, &index, i, Fill::Low).unwrap();
         assert!(cache_use(&budget) <= 100_000);
     }
-    // No room at all: reads go on.
+    // Reads work without any room for caches.
     let all = budget.charge(Purpose::Merge, 200_000);
     store.shrink();
     assert_eq!(cache_use(&budget), 0);
@@ -625,7 +624,7 @@ fn the_cache_keeps_to_what_the_budget_leaves_it() {
     assert_eq!(budget.used_total(), 0, "what was charged is given back");
 }
 
-/// Threads that read many keys at once took up to 768 KiB each that nobody had charged.
+/// Guards against uncharged memory: threads that read many keys at once took up to 768 KiB each.
 #[test]
 fn the_memory_of_many_reads_at_once_is_charged_while_it_lives() {
     let medium = SimDisk::new(15);
@@ -640,10 +639,10 @@ fn the_memory_of_many_reads_at_once_is_charged_while_it_lives() {
     assert_eq!(budget.used(Purpose::Merge), 0);
 }
 
-/// The memory of a batch was for blocks of some KiB: of longer ones nearly each was waited for by
-/// itself.
+/// Guards against a batch with memory for short blocks only. Its long blocks were read one after
+/// the other.
 #[test]
-fn large_blocks_of_a_batch_are_under_way_together() {
+fn large_blocks_of_a_batch_are_read_at_once() {
     let medium = SimDisk::new(17);
     let memory = options(64 * MIB, 0);
     let budget = memory.budget.clone();
@@ -656,7 +655,7 @@ fn large_blocks_of_a_batch_are_under_way_together() {
     assert_eq!(index.blocks(), 64);
     for (count, together) in [(2, 2), (8, 8), (32, 16)] {
         let mut reading = store.reading(count, Fill::Normal);
-        // None beside another.
+        // No other block fits beside this one.
         let asked = (0..count)
             .take_while(|&i| {
                 let wanted = store.want(&mut reading, &group, &index, 2 * i).unwrap();
@@ -683,7 +682,7 @@ fn large_blocks_of_a_batch_are_under_way_together() {
 }
 
 #[test]
-fn a_batch_that_begins_with_a_small_block_reads_large_ones_together_too() {
+fn a_batch_that_begins_with_a_small_block_reads_large_ones_at_once() {
     let medium = SimDisk::new(18);
     let store = create(&medium, options(64 * MIB, 0));
     let small = write_group(&store, RECORDS);
@@ -742,7 +741,7 @@ fn cached_blocks(store: &PageStore, group: &GroupRef, index: &GroupIndex) -> Vec
 }
 
 #[test]
-fn priority_beats_recency() {
+fn used_entries_outlive_newer_ones() {
     let medium = SimDisk::new(11);
     let store = create(&medium, options(400_000, 0));
     let groups: Vec<_> = (0..8).map(|_| write_group(&store, 1000)).collect();
@@ -754,7 +753,7 @@ fn priority_beats_recency() {
         assert!(store.may_contain(group, hash64(&key(1))).unwrap());
     }
     let index = store.index(&large).unwrap();
-    // Blocks three times the cache's size pass through; the metadata was used before all of them
+    // Blocks of three times the cache's size pass through. The metadata was used before all of them
     // and stays.
     let before = store.metrics().misses;
     assert!(index.blocks() > 300);
@@ -778,7 +777,7 @@ fn priority_beats_recency() {
         (before.indexes, before.filters)
     );
 
-    // A scan does not wash out blocks that gets use again and again.
+    // A scan does not displace blocks that gets use again and again.
     let hot: Vec<usize> = (0..20).collect();
     for _ in 0..3 {
         for &i in &hot {

@@ -1,4 +1,4 @@
-//! The store on a real file system: what the simulated disk promises must hold there too.
+//! The store on a real file system, which must hold what the simulated disk promises.
 
 mod common;
 
@@ -11,7 +11,7 @@ use terrapin_pages::group::check_group;
 use terrapin_pages::{PAGES_START, PageStore, PageUse, SpaceClass};
 
 #[test]
-fn groups_survive_a_reopen_and_space_comes_back() {
+fn groups_survive_a_reopen_and_space_returns() {
     let path = std::env::temp_dir().join(format!("terrapin-pages-{}", std::process::id()));
     std::fs::remove_dir_all(&path).ok();
     let disk =
@@ -44,7 +44,7 @@ fn groups_survive_a_reopen_and_space_comes_back() {
     store.begin_reclaim();
     reclaim_all(&store);
     let (kept, live) = (store.allocated_bytes().unwrap(), store.live_bytes());
-    // A file system may refuse holes, but the file's end goes anyway.
+    // A file system may refuse to punch holes, but it can always truncate the file.
     assert!(
         store.file_bytes() < full / 2,
         "{} bytes long",

@@ -1,5 +1,5 @@
-//! Who may use which bytes: generations and pins, side roots, the reserve, a full disk, space that
-//! comes back.
+//! The space of the data file: generations and pins, side roots, the reserve, a full disk, and the
+//! return of space.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn extent_bytes(bytes: u64) -> u64 {
 }
 
 #[test]
-fn released_space_is_used_again_only_after_the_commit_and_the_last_pin() {
+fn released_space_is_reused_only_after_the_commit_and_the_last_pin() {
     let medium = SimDisk::new(1);
     let store = create(&medium, options(4 * MIB, 0));
     let page = write_node(&store, 4000);
@@ -34,7 +34,7 @@ fn released_space_is_used_again_only_after_the_commit_and_the_last_pin() {
     let clone = pin.clone();
     let live = store.live_bytes();
     let died = checkpoint(&store, released([page.id]));
-    let newer = store.pin(died); // keeps nothing of what died with it
+    let newer = store.pin(died); // keeps no page that died with this generation
     assert_eq!(
         (store.live_bytes(), store.retired_bytes()),
         (live - 4096, 4096)
@@ -103,7 +103,7 @@ fn abandoned_and_private_pages_are_free_at_once() {
 }
 
 #[test]
-fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
+fn the_reserve_exists_from_the_start_and_serves_its_class_only() {
     let medium = SimDisk::new(5);
     medium.set_capacity(4 * MIB);
     let store = create(&medium, options(4 * MIB, 2 * MIB));
@@ -119,8 +119,8 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
     assert!(pages.len() as u64 * 61_440 > MIB, "{} pages", pages.len());
     checkpoint(&store, added(&pages));
 
-    // Deletes get through: a new, smaller tree is written from the reserve, the old pages go,
-    // normal writes resume.
+    // Deletes pass on the full disk: a new, smaller tree is written from the reserve. The old pages
+    // are freed, and normal writes resume.
     let large = store
         .write_group(pending(0, 8000, 100, true), SpaceClass::Reserve)
         .unwrap();
@@ -144,15 +144,15 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
 }
 
 #[test]
-fn free_space_that_lies_across_the_bound_of_the_reserve_is_had_in_one() {
+fn one_run_across_the_bound_of_the_reserve_can_be_allocated() {
     let medium = SimDisk::new(18);
     medium.set_capacity(MIB / 2);
     let store = create(&medium, options(4 * MIB, 64 << 10));
     let (pages, error) = fill_with(&store, 60_000, SpaceClass::Normal);
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     checkpoint(&store, added(&pages));
-    // The one right behind the reserve goes: sixteen extents and fifteen side by side, and twenty
-    // are wanted.
+    // The page right behind the reserve is released. That makes sixteen extents and fifteen side by
+    // side, and the test wants twenty.
     checkpoint(&store, released([pages[0].id]));
     assert_eq!(pages[0].offset, PAGES_START + (64 << 10));
     assert_eq!(store.reserve_held_bytes(), 64 << 10);
@@ -163,13 +163,13 @@ fn free_space_that_lies_across_the_bound_of_the_reserve_is_had_in_one() {
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     let page = write(SpaceClass::Reserve).unwrap();
     assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), content);
-    // What is left of both is the reserve.
+    // The rest of both is the reserve.
     assert_eq!(store.free_bytes(), 11 * EXTENT_ALIGNMENT);
     assert_eq!(store.reserve_held_bytes(), store.free_bytes());
 }
 
 #[test]
-fn while_the_reserve_is_short_normal_writes_get_no_hole_either() {
+fn normal_writes_get_no_hole_while_the_reserve_is_short() {
     let medium = SimDisk::new(14);
     let store = create(&medium, options(4 * MIB, MIB));
     let groups: Vec<_> = (0..6).map(|_| write_group(&store, 10_000)).collect();
@@ -209,7 +209,7 @@ fn the_reserve_survives_a_reopen_on_a_full_disk() {
         .unwrap();
     drop(store);
     medium.crash_process();
-    // A disk too full for the reserve opens all the same.
+    // A disk too full for the reserve can still be opened.
     let (store, _) = open(
         &medium,
         options(4 * MIB, 64 * MIB),
@@ -227,7 +227,8 @@ fn the_reserve_survives_a_reopen_on_a_full_disk() {
         .unwrap();
 }
 
-/// The reserve lies in one free run with the hole beside it, and other holes would hold it too.
+/// The reserve is one free run with the hole beside it, and other holes would be large enough for
+/// it too.
 #[test]
 fn the_reserve_is_found_beside_holes_on_a_full_disk() {
     let medium = SimDisk::new(15);
@@ -254,7 +255,7 @@ fn the_reserve_is_found_beside_holes_on_a_full_disk() {
     }
 }
 
-/// Holes on both sides of it, however they lie to the pieces that are asked for.
+/// Holes are on both sides of the reserve, at any offset relative to the pieces of the search.
 #[test]
 fn the_reserve_is_found_between_holes_on_a_full_disk() {
     for records in [700, 2000, 3100, 4300] {
@@ -276,7 +277,7 @@ fn the_reserve_is_found_between_holes_on_a_full_disk() {
         medium.crash_process();
         let uses = [PageUse::from(&behind[1])];
         let (store, _) = open(&medium, options(4 * MIB, MIB / 2), &uses, 3);
-        // But for what was asked for with a part of a hole.
+        // Some bytes may be missing: pieces that contained a part of a hole.
         let held = store.reserve_held_bytes();
         assert!(held + 2 * (64 << 10) >= MIB / 2, "{records}: {held}");
         assert!(store.free_bytes() > MIB, "no holes");
@@ -286,9 +287,9 @@ fn the_reserve_is_found_between_holes_on_a_full_disk() {
     }
 }
 
-/// Space that could not be given back is allocated, but nobody can rely on it.
+/// Space whose return failed stays allocated, but nothing may rely on it.
 #[test]
-fn a_reserve_that_is_used_up_finds_what_is_allocated_behind_a_hole() {
+fn a_used_up_reserve_finds_allocated_space_behind_a_hole() {
     let medium = SimDisk::new(17);
     let store = create(&medium, options(4 * MIB, MIB / 2));
     let groups: Vec<_> = (0..3).map(|_| write_group(&store, 10_000)).collect();
@@ -313,7 +314,7 @@ fn a_reserve_that_is_used_up_finds_what_is_allocated_behind_a_hole() {
 }
 
 #[test]
-fn a_failed_write_or_allocation_gives_its_space_back() {
+fn a_failed_write_or_allocation_frees_its_space() {
     let medium = SimDisk::new(7);
     let store = create(&medium, options(4 * MIB, 0));
     write_node(&store, 100);
@@ -336,10 +337,10 @@ fn a_failed_write_or_allocation_gives_its_space_back() {
         .unwrap();
 }
 
-/// What fits best was free again at once, so that one place that takes no writes was where each
-/// merge came to, and failed.
+/// Guards against one bad extent that fails every merge. Its space was free again at once, and was
+/// the best fit for each next page.
 #[test]
-fn a_place_that_takes_no_writes_is_not_the_next_to_be_written() {
+fn an_extent_that_cannot_be_written_is_not_tried_next() {
     let medium = SimDisk::new(18);
     let store = create(&medium, options(4 * MIB, 0));
     let groups: Vec<_> = (0..4).map(|_| write_group(&store, 1000)).collect();
@@ -358,7 +359,7 @@ fn a_place_that_takes_no_writes_is_not_the_next_to_be_written() {
     for _ in 0..3 {
         assert_ne!(write().unwrap().offset, hole.offset);
     }
-    // Where there is no other place it is tried again.
+    // With no other extent left, the bad one is tried again.
     medium.set_capacity(medium.used_bytes());
     medium.clear_media();
     while let Ok(group) = write() {
@@ -366,18 +367,19 @@ fn a_place_that_takes_no_writes_is_not_the_next_to_be_written() {
             return;
         }
     }
-    panic!("space that could not be written once is never tried again");
+    panic!("an extent that could not be written is never tried again");
 }
 
 #[test]
-fn space_comes_back_to_the_file_system() {
+fn free_space_returns_to_the_file_system() {
     let medium = SimDisk::new(8);
     let store = create(&medium, options(32 * MIB, 0));
     let groups: Vec<_> = (0..16).map(|_| write_group(&store, 10_000)).collect();
     checkpoint(&store, added(&groups));
     let full = store.allocated_bytes().unwrap();
     assert!(full > 16 * MIB);
-    // Every other group goes: holes in the middle, and a slack of a ninety-sixth stays.
+    // Every other group is released. That leaves holes in the middle, and a slack of a ninety-sixth
+    // stays.
     checkpoint(
         &store,
         released(groups.iter().step_by(2).map(|group| group.id)),
@@ -393,11 +395,11 @@ fn space_comes_back_to_the_file_system() {
         allocated >= live + live / 192,
         "the next checkpoint has some"
     );
-    // At rest nothing is kept, until the next checkpoint.
+    // At rest no slack stays, until the next checkpoint.
     store.begin_reclaim();
     reclaim_all(&store);
     assert_eq!(store.allocated_bytes().unwrap(), live + PAGES_START);
-    // Holes are allocated before they are used again, so no write meets a full disk, and none
+    // Holes are allocated before they are used again. So no write meets a full disk, and no hole
     // counts for the reserve.
     medium.set_capacity(medium.used_bytes());
     let writes = medium.stats(DATA_FILE).writes;
@@ -409,7 +411,7 @@ fn space_comes_back_to_the_file_system() {
     let again = write_group(&store, 10_000);
     assert_eq!(store.file_bytes(), before, "a hole was there for it");
     store.abandon(added([&again]));
-    // All goes: the file shrinks to nothing but the superblocks.
+    // All pages are released, and the file shrinks to the superblocks.
     checkpoint(
         &store,
         released(groups.iter().skip(1).step_by(2).map(|group| group.id)),
@@ -422,13 +424,13 @@ fn space_comes_back_to_the_file_system() {
 }
 
 #[test]
-fn as_much_is_kept_as_checkpoints_write_and_no_more() {
+fn the_slack_is_what_checkpoints_write() {
     let medium = SimDisk::new(12);
     let store = create(&medium, options(32 * MIB, 0));
     let large: Vec<_> = (0..24).map(|_| write_group(&store, 10_000)).collect();
     checkpoint(&store, added(&large));
-    // Checkpoints of a page each: the large one is forgotten, and with it what would be kept for
-    // its like.
+    // Checkpoints of one page each follow. The store forgets the large checkpoint and the slack for
+    // it.
     let mut small = write_group(&store, 100);
     checkpoint(&store, added([&small]));
     for _ in 0..60 {
@@ -448,7 +450,7 @@ fn as_much_is_kept_as_checkpoints_write_and_no_more() {
 }
 
 #[test]
-fn what_a_growing_store_frees_is_left_to_it() {
+fn a_growing_store_keeps_the_space_that_it_frees() {
     let medium = SimDisk::new(13);
     let store = create(&medium, options(32 * MIB, 0));
     let first: Vec<_> = (0..4).map(|_| write_group(&store, 10_000)).collect();
@@ -473,7 +475,7 @@ fn what_a_growing_store_frees_is_left_to_it() {
 }
 
 #[test]
-fn free_space_left_by_a_crash_is_found_and_given_back() {
+fn free_space_left_by_a_crash_is_found_and_returned() {
     let medium = SimDisk::new(9);
     let store = create(&medium, options(32 * MIB, 0));
     let groups: Vec<_> = (0..8).map(|_| write_group(&store, 10_000)).collect();
@@ -493,7 +495,7 @@ fn free_space_left_by_a_crash_is_found_and_given_back() {
 }
 
 #[test]
-fn a_failed_punch_or_cut_loses_no_space() {
+fn a_failed_punch_or_truncation_loses_no_space() {
     for op in [Op::PunchHole, Op::SetBytes] {
         let medium = SimDisk::new(10);
         let store = create(&medium, options(32 * MIB, 0));
@@ -574,7 +576,7 @@ fn hostile_trees_are_refused_at_rebuild() {
     );
 }
 
-/// What a random run does.
+/// The operations of a random run.
 #[derive(Clone, Debug)]
 enum Act {
     Write { kib: u16, class: bool },
@@ -605,8 +607,8 @@ fn act() -> impl Strategy<Value = Act> {
 /// A page, its content's length, and the byte that fills it.
 type Content = (PageRef, usize, u8);
 
-/// The store against a model that knows which content each page must have: no page that anything
-/// reaches ever changes, no two overlap, and every byte of the file is live, retired or free.
+/// The store beside a model that knows each page's content. No reachable page ever changes, no two
+/// pages overlap, and every byte of the file is live, retired or free.
 #[derive(Default)]
 struct Model {
     /// Page, fill byte, references.
@@ -689,8 +691,8 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
             Act::Release(which) | Act::Retain(which) if !model.live.is_empty() => {
                 let at = usize::from(which) % model.live.len();
                 let (&id, page) = model.live.iter_mut().nth(at).unwrap();
-                // The model's counts are those after the next commit; a page at none stays readable
-                // until then.
+                // The model counts references as of the next commit. A page without references
+                // stays readable until then.
                 if page.3 == 0 {
                 } else if matches!(act, Act::Release(_)) {
                     page.3 -= 1;
@@ -728,7 +730,7 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
                 reclaim_all(&store);
             }
             Act::Reopen => {
-                // Uncommitted changes are lost; so are pins.
+                // Uncommitted changes and pins are lost.
                 for id in std::mem::take(&mut model.changes.released) {
                     model.live.get_mut(&id).unwrap().3 += 1;
                 }
@@ -747,7 +749,7 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
         }
         model.check(&store);
     }
-    // Everything goes, and everything is free.
+    // All pages are released, and all space is free.
     model.changes.released.extend(
         model
             .live
@@ -767,7 +769,7 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn no_page_that_anything_reaches_is_ever_overwritten(
+    fn no_reachable_page_is_overwritten(
         acts in prop::collection::vec(act(), 1..120), short in any::<bool>(), reserve in prop::option::of(1u64..64),
     ) {
         run(acts, if short { 3 * MIB } else { 1 << 36 }, reserve.map_or(0, |units| units * 8192));

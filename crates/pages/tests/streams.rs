@@ -1,5 +1,4 @@
-//! Streams: blocks and indexes that are read ahead, in the order in which they were asked for, and
-//! what they leave in the cache.
+//! Streams: blocks and indexes that are read ahead in order, and what they leave in the cache.
 
 mod common;
 
@@ -16,7 +15,7 @@ const MEMORY: u64 = 8 << 20;
 const UNDER_WAY: usize = 256 << 10;
 const VALUE_BYTES: usize = 1000;
 
-/// A store that has groups of so many records each and nothing of them cached.
+/// A store with groups of these numbers of records, of which nothing is cached.
 fn cold(medium: &SimDisk, records: &[usize]) -> (Arc<PageStore>, Vec<GroupRef>) {
     let store = create(medium, options(MEMORY, 0));
     let write = |&records| {
@@ -32,8 +31,8 @@ fn cold(medium: &SimDisk, records: &[usize]) -> (Arc<PageStore>, Vec<GroupRef>) 
     (store, groups)
 }
 
-/// Takes all blocks of a group by way of a stream; told each before it is taken. The number of
-/// records.
+/// Takes all blocks of a group through a stream. Calls `before` with each block's number before it
+/// is taken. Returns the number of records.
 fn stream_over(store: &PageStore, group: &GroupRef, mut before: impl FnMut(usize)) -> usize {
     let index = store.index(group).unwrap();
     let mut stream = store.stream(Fill::Low, UNDER_WAY, 0).unwrap();
@@ -67,13 +66,13 @@ fn stream_over(store: &PageStore, group: &GroupRef, mut before: impl FnMut(usize
 }
 
 #[test]
-fn a_stream_over_more_than_its_lane_holds_leaves_no_more_in_a_full_cache() {
+fn a_stream_longer_than_its_lane_leaves_no_more_in_a_full_cache() {
     let medium = SimDisk::new(1);
     let (store, groups) = cold(&medium, &[10_000, 10_000]);
     let [gets, scan] = &groups[..] else {
         panic!("two groups")
     };
-    // Fills the cache with what gets use.
+    // Gets fill the cache.
     let index = store.index(gets).unwrap();
     for number in 0..index.blocks() {
         store.block(gets, &index, number, Fill::Normal).unwrap();
@@ -89,7 +88,7 @@ fn a_stream_over_more_than_its_lane_holds_leaves_no_more_in_a_full_cache() {
 }
 
 #[test]
-fn a_stream_leaves_everything_where_there_is_room() {
+fn a_stream_caches_all_blocks_while_there_is_room() {
     let medium = SimDisk::new(2);
     let (store, groups) = cold(&medium, &[4000]);
     assert_eq!(stream_over(&store, &groups[0], |_| {}), 4000);
@@ -99,7 +98,7 @@ fn a_stream_leaves_everything_where_there_is_room() {
 }
 
 #[test]
-fn a_stream_holds_as_much_of_compressed_blocks_as_of_others() {
+fn a_stream_holds_no_more_of_compressed_blocks() {
     let medium = SimDisk::new(4);
     let store = create(&medium, options(MEMORY, 0));
     let builder = GroupBuilder::new(GroupOptions {
@@ -130,13 +129,13 @@ fn a_stream_holds_as_much_of_compressed_blocks_as_of_others() {
         let blocks = blocks.drain(..).map(|block| block.unwrap().bytes().len());
         most = blocks.sum::<usize>().max(most);
     }
-    // What is read at once; records take some bytes besides what the index knows of.
+    // Bytes that are read at once. A record takes some bytes that the index does not count.
     assert!((100 << 10..132 << 10).contains(&most), "{most}");
     assert!(stream.is_empty());
 }
 
 #[test]
-fn an_index_that_is_asked_for_is_cached_once_what_came_before_it_was_taken() {
+fn an_index_read_ahead_is_cached_once_earlier_reads_are_taken() {
     let medium = SimDisk::new(3);
     let (store, groups) = cold(&medium, &[1000, 1000]);
     let mut stream = store.stream(Fill::Low, UNDER_WAY, 0).unwrap();

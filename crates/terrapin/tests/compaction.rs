@@ -1,4 +1,4 @@
-//! Trees are compacted for ranges that paid for it, and for nobody else.
+//! Trees are compacted for ranges that paid for it, and for no other reason.
 
 mod common;
 
@@ -74,7 +74,7 @@ fn ranges_pay_for_a_compaction_and_visit_one_run_then() {
         compacted.compactions
     );
     check(&database);
-    // Leaves hold everything, and there is nothing more to pay for.
+    // Leaves hold all records, and ranges pay no more.
     let reads = |metrics: terrapin::Metrics| metrics.device_reads.scan_reads;
     let cost = |database: &Database| {
         let before = reads(database.metrics());
@@ -110,7 +110,7 @@ fn gets_pay_for_nothing() {
 }
 
 #[test]
-fn a_compaction_is_in_nobodys_way() {
+fn a_compaction_delays_no_other_work() {
     let world = World::new(33);
     let database = written(&world, &options());
     let keyspace = database.default_keyspace();
@@ -162,7 +162,7 @@ fn a_compaction_killed_at_any_call_loses_nothing() {
         let mut expected = before.clone();
         let mut lost = None;
         for i in 0..3000 {
-            // The memtable has something that the tree must not claim.
+            // The memtable holds a record that the tree must not claim.
             if i % 500 == 0 {
                 let (key, value) = (key(FEW + i), value(i, VALUE_BYTES));
                 if keyspace.put(&key, &value).is_ok() && again.disk.is_alive() {
@@ -183,7 +183,7 @@ fn a_compaction_killed_at_any_call_loses_nothing() {
         again.verify();
         let database = again.open(&options);
         let mut found = all(&database.default_keyspace());
-        // A write under way when the process died may be there or not.
+        // The write under way when the process died may exist or not.
         if let Some(key) = lost.filter(|key| !expected.contains_key(key)) {
             found.remove(&key);
         }
@@ -217,10 +217,10 @@ fn ranges_over_a_snapshot_that_is_older_than_the_tree_pay_nothing() {
     database.close().unwrap();
 }
 
-/// Deletes that wait in buffers lie in front of a queue, and each look at its front goes over them
-/// and what they hide.
+/// Deletes that wait in buffers are in front of a queue. Each look at its front passes them and the
+/// records that they hide.
 #[test]
-fn looks_over_deletes_in_the_tree_pay_for_merging_just_those() {
+fn looks_over_deletes_in_the_tree_pay_for_merging_only_those() {
     const MANY: u64 = 100_000;
     const LOOKS: u64 = 1000;
     for (seed, direction) in [(38, Direction::Forward), (39, Direction::Backward)] {
@@ -232,7 +232,7 @@ fn looks_over_deletes_in_the_tree_pay_for_merging_just_those() {
             .memory(16 << 20);
         let database = world.open(&options);
         let keyspace = database.default_keyspace();
-        // Small records: a leaf has thousands, whose deletes are not worth flushing.
+        // Small records: a leaf has thousands, and its deletes are not worth flushing.
         for number in 0..MANY {
             keyspace.put(key(number), value(number, 8)).unwrap();
         }
@@ -269,7 +269,8 @@ fn looks_over_deletes_in_the_tree_pay_for_merging_just_those() {
         assert_eq!(compactions(), 1, "{direction:?}");
         let one = written() - before;
         assert!(2 * one < MANY * 16, "{one} bytes written");
-        // There is nothing to go over any more, and where a snapshot has it that does not help.
+        // Ranges have no deletes left to pass. Only a snapshot holds them, and a compaction does
+        // not help it.
         (0..LOOKS).for_each(|_| look(None));
         (0..LOOKS).for_each(|_| look(Some(&snapshot)));
         world.sim.settle();
@@ -285,7 +286,8 @@ fn looks_over_deletes_in_the_tree_pay_for_merging_just_those() {
     }
 }
 
-/// What a snapshot holds lies there twice once it is compacted: not where puts need the room.
+/// After a compaction, a snapshot's pages exist twice. A compaction must not take the room that
+/// puts need.
 #[test]
 fn a_compaction_leaves_the_room_that_puts_need() {
     for (room, compacts) in [(3 << 20, false), (64 << 20, true)] {
@@ -308,7 +310,7 @@ fn a_compaction_leaves_the_room_that_puts_need() {
     }
 }
 
-/// Changes a byte of a record's value wherever a data file has it.
+/// Changes a byte of a record's value everywhere in the data file.
 fn damage(world: &World, number: u64) {
     let record = value(number, VALUE_BYTES);
     let content = world.disk.content("data").unwrap();
@@ -325,7 +327,7 @@ fn damage(world: &World, number: u64) {
 }
 
 #[test]
-fn a_compaction_that_meets_damage_fails_nobodys_checkpoint() {
+fn a_compaction_that_meets_damage_fails_no_checkpoint() {
     let world = World::new(37);
     let database = written(&world, &options());
     database.close().unwrap();
@@ -333,15 +335,15 @@ fn a_compaction_that_meets_damage_fails_nobodys_checkpoint() {
     let database = world.open(&options());
     let failed = failures(&database, ErrorKind::Corrupt);
     let keyspace = database.default_keyspace();
-    // What is put lies behind all else.
+    // The new records sort behind all others.
     let behind = |i: u64| [&[0xff; 9][..], &i.to_be_bytes()].concat();
     world.sim.set_breathing(false);
     for i in 0..60_000u64 {
         let from = i * 104_729 % RECORDS;
-        // A range may come to the damage, too.
+        // A range may meet the damage, too.
         drop(keyspace.range(key(from)..).next());
         if i % 100 == 0 {
-            // A compaction may be under way by then.
+            // A compaction may have begun by then.
             for _ in 0..i / 100 % 40 {
                 world.sim.step();
             }

@@ -1,5 +1,5 @@
-//! What a newcomer reaches for first: iteration over a keyspace, its values, whether it is empty,
-//! and what an open on a small disk advises.
+//! Calls that new users try first: iteration over a keyspace and its values, whether it is empty,
+//! and the advice of an open on a small disk.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn a_keyspace_is_iterated_by_reference_and_its_values_from_both_ends() {
 }
 
 #[test]
-fn a_keyspace_is_empty_when_no_record_is_left_wherever_deletes_lie() {
+fn a_keyspace_is_empty_without_records_wherever_its_deletes_are() {
     let world = World::new(2);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -67,7 +67,7 @@ fn an_open_without_enough_space_names_the_option_that_needs_less() {
     let text = error.to_string();
     assert!(text.contains("Options::memory"), "{text}");
     assert!(text.contains("--memory 8MiB"), "{text}");
-    // The advice is right.
+    // An open that follows the advice succeeds.
     let database = world.open(&Options::new().memory(8 << 20));
     database.default_keyspace().put("a", "1").unwrap();
     database.close().unwrap();

@@ -1,6 +1,6 @@
-//! Deaths at random places: of the process (nothing acknowledged is lost) and of power (what was
-//! synced is there, and what is there is a prefix of the commit order, batches whole), again and
-//! again on one database, and in the middle of recovery.
+//! Deaths at random points, repeated on one database and in the middle of recovery. After the death
+//! of a process, no acknowledged write is lost. After a power cut, all synced writes exist, and the
+//! rest is a prefix of the commit order with whole batches.
 
 mod common;
 
@@ -14,7 +14,7 @@ use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 /// Keyspaces of the test.
 const NAMES: [&str; 3] = ["default", "a", "b"];
 
-/// One acknowledged, or perhaps only begun, write: what every keyspace holds after it.
+/// One write, acknowledged or only begun, as the content of every keyspace after it.
 #[derive(Clone)]
 struct Moment {
     content: [Map; 3],
@@ -22,8 +22,8 @@ struct Moment {
 }
 
 struct History {
-    /// The content after each write since the last time that the database was opened; the first is
-    /// what was found then.
+    /// The content after each write since the last open. The first is the content that the open
+    /// found.
     moments: Vec<Moment>,
 }
 
@@ -98,7 +98,7 @@ fn write(
             }
         };
         history.moments.push(moment);
-        // A dead process acknowledges nothing, though its memory goes on being written to for a
+        // A dead process acknowledges no write, although threads may write to its memory for a
         // while.
         if outcome.is_err() || !world.disk.is_alive() {
             return done;
@@ -110,7 +110,7 @@ fn write(
     count
 }
 
-/// Checks what a crash left, and makes it the beginning of the next history.
+/// Checks the content after a crash, and makes it the beginning of the next history.
 fn check(
     world: &World,
     database: &Database,
@@ -262,18 +262,18 @@ fn reach(world: &World) -> Reach {
     reach_on(world.disk.handle()).unwrap().unwrap()
 }
 
-/// A checkpoint that committed while the log was replayed said of keyspaces without a memtable that
-/// they were applied up to where the replay was, though they had been flushed beyond that: the next
-/// open replayed their records over what stood in their trees, and writes without the log were
-/// undone.
+/// Guards against keyspaces that a checkpoint took back. It committed during a replay and set the
+/// applied LSN of keyspaces without a memtable to the replay's position. They had been flushed
+/// beyond that. The next open replayed old records over their trees and undid writes without the
+/// log.
 #[test]
-fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {
+fn a_checkpoint_during_a_replay_undoes_no_keyspace() {
     let world = World::new(31);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
     let [default, a, b] = NAMES.map(|name| database.keyspace(name).unwrap());
     for i in 0..400 {
         a.put(key(i), value(i, 100)).unwrap();
-        // Whose first records come when some of the others are merged.
+        // The first records of this keyspace come when some of the others are merged.
         if i == 230 || i == 320 {
             default.put(key(i), value(i, 20)).unwrap();
         }
@@ -326,8 +326,8 @@ fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {
     assert!(undisturbed >= 134, "{undisturbed}");
 }
 
-/// The open waited for ever where the round that found the log failed was over before the replay
-/// came to wait for one.
+/// Guards against an open that waited for ever. The checkpoint that found the failed log was over
+/// before the replay began to wait for one.
 #[test]
 fn a_sync_that_fails_during_a_replay_ends_the_open() {
     let distance = |units| tiny().checkpoint_distance(CheckpointDistance::Fixed(units));
@@ -377,8 +377,8 @@ fn one_seed_is_one_run() {
     assert_ne!(hash(5), hash(6));
 }
 
-/// It was merged in slices, of which the first was durable when the process died; the log had
-/// nothing of the rest.
+/// Guards against a torn batch. It was merged in slices, and the first slice was durable when the
+/// process died. The log had nothing of the rest.
 #[test]
 fn a_batch_that_no_log_has_is_not_torn_by_a_death_on_a_full_disk() {
     let mut outcomes = [0; 2];
@@ -396,7 +396,7 @@ fn a_batch_that_no_log_has_is_not_torn_by_a_death_on_a_full_disk() {
             batch.put(&keyspace, key, [7; 70]);
         }
         database.write_with(batch, Durability::None).unwrap();
-        // Others fill the disk, and go.
+        // Other programs fill the disk, and free it again.
         world.disk.set_capacity(world.disk.used_bytes());
         world.disk.die_at_call(call);
         if database.checkpoint().is_err() {

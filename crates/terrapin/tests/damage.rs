@@ -1,5 +1,5 @@
-//! Flipped bytes: an open or `verify` says what and where; nothing is silently dropped, nothing
-//! panics.
+//! Flipped bytes. An open or `verify` names the damage and its position. No record is silently
+//! dropped, and nothing panics.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn every_kind_of_damage_to_the_data_file_is_found() {
     );
 }
 
-/// It read as "not found", which a program may take for a new database.
+/// Guards against "not found", which a program may take for a new database.
 #[test]
 fn a_database_whose_log_is_missing_is_damaged() {
     let world = World::new(20);
@@ -67,7 +67,7 @@ fn a_database_whose_log_is_missing_is_damaged() {
     assert!(error.to_string().contains("the log is missing"), "{error}");
 }
 
-/// `verify` failed on a missing log, as if it could not look.
+/// Guards against a `verify` that failed on a missing log as if it could not read.
 #[test]
 fn verify_finds_every_file_that_is_lost_or_holds_something_else() {
     let world = World::new(21);
@@ -107,7 +107,7 @@ fn verify_finds_every_file_that_is_lost_or_holds_something_else() {
     assert_eq!(report.findings[0].place, "superblock");
 }
 
-/// Records of the log were counted: a batch of thousands was one.
+/// Guards against a count of log records. A batch of thousands counted as one.
 #[test]
 fn verify_counts_the_operations_that_a_replay_applies() {
     let world = World::new(22);
@@ -130,7 +130,7 @@ fn verify_counts_the_operations_that_a_replay_applies() {
 }
 
 #[test]
-fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
+fn one_damaged_superblock_slot_is_harmless_and_two_are_refused() {
     let world = World::new(2);
     filled(&world);
     for slots in [vec![0], vec![4096], vec![0, 4096]] {
@@ -138,7 +138,7 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
         slots
             .iter()
             .for_each(|&s| assert!(disk.corrupt("data", s + 20, 1)));
-        // One damaged slot was passed over by `verify`, until the other one is damaged too.
+        // `verify` passes one damaged slot, until the other one is damaged too.
         let report =
             verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default()).unwrap();
         assert!(
@@ -163,10 +163,10 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
     }
 }
 
-/// The open made a new data file before it found the log, and said only that there was a log
-/// already.
+/// Guards against an open that created a new data file before it found the log, and then named only
+/// an existing log.
 #[test]
-fn a_lost_data_file_is_refused_as_damage_and_nothing_new_is_made_in_its_place() {
+fn a_lost_data_file_is_refused_as_damage_and_not_created_again() {
     let world = World::new(5);
     let database = world.open(&tiny());
     database.default_keyspace().put("a", "b").unwrap();
@@ -180,9 +180,10 @@ fn a_lost_data_file_is_refused_as_damage_and_nothing_new_is_made_in_its_place() 
     }
 }
 
-/// Scripts restore backups for damage: a shortage of the verifying process was told as some.
+/// Scripts restore backups after damage. Guards against a `verify` that reported its own lack of
+/// resources as damage.
 #[test]
-fn verify_takes_a_shortage_of_its_own_for_no_damage() {
+fn verify_reports_its_own_lack_of_resources_as_no_damage() {
     use terrapin_disk::sim::{Fault, FaultError, Op};
     let world = World::new(9);
     filled(&world);
@@ -197,7 +198,7 @@ fn verify_takes_a_shortage_of_its_own_for_no_damage() {
         let options = VerifyOptions::default();
         match verify_on(world.env.clone(), disk.handle(), &options) {
             Ok(report) => {
-                // A superblock slot that cannot be read is told, where the other one serves.
+                // A superblock slot that cannot be read is reported, and the other one serves.
                 let place = report.findings.first().map(|finding| &finding.place);
                 assert!(place.is_none_or(|place| place.starts_with("superblock slot")));
                 if report.is_sound() {
@@ -213,10 +214,10 @@ fn verify_takes_a_shortage_of_its_own_for_no_damage() {
     assert!(refused > 5, "{refused}");
 }
 
-/// A tree whose findings were as many as there may be was told as sound where there may be none,
-/// and as checked whole elsewhere.
+/// Guards against reports without the limit of findings. A tree with as many findings as allowed
+/// was reported as sound, or as checked whole.
 #[test]
-fn a_verification_that_stops_says_so_and_none_that_stops_is_sound() {
+fn a_verification_that_stops_reports_that_and_not_soundness() {
     let world = World::new(8);
     filled(&world);
     let bytes = world.disk.content("data").unwrap().len() as u64;
@@ -229,7 +230,7 @@ fn a_verification_that_stops_says_so_and_none_that_stops_is_sound() {
             verify_on(world.env.clone(), disk.handle(), &options).unwrap()
         };
         let whole = verify(1000);
-        // What leads to the rest is damaged, or all was looked at.
+        // Either the page that leads to the rest is damaged, or the walk saw everything.
         assert!(!whole.stopped || whole.findings.len() == 1);
         for findings_max in [0, 1] {
             let report = verify(findings_max);
@@ -268,7 +269,7 @@ fn a_missing_log_is_refused() {
 }
 
 #[test]
-fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
+fn a_read_of_a_damaged_page_is_an_error_and_not_a_missing_key() {
     let world = World::new(4);
     filled(&world);
     let bytes = world.disk.content("data").unwrap().len() as u64;
@@ -313,11 +314,11 @@ fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
     assert!(errors > 100, "{errors}");
 }
 
-/// A log whose end was damaged was taken for one with a torn tail even where a keyspace's tree
-/// holds records from behind that end. The next writes got LSNs that the tree is said to hold
-/// already, and were acknowledged, seen by nobody, and lost.
+/// Guards against a damaged end of the log that counted as a torn tail, while a tree held records
+/// from behind it. Later writes got LSNs that the tree already covered. They were acknowledged,
+/// invisible and lost.
 #[test]
-fn a_log_that_ends_before_what_any_tree_holds_is_refused() {
+fn a_log_that_ends_before_the_records_of_a_tree_is_refused() {
     let world = World::new(5);
     let database = world.open(&tiny());
     let (early, late) = (
@@ -369,10 +370,10 @@ fn a_log_that_ends_before_what_any_tree_holds_is_refused() {
     );
 }
 
-/// A copy made file by file while the database was written held a log older than some of its trees,
-/// and opened: one keyspace was ahead of the other.
+/// Guards against a copy that was made file by file during writes. Its log was older than some of
+/// its trees, and it opened with one keyspace ahead of the other.
 #[test]
-fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
+fn a_copy_whose_log_is_older_than_one_tree_is_refused() {
     let world = World::new(6);
     let database = world.open(&tiny());
     let (quiet, busy) = (
@@ -392,7 +393,7 @@ fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
         .map(|n| (n, world.disk.content(n).unwrap()))
         .collect();
     let generation = database.stat().unwrap().generation;
-    // The busy one's memtable fills and is merged; the quiet one's waits.
+    // The memtable of the busy keyspace fills and is merged. That of the quiet one waits.
     for i in 40..1000 {
         busy.put(key(i), value(i, 60)).unwrap();
         if database.stat().unwrap().generation > generation {
@@ -415,9 +416,9 @@ fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// A superblock slot that a failed call had kept from being read was told as a damaged one.
+/// Guards against a superblock slot reported as damaged because a call failed to read it.
 #[test]
-fn verify_tells_a_superblock_slot_that_cannot_be_read_from_a_damaged_one() {
+fn verify_distinguishes_an_unreadable_superblock_slot_from_a_damaged_one() {
     let world = World::new(7);
     filled(&world);
     for slot in 0..2 {
@@ -445,10 +446,10 @@ fn verify_tells_a_superblock_slot_that_cannot_be_read_from_a_damaged_one() {
     }
 }
 
-/// A range ended up to thousands of records before the damage, though it might not even come to
-/// that: reads of many blocks failed for one, and with the chunk at hand all went that was in it.
+/// Guards against ranges that ended thousands of records before the damage. A read of many blocks
+/// failed for one block, and an error dropped the whole chunk.
 #[test]
-fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
+fn a_range_returns_all_sound_records_before_damage_from_each_end() {
     const RECORDS: u64 = 20_000;
     let number = |key: &[u8]| u64::from_be_bytes(key.try_into().unwrap());
     let world = World::new(10);
@@ -458,7 +459,8 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
         .log_bytes_max(16 << 20)
         .checkpoint_distance(CheckpointDistance::Fixed(64))
         .record_cache(false);
-    // In one piece, so that the tree is leaves alone and nothing hides what lies before the damage.
+    // The records are written in one piece, so that the tree has only leaves and no buffer hides
+    // records before the damage.
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     for i in 0..RECORDS {
@@ -514,7 +516,7 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
                 }
             }
             let Some(error) = error else {
-                // A filter was damaged, which ranges do not ask.
+                // The damaged byte is in a filter, which ranges do not ask.
                 assert!(limit || found.len() as u64 == RECORDS, "at {offset}");
                 assert!(!limit || found == sound, "at {offset}");
                 continue;
@@ -530,7 +532,7 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
             hit += u64::from(!sound.is_empty());
             is_told = true;
         }
-        // What one end met takes nothing from the other.
+        // An error at one end takes no records from the other.
         let database = open().unwrap();
         let mut range = database.default_keyspace().iter();
         let (mut front, mut back) = (Vec::new(), Vec::new());
@@ -550,7 +552,7 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
         assert!(front.len() as u64 <= left);
         drop(range);
         drop(database);
-        // A new record comes in between, and what was left out is not told.
+        // A new record may come in between, and the range does not report what it left out.
         if first > 0 && is_told {
             let writable = options.open_on(world.env.clone(), disk.handle()).unwrap();
             world.sim.set_breathing(false);
@@ -563,7 +565,7 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
             assert!(records.next().is_none());
             let mut range = keyspace.iter();
             assert!(range.next().unwrap().is_ok());
-            // From the next block on.
+            // The range continues with the next block.
             let mut range = range.after((last + 1).to_be_bytes());
             let behind = range.by_ref().take_while(Result::is_ok).count() as u64;
             assert_eq!(behind, RECORDS.saturating_sub(last + 2), "at {offset}");

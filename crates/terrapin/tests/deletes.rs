@@ -1,5 +1,4 @@
-//! Deletes give space back, and figures say how much is in use, however long records are and
-//! however unlike each other.
+//! Deletes free space, and metrics count the space in use, for records of any and of mixed lengths.
 
 mod common;
 
@@ -33,10 +32,10 @@ impl Kind {
     }
 }
 
-/// Bytes of the records that are there, by their numbers.
+/// Bytes of the existing records, by their numbers.
 type Truth = BTreeMap<u64, u64>;
 
-/// Live pages are near what is there, and every figure says so.
+/// Live pages take little more than the records, and every metric agrees.
 fn check(database: &Database, truth: &Truth, most: f64) {
     let bytes: u64 = truth.values().sum();
     let (metrics, stat) = (database.metrics(), database.stat().unwrap());
@@ -149,7 +148,7 @@ fn the_long_values_among_short_ones() {
     run(&half, 1.5);
 }
 
-/// Shorter than a block, all of them.
+/// All records are shorter than a block.
 #[test]
 fn the_longer_values_among_short_ones_in_their_blocks() {
     let kind = Kind {

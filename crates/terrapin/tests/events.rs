@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` in an application hears.
+//! The events that an application's `tracing` subscriber receives.
 
 mod common;
 
@@ -37,7 +37,7 @@ impl Visit for Heard {
 struct Listener(Arc<Mutex<Vec<Heard>>>);
 
 impl Listener {
-    /// The only event since the last call whose message begins so.
+    /// The only event since the last call whose message begins with this text.
     fn one(&self, message: &str) -> Heard {
         let heard = self.0.lock().unwrap();
         let mut found = heard
@@ -68,7 +68,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
 }
 
 #[test]
-fn open_recovery_checkpoints_and_close_are_heard_with_their_figures() {
+fn open_recovery_checkpoints_and_close_send_events_with_figures() {
     let listener = Listener::default();
     let subscriber = tracing_subscriber::registry().with(listener.clone());
     let _guard = tracing::subscriber::set_default(subscriber);
@@ -107,7 +107,7 @@ fn open_recovery_checkpoints_and_close_are_heard_with_their_figures() {
 }
 
 #[test]
-fn write_stalls_are_heard_when_they_begin_and_end_with_their_cause() {
+fn write_stalls_send_events_with_their_cause_at_begin_and_end() {
     let listener = Listener::default();
     let subscriber = tracing_subscriber::registry().with(listener.clone());
     let _guard = tracing::subscriber::set_default(subscriber);
@@ -119,7 +119,7 @@ fn write_stalls_are_heard_when_they_begin_and_end_with_their_cause() {
         let of_stalls = heard.iter().filter(|e| e.fields["message"] == message);
         of_stalls.cloned().collect::<Vec<_>>()
     };
-    // The merges of a simulation run while writers wait, and seldom besides.
+    // In a simulation, merges run while writers wait, and seldom otherwise.
     world.sim.set_breathing(false);
     for i in 0..20_000 {
         keyspace.put(key(i), value(i, 100)).unwrap();

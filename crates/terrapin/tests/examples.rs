@@ -1,4 +1,4 @@
-//! The examples do what they say: each checks itself.
+//! The examples run, and each checks its own result.
 
 #[path = "../examples/paged_scan.rs"]
 mod paged_scan;

@@ -1,4 +1,4 @@
-//! Processes that fork beside an open database, and after a closed one.
+//! Processes that fork while a database is open, or after one was closed.
 
 mod common;
 
@@ -10,10 +10,10 @@ use terrapin::verify::{VerifyOptions, verify};
 use terrapin::{Database, ErrorKind, Options, Result};
 use terrapin_disk::Forked;
 
-/// Each test's child has copies of all descriptors of the process: they take turns.
+/// Each test's child has copies of all descriptors of the process, so the tests take turns.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Small, with log files that are soon full, and little patience.
+/// Small options, with log files that fill up soon and short limits of waits.
 fn options() -> Options {
     Options::new()
         .memory(8 << 20)
@@ -26,7 +26,7 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Many log files of records: they are used again and again.
+/// Many log files of records, so the log reuses files.
 fn fill(database: &Database) -> Result<()> {
     let keyspace = database.default_keyspace();
     (0..40_000).try_for_each(|number| keyspace.put(key(number % 5000), [7; 500]))
@@ -38,15 +38,15 @@ fn is_whole(database: &Database) -> bool {
     gets && keyspace.iter().filter(Result::is_ok).count() == 5000
 }
 
-/// What a child found is its exit code: 0 is as it should be.
+/// The child's exit code is its result: 0 is success.
 fn code(holds: bool) -> u8 {
     u8::from(!holds)
 }
 
-/// Every put was `Stalled` or `Locked` after some log files: the child held copies of the locked
-/// descriptors.
+/// Guards against puts that were `Stalled` or `Locked` after some log files, because the child held
+/// copies of the locked descriptors.
 #[test]
-fn a_child_that_does_nothing_stops_no_write_of_its_parent_and_no_open_after_it() {
+fn an_idle_child_stops_no_write_and_no_later_open_of_its_parent() {
     let _alone = ALONE.lock();
     let directory = Directory::new("idle");
     let database = options().open(&directory.0).unwrap();
@@ -72,7 +72,7 @@ fn a_child_that_does_nothing_stops_no_write_of_its_parent_and_no_open_after_it()
 }
 
 #[test]
-fn a_child_gets_an_error_from_all_that_its_parent_opened_and_leaves_it_as_it_is() {
+fn a_child_gets_errors_from_its_parents_handles_and_changes_nothing() {
     let _alone = ALONE.lock();
     let directory = Directory::new("handles");
     let database = options().open(&directory.0).unwrap();
@@ -112,7 +112,7 @@ fn a_child_gets_an_error_from_all_that_its_parent_opened_and_leaves_it_as_it_is(
         });
         let _ = database.metrics();
         drop((range, snapshot, keyspace, database));
-        // Which of them was not, from 1 on.
+        // The number, from 1 on, of the first call that did not fail.
         refused.map_or(0, |at| at as u8 + 1)
     });
     assert_eq!(child.unwrap().ended().unwrap(), Some(0));
@@ -144,9 +144,9 @@ fn a_child_gets_an_error_from_all_that_its_parent_opened_and_leaves_it_as_it_is(
     );
 }
 
-/// It died of SIGSEGV in its first reads.
+/// Guards against SIGSEGV in the child's first reads.
 #[test]
-fn a_child_opens_what_its_parent_closed() {
+fn a_child_can_open_a_database_that_its_parent_closed() {
     let _alone = ALONE.lock();
     let directory = Directory::new("closed");
     let database = options().open(&directory.0).unwrap();

@@ -1,4 +1,4 @@
-//! Full disks (D10): puts are refused, deletes go through, and what comes back is seen.
+//! Full disks (D10): puts are refused, deletes pass, and room that returns is noticed.
 
 mod common;
 
@@ -7,7 +7,7 @@ use terrapin::{CheckpointDistance, Durability, ErrorKind, KeyspaceOptions};
 use terrapin_disk::sim::{Fault, FaultError, Op};
 
 #[test]
-fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
+fn a_full_disk_refuses_puts_accepts_deletes_and_recovers() {
     let world = World::new(8);
     let options = tiny()
         .memory(4 << 20)
@@ -47,7 +47,7 @@ fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
     world.verify();
 }
 
-/// Puts a record as soon as a disk that was full lets it through, which it must before long.
+/// Puts a record as soon as a disk that was full accepts it. That must happen soon.
 fn resume(world: &World, keyspace: &terrapin::Keyspace) {
     let mut tries = 0;
     while let Err(error) = keyspace.put("again", "1") {
@@ -59,14 +59,15 @@ fn resume(world: &World, keyspace: &terrapin::Keyspace) {
     }
 }
 
-/// Keys that come in an order that is not theirs.
+/// Keys in an order other than their own.
 fn scattered(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Deletes of some records here and there, merged before the next ones come: leaves took what
-/// buffers held for them and segments let nothing go, a slice of a few records more than the
-/// reserve, and each of many small rounds a block of the log, until one of these was used up.
+/// Each few scattered deletes are merged before the next ones come. Guards against three ways to
+/// use up the space. Leaves took the puts that buffers held for them, and segments freed nothing. A
+/// slice of a few records took more than the reserve. Each of many small checkpoints took a block
+/// of the log.
 #[test]
 fn scattered_deletes_do_not_use_up_a_full_disk() {
     for (more, pause) in [(0, 1), (1, 1), (2, 3), (3, 7), (4, 12), (5, 2000)] {
@@ -107,9 +108,9 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
     }
 }
 
-/// Deletes that were merged as they came, beside their writer: a leaf lost one record or two at a
-/// time, and each few of them left the file with more than before, until there was no room for the
-/// next ones. Where the writer and the merges meet depends on the numbers.
+/// Deletes are merged beside their writer. Guards against merges of one or two deletes in a leaf,
+/// each of which left the file larger, until later deletes had no room. Where the writer and the
+/// merges meet depends on the numbers.
 #[test]
 fn deletes_beside_merges_do_not_use_up_a_full_disk() {
     for (number, every, steps) in [(114, 64, 64), (171, 8, 16)] {
@@ -145,7 +146,7 @@ fn deletes_beside_merges_do_not_use_up_a_full_disk() {
             }
         };
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
-        // A search for such numbers had chosen the other two by them.
+        // The search that found these numbers drew the other two here.
         for _ in 0..2 {
             below(5);
         }
@@ -167,10 +168,10 @@ fn deletes_beside_merges_do_not_use_up_a_full_disk() {
     }
 }
 
-/// A coordinator that slept while there was room enough looked for more only once there was
-/// something to merge.
+/// Guards against a coordinator that rested while there was enough room, and then looked for more
+/// only once there was a memtable to merge.
 #[test]
-fn room_that_comes_back_is_seen_though_nothing_is_to_be_merged() {
+fn room_that_returns_is_noticed_without_a_memtable_to_merge() {
     let world = World::new(45);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -190,9 +191,10 @@ fn room_that_comes_back_is_seen_though_nothing_is_to_be_merged() {
     world.verify();
 }
 
-/// Somebody else may make room while there are deletes to be merged, which is seen as soon as ever.
+/// Another program may free space while there are deletes to merge. The engine must notice it as
+/// soon as otherwise.
 #[test]
-fn deletes_hide_no_room_that_comes_back() {
+fn deletes_do_not_delay_the_notice_of_returned_room() {
     let world = World::new(46);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -204,7 +206,7 @@ fn deletes_hide_no_room_that_comes_back() {
         .find_map(|number| keyspace.put(number.to_be_bytes(), [7; 700]).err())
         .expect("the disk never fills");
     assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
-    // What was put before comes together, and is merged.
+    // The earlier puts are together in one memtable and are merged.
     for _ in 0..3 {
         world.sim.advance_ns(2_000_000_000);
         world.sim.settle();
@@ -222,8 +224,8 @@ fn deletes_hide_no_room_that_comes_back() {
     world.verify();
 }
 
-/// With large memtables the disk seemed full, and with none no longer: puts were refused for the
-/// length of a checkpoint, every few memtables.
+/// Guards against a disk that seemed full with large memtables, and no longer with empty ones.
+/// Every few memtables, puts were refused for the length of a checkpoint.
 #[test]
 fn memtables_get_smaller_before_puts_are_refused() {
     let world = World::new(15);
@@ -243,7 +245,7 @@ fn memtables_get_smaller_before_puts_are_refused() {
     world.sim.settle();
     let large = keyspace.checkpoint_distance();
     assert!(large > 100, "{large}");
-    // Large memtables and their merges may need 26 MiB, small ones not one.
+    // Large memtables and their merges may need 26 MiB; small ones need less than one.
     world.disk.set_capacity(world.disk.used_bytes() + (9 << 20));
     let mut smallest = large;
     for i in 0..5 * records {
@@ -254,7 +256,7 @@ fn memtables_get_smaller_before_puts_are_refused() {
         smallest = smallest.min(keyspace.checkpoint_distance());
     }
     assert_eq!(smallest, 1);
-    // Somebody else fills the disk.
+    // Another program fills the disk.
     world.disk.set_capacity(world.disk.used_bytes());
     let refused = (0..records)
         .find_map(|i| keyspace.put(key(i), value(i, 2000)).err())
@@ -281,10 +283,10 @@ fn memtables_get_smaller_before_puts_are_refused() {
     world.verify();
 }
 
-/// Each round that found the disk full again told that memtables might have gone, and the open
-/// waited for the next one, for ever.
+/// Guards against an open that waited for ever. Each checkpoint that found the disk full again
+/// reported that memtables might be free, and the open waited for the next one.
 #[test]
-fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
+fn an_open_with_a_log_larger_than_memory_fails_on_a_full_disk() {
     let world = World::new(47);
     let large = tiny()
         .memory(32 << 20)
@@ -306,7 +308,7 @@ fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
     world.disk.set_capacity(world.disk.used_bytes());
     refused();
     world.disk.set_capacity(u64::MAX);
-    // A quota: the disk says that it has room.
+    // A quota: the disk reports room that the file system then refuses.
     let quota = Fault::nth(1, FaultError::NoSpace).on(Op::Allocate);
     world.disk.inject(quota.of("data").lasting());
     refused();
@@ -318,8 +320,7 @@ fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
 }
 
 #[test]
-fn deletes_that_are_synced_one_by_one_go_through_on_a_full_disk_though_each_takes_a_block_of_the_log()
- {
+fn singly_synced_deletes_pass_on_a_full_disk_though_each_takes_a_log_block() {
     let world = World::new(11);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -376,8 +377,8 @@ fn keyspaces_are_cleared_and_dropped_one_by_one_on_a_full_disk() {
     world.verify();
 }
 
-/// New keyspaces went into the log until it had no room, also for the checkpoint that trims it.
-/// What was refused then was there, and nothing was done about it.
+/// Guards against a log filled by new keyspaces, without room for the checkpoint that trims it.
+/// A refused creation left its keyspace behind.
 #[test]
 fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_checkpoint() {
     let world = World::new(14);
@@ -415,10 +416,10 @@ fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_ch
     world.verify();
 }
 
-/// They are in the log then: the memtables of deletes that are not could not be merged in slices,
-/// and would fill up.
+/// Such batches go into the log on a full disk. Otherwise their memtables could not be merged in
+/// slices and would fill up.
 #[test]
-fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
+fn batches_of_deletes_without_durability_pass_on_a_full_disk() {
     let world = World::new(16);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -452,10 +453,10 @@ fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
     world.verify();
 }
 
-/// Spares of the smaller log files of an earlier life counted as files to go on with, and the first
-/// of them that a full disk would not let grow was in the way of everything.
+/// Guards against spares of an earlier life with smaller log files. The log counted them as usable,
+/// and the first one that a full disk could not lengthen blocked everything.
 #[test]
-fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
+fn a_full_disk_accepts_deletes_after_the_log_files_became_larger() {
     let world = World::new(12);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -495,7 +496,7 @@ fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
     database.checkpoint().unwrap();
     drop(keyspace);
     world.kill(database);
-    // Nor does a disk that is full already keep it closed, whatever size is asked for.
+    // A disk that is full already does not stop the open, whatever log size it asks for.
     world.disk.set_capacity(world.disk.used_bytes());
     let huge = larger.log_segment_bytes(2 << 20).log_bytes_max(16 << 20);
     let database = world.open(&huge);
@@ -511,8 +512,8 @@ fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
     world.verify();
 }
 
-/// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer,
-/// where it frees nothing.
+/// Guards against two flushes that free nothing. One moved all messages above a subtree down, and
+/// the other left the delete in a buffer.
 #[test]
 fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
     let world = World::new(13);
@@ -542,10 +543,10 @@ fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
     world.verify();
 }
 
-/// Somebody else filled the disk for a moment while a memtable was being merged: it went on in
-/// slices, of which each rewrote the leaves it came to.
+/// Guards against a merge that stayed in slices after another program had filled the disk for a
+/// moment. Each slice rewrote the leaves that it reached.
 #[test]
-fn a_memtable_is_merged_as_ever_once_there_is_room_again() {
+fn a_memtable_is_merged_whole_once_there_is_room_again() {
     let world = World::new(48);
     let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
     let database = world.open(&options);
@@ -560,16 +561,19 @@ fn a_memtable_is_merged_as_ever_once_there_is_room_again() {
         keyspace.put(key(4 * i), value(i, 90)).unwrap();
     }
     world.disk.set_capacity(world.disk.used_bytes());
-    let rounds = || database.metrics().checkpoints;
-    let before = rounds();
+    let checkpoints = || database.metrics().checkpoints;
+    let before = checkpoints();
     let refused = database.checkpoint().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    let between = rounds();
+    let between = checkpoints();
     assert!(between > before, "some slices were merged");
     world.disk.set_capacity(u64::MAX);
     database.checkpoint().unwrap();
-    let after = rounds();
-    assert!(after - between <= 4, "{before}, {between}, {after} rounds");
+    let after = checkpoints();
+    assert!(
+        after - between <= 4,
+        "{before}, {between}, {after} checkpoints"
+    );
     assert_eq!(keyspace.iter().count() as u64, records);
     database.close().unwrap();
     world.verify();

@@ -1,5 +1,5 @@
-//! What a full disk, or a quota, makes calls wait for has a bound (D10, decision 0038): counted in
-//! rounds, allocations, and simulated time.
+//! Bounds of the waits of calls on a full disk or at a full quota (D10, decision 0038). The tests
+//! count checkpoints, allocations and simulated time.
 
 mod common;
 
@@ -12,7 +12,7 @@ use terrapin_pages::DATA_FILE;
 
 const STALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Keys that come in an order that is not theirs.
+/// Keys in an order other than their own.
 fn scattered(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -26,7 +26,7 @@ fn options() -> Options {
         .stall_limit(STALL_LIMIT)
 }
 
-/// A store that its puts have filled a disk with.
+/// A store whose puts have filled a disk.
 struct Full {
     world: World,
     database: Database,
@@ -62,8 +62,8 @@ impl Full {
         }
     }
 
-    /// Deletes every other record while a snapshot keeps all pages, until that is refused; how many
-    /// it deleted, and how many deletes in a row were refused.
+    /// Deletes every other record while a snapshot keeps all pages, until a delete is refused.
+    /// Returns the number of deletes, and how many in a row were refused.
     fn delete_half(&self, refused_max: u64) -> (u64, u64) {
         let (mut deleted, mut refused) = (0, 0);
         for number in (0..self.stored).step_by(2) {
@@ -81,7 +81,7 @@ impl Full {
         (deleted, refused)
     }
 
-    /// Nothing is to be given back any more, and somebody else has what was left.
+    /// No space is returned any more, and another program takes the rest of the disk.
     fn crowd(&self) -> Snapshot {
         let snapshot = self.database.snapshot().unwrap();
         self.world.sim.settle();
@@ -94,26 +94,29 @@ impl Full {
     }
 }
 
-fn rounds(metrics: &Metrics) -> u64 {
+fn attempts(metrics: &Metrics) -> u64 {
     metrics.checkpoints + metrics.checkpoints_failed
 }
 
-/// Each page of each slice asked the full file system several times for what it had refused before,
-/// and slices grew from a record to L by doubling. On a real ext4 a close took 30 s, and there were
-/// reports of four minutes.
+/// Guards against repeated requests to a full file system. Each page of each slice asked several
+/// times, and slices grew from one record to L by doubling. On a real ext4 a close took 30 s, and
+/// users reported four minutes.
 #[test]
-fn a_close_on_a_full_disk_asks_for_little_and_takes_few_rounds() {
+fn a_close_on_a_full_disk_asks_for_little_and_takes_few_checkpoints() {
     for (seed, value_bytes) in [(60, 100), (61, 700)] {
         let full = Full::new(seed, 12 << 20, value_bytes);
         let snapshot = full.crowd();
         let (deleted, _) = full.delete_half(2);
         drop(snapshot);
-        let before = (rounds(&full.database.metrics()), full.refusals());
+        let before = (attempts(&full.database.metrics()), full.refusals());
         full.database.close().unwrap();
-        let rounds = rounds(&full.database.metrics()) - before.0;
+        let attempts = attempts(&full.database.metrics()) - before.0;
         let refusals = full.refusals() - before.1;
-        assert!((1..=40).contains(&rounds), "{rounds} rounds");
-        assert!(refusals <= 8 * rounds, "{refusals} refusals in {rounds}");
+        assert!((1..=40).contains(&attempts), "{attempts} attempts");
+        assert!(
+            refusals <= 8 * attempts,
+            "{refusals} refusals in {attempts}"
+        );
         full.world.disk.set_capacity(u64::MAX);
         let database = full.world.open(&options());
         let left = database.default_keyspace().iter().count() as u64;
@@ -123,12 +126,12 @@ fn a_close_on_a_full_disk_asks_for_little_and_takes_few_rounds() {
     }
 }
 
-/// One record of each leaf goes: slices give back what they take and no more, so that the next ones
-/// find no more room. Without a bound a checkpoint, a flush, or a close waited for all of them.
+/// One record of each leaf is deleted. Each slice frees no more than it takes, so later slices find
+/// no more room. Without a bound, a checkpoint, a flush or a close waited for all of them.
 #[test]
-fn many_small_slices_are_not_waited_for() {
+fn no_call_waits_for_many_small_slices() {
     let small = options().group_bytes(8 << 10);
-    // How full the file is to the byte decides how many slices fail.
+    // How many slices fail depends on every byte of the file.
     let mut given_up = 0;
     for seed in 67..70 {
         let full = Full::with(&small, seed, (16 << 20) + (seed << 16), 700);
@@ -140,10 +143,10 @@ fn many_small_slices_are_not_waited_for() {
             full.keyspace.delete(scattered(number)).unwrap();
         }
         let mut bounded = |call: &dyn Fn() -> Option<terrapin::Error>| {
-            let before = rounds(&full.database.metrics());
+            let before = attempts(&full.database.metrics());
             let refused = call();
-            let rounds = rounds(&full.database.metrics()) - before;
-            assert!(rounds <= 64, "{rounds} rounds: {refused:?}");
+            let attempts = attempts(&full.database.metrics()) - before;
+            assert!(attempts <= 64, "{attempts} attempts: {refused:?}");
             if let Some(refused) = refused {
                 assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
                 given_up += u64::from(refused.to_string().contains("bytes of log not merged"));
@@ -158,25 +161,25 @@ fn many_small_slices_are_not_waited_for() {
         database.close().unwrap();
         full.world.verify();
     }
-    assert!(given_up > 0, "all was done in few rounds");
+    assert!(given_up > 0, "all was done in few attempts");
 }
 
-/// A snapshot keeps what deletes would free, so that nothing can be merged any more.
+/// A snapshot keeps the pages that deletes would free, so nothing can be merged any more.
 #[test]
-fn a_close_that_cannot_merge_everything_says_what_the_next_open_replays() {
+fn a_close_that_cannot_merge_all_names_what_the_next_open_replays() {
     let full = Full::new(62, 12 << 20, 100);
     let snapshot = full.crowd();
     let (deleted, _) = full.delete_half(2);
-    let before = rounds(&full.database.metrics());
+    let before = attempts(&full.database.metrics());
     let closed = full.database.close().unwrap();
     assert!(closed.replay_bytes > 0, "{closed:?}");
     let cause = closed
         .cause
         .expect("a close that leaves something says why");
     assert_eq!(cause.kind(), ErrorKind::NoSpace, "{cause}");
-    let rounds = rounds(&full.database.metrics()) - before;
-    assert!(rounds <= 160, "{rounds} rounds");
-    // A second close says the same.
+    let attempts = attempts(&full.database.metrics()) - before;
+    assert!(attempts <= 160, "{attempts} attempts");
+    // A second close names the same bytes.
     let again = full.database.close().unwrap();
     assert_eq!(again.replay_bytes, closed.replay_bytes);
     drop(snapshot);
@@ -190,15 +193,15 @@ fn a_close_that_cannot_merge_everything_says_what_the_next_open_replays() {
     full.world.verify();
 }
 
-/// Such a write is in no log: a close that cannot merge it is an error.
+/// Such a write is in no log, so a close that cannot merge it must fail.
 #[test]
-fn a_close_on_a_full_disk_fails_where_a_write_is_not_in_the_log() {
+fn a_close_on_a_full_disk_fails_if_a_write_is_not_in_the_log() {
     let full = Full::new(63, 12 << 20, 100);
     let _snapshot = full.crowd();
     full.delete_half(2);
     let other = full.database.keyspaces().unwrap().len();
     assert_eq!(other, 1);
-    // A delete of what is not there, without durability.
+    // A delete of a missing key, without durability.
     let deleted = full.keyspace.delete_with([0xff; 20], Durability::None);
     let closed = full.database.close();
     match deleted {
@@ -209,16 +212,16 @@ fn a_close_on_a_full_disk_fails_where_a_write_is_not_in_the_log() {
 
 /// Checkpoints and flushes have the same bound.
 #[test]
-fn a_checkpoint_on_a_full_disk_is_not_waited_for_for_ever() {
+fn a_wait_for_a_checkpoint_on_a_full_disk_ends() {
     let full = Full::new(64, 12 << 20, 100);
     let snapshot = full.crowd();
     full.delete_half(2);
     for _ in 0..3 {
-        let before = rounds(&full.database.metrics());
+        let before = attempts(&full.database.metrics());
         let refused = full.database.checkpoint().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
-        let rounds = rounds(&full.database.metrics()) - before;
-        assert!(rounds <= 160, "{rounds} rounds");
+        let attempts = attempts(&full.database.metrics()) - before;
+        assert!(attempts <= 160, "{attempts} attempts");
     }
     drop(snapshot);
     full.world.disk.set_capacity(u64::MAX);
@@ -227,9 +230,9 @@ fn a_checkpoint_on_a_full_disk_is_not_waited_for_for_ever() {
     full.world.verify();
 }
 
-/// Each of 25 deletes waited anew for the whole limit.
+/// Guards against 25 waits of the full limit, one for each of 25 deletes.
 #[test]
-fn deletes_that_stall_wait_for_the_limit_once_and_not_each() {
+fn stalled_deletes_wait_for_the_limit_once_together() {
     let full = Full::new(65, 12 << 20, 100);
     let snapshot = full.crowd();
     full.delete_half(1);
@@ -240,7 +243,7 @@ fn deletes_that_stall_wait_for_the_limit_once_and_not_each() {
     }
     let waited = full.world.env.now_ns() - since;
     assert!(waited < 2 * STALL_LIMIT.as_nanos() as u64, "{waited} ns");
-    // Once there is room they go on.
+    // Once there is room, deletes pass.
     drop(snapshot);
     full.world.disk.set_capacity(u64::MAX);
     let went_on = (0..10).any(|_| {
@@ -253,9 +256,9 @@ fn deletes_that_stall_wait_for_the_limit_once_and_not_each() {
     full.world.verify();
 }
 
-/// The error spoke of a full disk, with 73 GB free.
+/// Guards against an error that named a full disk with 73 GB free.
 #[test]
-fn a_quota_that_is_met_is_named_and_is_over_once_it_is_raised() {
+fn a_full_quota_is_named_and_ends_when_it_is_raised() {
     for file in [DATA_FILE, "spare-"] {
         let world = World::new(66);
         let database = world.open(&options());
@@ -296,16 +299,16 @@ fn a_quota_that_is_met_is_named_and_is_over_once_it_is_raised() {
     }
 }
 
-/// Puts were refused until the next look at the disk, up to a second, or ten after a failed
-/// checkpoint. The error of each named more bytes free than needed.
+/// Guards against puts that were refused until the next look at the disk. That took up to a second,
+/// or ten after a failed checkpoint. Their errors named more free bytes than needed.
 #[test]
-fn the_first_put_after_room_came_back_is_accepted() {
+fn the_first_put_after_room_returned_is_accepted() {
     for checkpoint_fails in [false, true] {
         let full = Full::new(71, 12 << 20, 100);
         if checkpoint_fails {
             let snapshot = full.crowd();
-            // A checkpoint each 500 deletes, so that none of them stalls. Each one that fails
-            // doubles the rest that follows.
+            // A checkpoint follows each 500 deletes, so that no delete stalls. Each failed
+            // checkpoint doubles the rest after it.
             let mut failed = 0;
             for number in 0..full.stored {
                 full.keyspace.delete(scattered(number)).unwrap();
@@ -325,7 +328,8 @@ fn the_first_put_after_room_came_back_is_accepted() {
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         full.world.disk.set_capacity(u64::MAX);
         let since = full.world.env.now_ns();
-        // More than memory takes without a merge: no put waits for the end of a rest either.
+        // These are more bytes than memory takes without a merge. So no put waits for the end of a
+        // rest.
         for number in 0..40_000 {
             full.keyspace.put(scattered(number), [8; 100]).unwrap();
         }
@@ -336,8 +340,8 @@ fn the_first_put_after_room_came_back_is_accepted() {
     }
 }
 
-/// An open that finds many lives of the log checkpoints before it serves. On a disk that is full
-/// then it served a store that refused puts after there was room, too.
+/// An open that finds many lives of the log checkpoints before it serves. Guards against a store
+/// that then refused puts on a full disk after there was room.
 #[test]
 fn an_open_that_checkpoints_on_a_full_disk_accepts_puts_once_there_is_room() {
     let mut ran_short = 0;
@@ -367,9 +371,9 @@ fn an_open_that_checkpoints_on_a_full_disk_accepts_puts_once_there_is_room() {
     assert!(ran_short > 0, "no open ran short of room");
 }
 
-/// A disk that says that it has room and gives none: looks at it are no reason to try again.
+/// A disk that reports room and gives none. A look at the disk must not start a checkpoint.
 #[test]
-fn puts_on_a_disk_that_only_says_that_it_has_room_cause_no_rounds() {
+fn puts_on_a_disk_that_only_reports_room_cause_no_checkpoints() {
     let world = World::new(77);
     let database = world.open(&options());
     let keyspace = database.default_keyspace();
@@ -382,13 +386,16 @@ fn puts_on_a_disk_that_only_says_that_it_has_room_cause_no_rounds() {
         stored += 1;
         assert!(stored < 100_000, "the disk is never full");
     }
-    let before = (rounds(&database.metrics()), world.env.now_ns());
+    let before = (attempts(&database.metrics()), world.env.now_ns());
     for number in 0..1000 {
         let _ = put(stored + number);
     }
-    let rounds = rounds(&database.metrics()) - before.0;
+    let attempts = attempts(&database.metrics()) - before.0;
     let seconds = (world.env.now_ns() - before.1) / 1_000_000_000;
-    assert!(rounds <= 64 + 4 * seconds, "{rounds} rounds in {seconds} s");
+    assert!(
+        attempts <= 64 + 4 * seconds,
+        "{attempts} attempts in {seconds} s"
+    );
     world.disk.clear_faults();
     world.sim.advance_ns(20_000_000_000);
     world.sim.settle();

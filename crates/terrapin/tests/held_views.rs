@@ -1,5 +1,5 @@
-//! Many held snapshots: what they cost is bounded by what changed, and each sees its moment. The
-//! cases are attacks on the protocol of runs (`terrapin/src/run/`, `checkpoint/spill.rs`,
+//! Many held snapshots. Their cost is bounded by the changes between them, and each sees its
+//! moment. The cases attack the protocol of runs (`terrapin/src/run/`, `checkpoint/spill.rs`,
 //! `fold.rs`).
 
 mod common;
@@ -12,7 +12,7 @@ use terrapin_disk::sim::{Fault, FaultError, Op};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A snapshot and what it has to show of its keyspaces.
+/// A snapshot and the expected contents of its keyspaces.
 struct Held {
     snapshot: Snapshot,
     maps: Vec<Map>,
@@ -26,7 +26,7 @@ impl Held {
         }
     }
 
-    /// Every kind of read.
+    /// Checks every kind of read.
     fn check(&self, keyspaces: &[Keyspace]) {
         for (keyspace, map) in keyspaces.iter().zip(&self.maps) {
             let snapshot = &self.snapshot;
@@ -65,7 +65,7 @@ fn delete(keyspace: &Keyspace, map: &mut Map, number: u64) {
     map.remove(&key(number));
 }
 
-/// As `tiny`, with pages of which little is padding: memtables of 128 KiB.
+/// Like `tiny`, with pages of which little is padding, and memtables of 128 KiB.
 fn small() -> Options {
     tiny().group_bytes(32 << 10).block_bytes(4 << 10).fanout(8)
 }
@@ -76,8 +76,8 @@ fn used(database: &Database) -> u64 {
     space.pages.total() + space.other + space.retired
 }
 
-/// 600 snapshots of a keyspace that is overwritten had the memtable merged for each of them: every
-/// put waited for a checkpoint of its own in the end, and the file grew by a tree a snapshot.
+/// Guards against a merge of the memtable for each of 600 snapshots. In the end every put waited
+/// for a checkpoint of its own, and the file grew by a tree for each snapshot.
 #[test]
 fn snapshots_every_few_puts_cost_what_changed() {
     const RECORDS: u64 = 3000;
@@ -98,7 +98,7 @@ fn snapshots_every_few_puts_cost_what_changed() {
             changed += 100;
             put(&keyspaces[0], &mut maps[0], number, value(round, 92));
         }
-        // Of some, what they see is remembered.
+        // The test remembers the content that some snapshots see.
         let seen = &maps[..usize::from(round % 20 == 0)];
         held.push(Held::take(&database, seen));
         peak = peak.max(database.metrics().memory.memtable_bytes);
@@ -107,13 +107,13 @@ fn snapshots_every_few_puts_cost_what_changed() {
     world.sim.settle();
     let after = database.metrics();
     let checkpoints = after.checkpoints - before.checkpoints;
-    // Memtables are as large as ever: 128 KiB.
+    // Memtables keep their size: 128 KiB.
     assert!((5..=20).contains(&checkpoints), "{checkpoints}");
     let runs = after.folds - before.folds;
     assert!(runs <= checkpoints + 3, "{runs} runs");
     let written = after.device_written.total() - before.device_written.total();
     assert!(written < 12 * changed, "{written} bytes for {changed}");
-    // Of the rest most are pages of trees that checkpoints replaced.
+    // Most other bytes are pages of trees that checkpoints replaced.
     let runs_bytes = database.stat().unwrap().space.other;
     assert!(
         runs_bytes < 2 * changed,
@@ -134,7 +134,7 @@ fn snapshots_every_few_puts_cost_what_changed() {
     world.verify();
 }
 
-/// Each snapshot had the memtable of each keyspace merged for it.
+/// Guards against a merge of each keyspace's memtable for each snapshot.
 #[test]
 fn snapshots_of_many_keyspaces_cost_what_changed() {
     const KEYSPACES: usize = 20;
@@ -184,7 +184,7 @@ fn snapshots_of_many_keyspaces_cost_what_changed() {
 
 /// A key's versions are one record while they are few and short.
 #[test]
-fn many_and_long_versions_of_one_key_are_seen_each_at_its_moment() {
+fn each_of_many_and_long_versions_of_a_key_is_seen_at_its_moment() {
     let world = World::new(3);
     let options = Options::new().memory(64 << 20).ring_bytes(4 << 20);
     let database = world.open(&options);
@@ -200,7 +200,8 @@ fn many_and_long_versions_of_one_key_are_seen_each_at_its_moment() {
     database.checkpoint().unwrap();
     let mut held = Vec::new();
     for round in 0..60_u64 {
-        // Many, long, as long as can be, and such that come and go.
+        // Keys with many versions, long ones, the longest ones, and ones that are deleted now and
+        // then.
         put(keyspace, map, 7, value(round, 200));
         put(keyspace, map, 8, value(round, 3000));
         if round % 20 == 3 {
@@ -223,7 +224,7 @@ fn many_and_long_versions_of_one_key_are_seen_each_at_its_moment() {
     for held in &held {
         held.check(&keyspaces);
         let count = held.snapshot.approximate_count(&keyspaces[0]).unwrap();
-        // What was overwritten counts in the tree and in the run.
+        // The overwritten versions count in the tree and in the run.
         let keys = held.maps[0].len() as u64;
         assert!((keys..keys + 8).contains(&count), "{count} of {keys}");
     }
@@ -232,10 +233,10 @@ fn many_and_long_versions_of_one_key_are_seen_each_at_its_moment() {
     world.verify();
 }
 
-/// Part of what a view sees is in a run, part in a memtable; ranges that are under way go on across
+/// A view sees some records in a run, others in a memtable. Ranges that have begun continue across
 /// each change.
 #[test]
-fn ranges_go_on_while_runs_take_the_place_of_memtables() {
+fn ranges_continue_while_runs_replace_memtables() {
     let world = World::new(4);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     world.sim.set_breathing(false);
@@ -253,7 +254,7 @@ fn ranges_go_on_while_runs_take_the_place_of_memtables() {
             }
         }
     }
-    // Between what is sealed now, and what is written later.
+    // Snapshots between the memtable that is sealed now and later writes.
     let first = Held::take(&database, &maps);
     let set = |chi| keyspaces[0].set_checkpoint_distance(CheckpointDistance::Fixed(chi));
     set(1).unwrap();
@@ -293,7 +294,7 @@ fn ranges_go_on_while_runs_take_the_place_of_memtables() {
         }
     };
     go_on(&mut ranges);
-    // The sealed memtable is merged, and goes from the views; the other is their active one yet.
+    // The sealed memtable is merged and leaves the views. The other is still their active one.
     while database.metrics().checkpoints < 2 {
         assert!(world.sim.step());
     }
@@ -322,7 +323,8 @@ fn ranges_go_on_while_runs_take_the_place_of_memtables() {
     world.verify();
 }
 
-/// Views come while the memtable is merged, while its run is written, and while the round commits.
+/// Snapshots are taken while the memtable is merged, while its run is written, and while the
+/// checkpoint commits.
 #[test]
 fn snapshots_taken_at_every_step_of_a_checkpoint_see_their_moments() {
     let world = World::new(5);
@@ -362,7 +364,7 @@ fn snapshots_taken_at_every_step_of_a_checkpoint_see_their_moments() {
         }
         let after = database.metrics();
         assert!(after.checkpoints > before.checkpoints);
-        // One for each memtable; no view of those steps is left out.
+        // There is one run for each memtable, and the views of all those steps share it.
         let runs = after.folds - before.folds;
         assert!((2..=4).contains(&runs), "{runs}");
     }
@@ -371,7 +373,7 @@ fn snapshots_taken_at_every_step_of_a_checkpoint_see_their_moments() {
     for held in &held {
         held.check(&keyspaces);
     }
-    // In any order.
+    // The snapshots are dropped in any order.
     while !held.is_empty() {
         let at = world.below(held.len() as u64) as usize;
         held.swap_remove(at);
@@ -389,7 +391,7 @@ fn snapshots_taken_at_every_step_of_a_checkpoint_see_their_moments() {
     world.verify();
 }
 
-/// Keyspaces are cleared, dropped and made again under snapshots of each moment between.
+/// Keyspaces are cleared, dropped and created again, with a snapshot between every two changes.
 #[test]
 fn snapshots_outlive_clears_and_drops() {
     let world = World::new(6);
@@ -440,10 +442,10 @@ fn snapshots_outlive_clears_and_drops() {
     world.verify();
 }
 
-/// The disk has no room for what snapshots need: their memtables stay in memory, deletes go on, and
-/// nothing is refused for good.
+/// The disk has no room for the runs of snapshots. Their memtables stay in memory, deletes pass,
+/// and puts are refused only for a time.
 #[test]
-fn deletes_go_on_where_no_run_can_be_written() {
+fn deletes_pass_where_no_run_can_be_written() {
     let world = World::new(7);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(32)));
     let keyspaces = [database.default_keyspace()];
@@ -455,7 +457,7 @@ fn deletes_go_on_where_no_run_can_be_written() {
     let mut held = Vec::new();
     let mut number = 0;
     world.disk.set_capacity(world.disk.used_bytes());
-    // Until puts are refused.
+    // The loop ends when puts are refused.
     let refused = loop {
         let at = number % 4000;
         match keyspaces[0].put(key(at), value(number, 92)) {
@@ -495,7 +497,7 @@ fn deletes_go_on_where_no_run_can_be_written() {
     world.verify();
 }
 
-/// A run that fails in the middle leaves no page, and the round that wanted it commits.
+/// A run that fails in the middle leaves no page, and the checkpoint that wanted it commits.
 #[test]
 fn a_run_that_cannot_be_written_fails_no_checkpoint() {
     let mut later = 0;
@@ -517,7 +519,8 @@ fn a_run_that_cannot_be_written_fails_no_checkpoint() {
             .on(Op::Write)
             .of("data");
         world.disk.inject(fault);
-        // The first writes are the merge's, the last the catalog's: such rounds are tried again.
+        // The first writes are the merge's, and the last one is the catalog's. A checkpoint that
+        // fails there is tried again.
         let checkpointed = database.checkpoint();
         if database.metrics().folds == 0 && checkpointed.is_ok() {
             later += 1;
@@ -529,7 +532,7 @@ fn a_run_that_cannot_be_written_fails_no_checkpoint() {
         assert!(all(&keyspaces[0]) == maps[0]);
         drop(held);
         if database.checkpoint().is_err() {
-            // It was a superblock's write: the database is poisoned.
+            // The failed write was a superblock's, so the database is poisoned.
             break;
         }
         world.sim.settle();
@@ -543,7 +546,7 @@ fn a_run_that_cannot_be_written_fails_no_checkpoint() {
     assert!(later > 3, "{later}");
 }
 
-/// Thousands of views of few moments are looked at by what they hold.
+/// Thousands of views of a few moments cost as much as those moments.
 #[test]
 fn views_of_few_states_share_what_they_hold() {
     let world = World::new(9);
@@ -571,10 +574,10 @@ fn views_of_few_states_share_what_they_hold() {
     database.close().unwrap();
 }
 
-/// A view that got a run in one keyspace took its memtable in another one for none, because it was
-/// empty at that moment.
+/// Guards against a view that lost a memtable. It got a run in one keyspace and dropped its
+/// memtable in another, which was empty at that moment.
 #[test]
-fn a_memtable_that_was_empty_goes_from_views_once_it_is_merged() {
+fn a_once_empty_memtable_leaves_the_views_when_it_is_merged() {
     let world = World::new(10);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     world.sim.set_breathing(false);
@@ -600,7 +603,7 @@ fn a_memtable_that_was_empty_goes_from_views_once_it_is_merged() {
     world.sim.advance_ns(2 * SECOND_NS);
     world.sim.settle();
     let metrics = database.metrics();
-    // Nobody sees anything of it.
+    // No view needs any of its records.
     assert_eq!(metrics.folds, 1);
     assert!(
         metrics.memory.memtable_bytes < 300 << 10,

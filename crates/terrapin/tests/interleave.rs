@@ -1,9 +1,9 @@
-//! Models of the whole engine for the checker of interleavings, in a build with
-//! `--cfg terrapin_shuttle`: its jobs are the checker's threads, its disk is simulated.
+//! Models of the whole engine for the checker of interleavings, in a build with `--cfg
+//! terrapin_shuttle`. The engine's jobs are the checker's threads, and its disk is simulated.
 #![cfg(terrapin_shuttle)]
 
 use std::sync::Arc;
-use std::sync::Mutex; // the models' own notes are no points
+use std::sync::Mutex; // the checker need not interleave the models' own notes
 
 use terrapin::verify::verify_on;
 use terrapin::{CheckpointDistance, Database, Keyspace, Options, Snapshot};
@@ -11,7 +11,7 @@ use terrapin_base::sync::explore::{JoinHandle, explore, spawn};
 use terrapin_base::{Env, ErrorKind};
 use terrapin_disk::SimDisk;
 
-/// Memtables of one small page group, so that seals and checkpoints come by themselves.
+/// Memtables of one small page group, so that seals and checkpoints happen often.
 fn options() -> Options {
     Options::new()
         .memory(1 << 20)
@@ -30,7 +30,7 @@ fn open(medium: &SimDisk) -> Database {
         .expect("a database opens")
 }
 
-/// What a round writes: its number, and enough bytes to fill memtables.
+/// The value that a round writes: its number, and enough bytes to fill memtables.
 fn value(round: u64) -> Vec<u8> {
     let mut value = round.to_le_bytes().to_vec();
     value.resize(600, round as u8);
@@ -45,7 +45,7 @@ fn round_of(value: &[u8]) -> u64 {
 
 const KEYS: [&str; 3] = ["a", "m", "z"];
 
-/// Rounds of batches over all keys of two keyspaces, and the last round that was acknowledged.
+/// Rounds of batches over all keys of two keyspaces, and the last acknowledged round.
 #[derive(Clone)]
 struct Rounds {
     database: Arc<Database>,
@@ -82,7 +82,7 @@ impl Rounds {
         *self.acknowledged.lock().unwrap()
     }
 
-    /// The one round that a snapshot shows everywhere, by gets and by a scan.
+    /// The one round that a snapshot shows in all gets and in a scan.
     fn shown(&self, snapshot: &Snapshot) -> terrapin::Result<u64> {
         let mut rounds = Vec::new();
         for keyspace in &self.keyspaces {
@@ -115,7 +115,7 @@ impl Rounds {
     }
 }
 
-/// The files are sound, and hold that round and nothing else.
+/// The files are sound, and hold exactly that round.
 fn assert_left(medium: &SimDisk, round: u64) {
     let (env, _sim) = Env::simulated(1);
     let report = verify_on(env.clone(), medium.handle(), &Default::default()).unwrap();
@@ -133,8 +133,8 @@ fn assert_left(medium: &SimDisk, round: u64) {
     assert_eq!(rounds.shown(&snapshot).unwrap(), round);
 }
 
-/// Readers beside a writer, seals and checkpoints: each view is one moment, and not older than what
-/// had been acknowledged before it.
+/// Readers beside a writer, seals and checkpoints. Each view is one moment, and no older than the
+/// last acknowledged write before it.
 #[test]
 fn every_view_is_one_moment_while_memtables_are_sealed_and_merged() {
     explore("engine-views", || {
@@ -182,10 +182,10 @@ fn every_view_is_one_moment_while_memtables_are_sealed_and_merged() {
     });
 }
 
-/// Single puts, so small that most keep the state that admitted them, beside seals and checkpoints:
-/// none goes into a memtable that a seal has taken from its LSN meanwhile.
+/// Single puts beside seals and checkpoints, so small that most keep the state that admitted them.
+/// No put may enter a memtable that a seal has ended below the put's LSN.
 #[test]
-fn a_put_enters_the_memtable_that_owns_it_while_memtables_are_seal() {
+fn a_put_enters_the_memtable_that_owns_its_lsn_beside_seals() {
     explore("engine-puts", || {
         let medium = SimDisk::new(1);
         let database = Arc::new(open(&medium));
@@ -217,10 +217,10 @@ fn a_put_enters_the_memtable_that_owns_it_while_memtables_are_seal() {
     });
 }
 
-/// Snapshots are taken, read and let go by different threads beside checkpoints and folds: what one
-/// shows never changes, and their pages come back at the end.
+/// Threads take, read and drop snapshots beside checkpoints and folds. A snapshot never changes,
+/// and its pages are freed at the end.
 #[test]
-fn a_snapshot_stays_as_it_was_and_lets_its_pages_go() {
+fn a_snapshot_never_changes_and_frees_its_pages() {
     explore("engine-snapshots", || {
         let medium = SimDisk::new(1);
         let database = Arc::new(open(&medium));
@@ -250,8 +250,12 @@ fn a_snapshot_stays_as_it_was_and_lets_its_pages_go() {
                             terrapin_base::sync::yield_now();
                             continue;
                         };
-                        assert_eq!(rounds.shown(&snapshot).unwrap(), round, "it changed");
-                        // The last of them to let it go gives its pages back.
+                        assert_eq!(
+                            rounds.shown(&snapshot).unwrap(),
+                            round,
+                            "the snapshot changed"
+                        );
+                        // The last thread that drops the snapshot frees its pages.
                         held.lock().unwrap().retain(|(_, other)| *other != round);
                     }
                 })
@@ -270,9 +274,9 @@ fn a_snapshot_stays_as_it_was_and_lets_its_pages_go() {
     });
 }
 
-/// A close beside reads, writes and a checkpoint: each gets what it asked for, or `Closed`; what
-/// was acknowledged is there afterwards. This found that who lost the race with a close was told
-/// that the keyspace had been dropped.
+/// A close beside reads, writes and a checkpoint. Each call succeeds or returns `Closed`, and
+/// acknowledged writes exist afterwards. This model found calls that lost the race with a close and
+/// reported a dropped keyspace.
 #[test]
 fn a_close_beside_everything_loses_nothing_acknowledged() {
     explore("engine-close", || {
@@ -310,7 +314,7 @@ fn a_close_beside_everything_loses_nothing_acknowledged() {
                     rounds.database.open_keyspace("other")?;
                     let snapshot = rounds.database.snapshot()?;
                     let first = rounds.shown(&snapshot)?;
-                    assert_eq!(rounds.shown(&snapshot)?, first, "it changed");
+                    assert_eq!(rounds.shown(&snapshot)?, first, "the snapshot changed");
                     Ok(())
                 };
                 for _ in 0..3 {

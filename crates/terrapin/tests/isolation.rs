@@ -1,5 +1,5 @@
-//! What a keyspace with a damaged tree leaves to the others, whatever is short: memory, the disk,
-//! or the log.
+//! A keyspace with a damaged tree must not harm the others, even when memory, the disk or the log
+//! is short.
 
 mod common;
 
@@ -29,7 +29,8 @@ fn damaged(world: &World) {
     }
 }
 
-/// Large memtables, so that a few of them take all memory, and a log that makes nobody give up his.
+/// Large memtables, so that a few of them take all memory, and a log so large that no memtable is
+/// sealed for it.
 fn large_memtables() -> Options {
     tiny()
         .record_cache(false)
@@ -38,7 +39,7 @@ fn large_memtables() -> Options {
         .stall_limit(Duration::from_secs(5))
 }
 
-/// Puts into `bad` until a round has failed to merge it; how many there are.
+/// Puts into `bad` until a checkpoint has failed to merge it. Returns the number of puts.
 fn fill_bad(database: &Database) -> u64 {
     let bad = database.keyspace("bad").unwrap();
     let mut count = 0;
@@ -71,10 +72,10 @@ fn check_bad(database: &Database, count: u64) {
     }
 }
 
-/// It kept all memtables from being merged: writes to other keyspaces came to a stop, and the next
-/// open was refused.
+/// Guards against a damaged tree that kept all memtables from being merged. Writes to other
+/// keyspaces stopped, and the next open was refused.
 #[test]
-fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
+fn a_damaged_tree_blocks_no_merge_of_other_keyspaces() {
     const RECORDS: u64 = 20_000;
     let world = World::new(12);
     damaged(&world);
@@ -117,7 +118,7 @@ fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
         let found = bad.get(key(5000 + i)).unwrap();
         assert_eq!(found.as_deref(), Some(&value(i, 60)[..]));
     }
-    // What is cleared is no trouble any more.
+    // A cleared keyspace causes no failures any more.
     bad.clear().unwrap();
     database.checkpoint().unwrap();
     drop((good, bad));
@@ -125,8 +126,8 @@ fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
     world.verify();
 }
 
-/// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and
-/// nobody sealed what could be merged.
+/// Guards against writers that waited for memory that no merge would free. Writers of all keyspaces
+/// stalled, and no memtable that could be merged was sealed.
 #[test]
 fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     let world = World::new(13);
@@ -147,7 +148,7 @@ fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     }
     let metrics = database.metrics();
     assert!(metrics.memory.total_bytes() <= 2 << 20);
-    // Not one for each record, either.
+    // Nor is one sealed for each record.
     assert!(
         (1..200).contains(&metrics.checkpoints),
         "{}",
@@ -165,8 +166,8 @@ fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     world.kill(database);
 }
 
-/// The log was not replayed, for memory was short beside what could not be merged: others were not
-/// sealed, and `bad` itself may hold more than a replay let it.
+/// Guards against a log that was not replayed because memory was short beside the damaged keyspace.
+/// Other memtables were not sealed, and `bad` may hold more than a replay allowed.
 #[test]
 fn a_log_is_replayed_beside_a_memtable_that_cannot_be_merged() {
     for (bad_takes_most, in_good) in [(false, 1000), (true, 0)] {
@@ -197,10 +198,10 @@ fn a_log_is_replayed_beside_a_memtable_that_cannot_be_merged() {
     }
 }
 
-/// A replay ended where writers had gone on: beside a memtable that holds nearly all the memory
-/// that memtables may take.
+/// Guards against a replay that ended where writers had continued. The memtable of `bad` holds
+/// nearly all the memory for memtables.
 #[test]
-fn an_open_goes_on_where_the_process_did() {
+fn an_open_continues_where_the_process_did() {
     let world = World::new(17);
     damaged(&world);
     let database = world.open(&large_memtables());
@@ -225,9 +226,10 @@ fn an_open_goes_on_where_the_process_did() {
     world.kill(database);
 }
 
-/// One small memtable that could not be merged had the others sealed at the end of memory only.
+/// Guards against a small memtable that could not be merged. The others were then sealed only at
+/// the end of memory.
 #[test]
-fn memory_is_as_much_as_ever_beside_a_small_memtable_that_cannot_be_merged() {
+fn a_small_unmergeable_memtable_leaves_others_all_memory() {
     // Writes beyond seven tenths of memory.
     let mut late = [0, 0];
     for (place, is_damaged) in [false, true].into_iter().enumerate() {
@@ -251,17 +253,18 @@ fn memory_is_as_much_as_ever_beside_a_small_memtable_that_cannot_be_merged() {
         world.kill(database);
     }
     let [alone, beside] = late;
-    // The memtable that cannot be merged takes memory of its own: a little more than without it.
+    // The memtable that cannot be merged takes memory of its own, so this takes a little more than
+    // without it.
     assert!(
         beside <= 2 * alone,
         "{beside} of 32000 writes, {alone} without"
     );
 }
 
-/// The coordinator slept for the memtable that it could not merge, ten seconds at a time, over what
-/// others wanted of it.
+/// Guards against a coordinator that rested for one memtable, ten seconds at a time, while others
+/// needed it.
 #[test]
-fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
+fn the_rest_after_a_failed_merge_delays_no_other_work() {
     let world = World::new(20);
     damaged(&world);
     let database = world.open(&tiny().record_cache(false));
@@ -290,7 +293,7 @@ fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
     for i in 0..50 {
         good.delete(key(i)).unwrap();
     }
-    // Once no more have come for a while.
+    // The merge comes once no more deletes have come for a while.
     for _ in 0..3 {
         world.sim.advance_ns(1_100_000_000);
         world.sim.settle();
@@ -300,7 +303,7 @@ fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
     assert_eq!(merged.memtable_bytes, 0);
     let error = database.background_error().unwrap();
     assert!(error.to_string().contains("keyspace bad"), "{error}");
-    // And room is seen that comes back.
+    // The coordinator also notices room that returns.
     world.disk.set_capacity(u64::MAX);
     world.sim.advance_ns(1_100_000_000);
     world.sim.settle();
@@ -309,10 +312,10 @@ fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
     world.kill(database);
 }
 
-/// On a full disk the smallest memtable was merged first, and as a slice: where that could not be,
-/// no other was ever tried.
+/// Guards against one memtable that blocked all on a full disk. The smallest was merged first, as a
+/// slice. When that failed, no other was tried.
 #[test]
-fn a_memtable_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
+fn an_unmergeable_memtable_delays_no_other_on_a_full_disk() {
     let world = World::new(15);
     damaged(&world);
     let options = tiny().record_cache(false);
@@ -327,7 +330,7 @@ fn a_memtable_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
     }
     database.flush().unwrap();
     world.disk.set_capacity(world.disk.used_bytes());
-    // Each of the damaged leaves is one that a slice comes to.
+    // A slice meets each of the damaged leaves.
     for i in (0..3000).step_by(100) {
         bad.delete(key(i)).unwrap();
     }
@@ -356,9 +359,10 @@ fn a_memtable_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
     world.verify();
 }
 
-/// They learned of it only at the end of their wait, which was an error then.
+/// Guards against writers that learned of the larger memtable only at the end of their wait, as an
+/// error.
 #[test]
-fn writers_that_wait_for_a_memtable_go_on_once_it_may_be_larger() {
+fn waiting_writers_continue_once_a_memtable_may_be_larger() {
     let world = World::new(16);
     damaged(&world);
     let options = tiny()
@@ -367,7 +371,7 @@ fn writers_that_wait_for_a_memtable_go_on_once_it_may_be_larger() {
         .stall_limit(Duration::from_secs(5));
     let database = world.open(&options);
     let bad = database.keyspace("bad").unwrap();
-    // A writer is asleep when the dial is turned.
+    // A writer waits when χ is raised.
     let since = world.env.now_ns();
     let turn = Turn {
         env: world.env.clone(),
@@ -385,7 +389,7 @@ fn writers_that_wait_for_a_memtable_go_on_once_it_may_be_larger() {
     world.kill(database);
 }
 
-/// Raises χ at some time.
+/// Raises χ at a given time.
 struct Turn {
     env: Env,
     database: Database,
@@ -407,10 +411,10 @@ impl Job for Turn {
     }
 }
 
-/// What fitted best was free again after each failure: the same place was written again and again,
-/// and every merge of every keyspace failed.
+/// Guards against one bad extent that failed every merge of every keyspace. After each failure the
+/// extent was free again and fitted best.
 #[test]
-fn a_place_that_takes_no_writes_holds_no_checkpoint_up_for_long() {
+fn an_extent_that_cannot_be_written_delays_no_checkpoint_for_long() {
     let world = World::new(31);
     let database = world.open(&tiny());
     let keyspaces: Vec<_> = (0..3)

@@ -1,4 +1,4 @@
-//! Keyspaces: created, listed, dropped, cleared; across checkpoints, crashes and snapshots.
+//! Keyspaces: created, listed, dropped and cleared, beside checkpoints, crashes and snapshots.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{World, all, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, ErrorKind, Keyspace, KeyspaceOptions, Options};
 
 #[test]
-fn keyspaces_come_go_and_stay_gone() {
+fn keyspaces_are_created_dropped_and_stay_dropped() {
     let world = World::new(1);
     let database = world.open(&tiny());
     let first = database
@@ -108,14 +108,13 @@ fn a_clear_hides_everything_before_and_nothing_after_it() {
     }
 }
 
-/// Clears a keyspace at some moment of its merges, for many seeds, and hands each world on to
-/// `check`.
+/// Clears a keyspace at some moment of its merges, for many seeds. Passes each world to `check`.
 fn clear_beside_merges(check: impl Fn(World, Database, Keyspace)) {
     let mut merged = 0;
     for seed in 0..60 {
         let world = World::new(seed);
         let database = world.open(&tiny().fanout(4));
-        // Else all is merged as it is written.
+        // Otherwise all records are merged as they are written.
         world.sim.set_breathing(false);
         let keyspace = database.keyspace("k").unwrap();
         for i in 0..600 {
@@ -152,10 +151,10 @@ fn a_clear_while_a_merge_is_under_way_wins() {
     });
 }
 
-/// A merge that was finished in vain said last what the tree holds that was cleared, until the next
-/// one.
+/// Guards against metrics that kept the content of a cleared tree until the next merge, because a
+/// discarded merge reported it last.
 #[test]
-fn nothing_is_stored_once_all_was_cleared_while_a_merge_was_under_way() {
+fn a_clear_during_a_merge_leaves_nothing_stored() {
     clear_beside_merges(|world, database, _keyspace| {
         database.checkpoint().unwrap();
         world.sim.settle();
@@ -165,7 +164,7 @@ fn nothing_is_stored_once_all_was_cleared_while_a_merge_was_under_way() {
 }
 
 #[test]
-fn space_of_dropped_and_cleared_keyspaces_comes_back() {
+fn space_of_dropped_and_cleared_keyspaces_returns() {
     let world = World::new(3);
     let database = world.open(&tiny());
     database.checkpoint().unwrap();
@@ -238,7 +237,7 @@ fn a_thousand_keyspaces_survive_and_quiet_ones_cost_no_catalog_writes() {
 }
 
 #[test]
-fn many_empty_keyspaces_leave_memtables_their_memory() {
+fn many_empty_keyspaces_leave_memory_to_memtables() {
     let world = World::new(9);
     let database = world.open(&tiny());
     for number in 0..1000 {
@@ -264,8 +263,8 @@ fn many_empty_keyspaces_leave_memtables_their_memory() {
     database.close().unwrap();
 }
 
-/// The least memtable takes 68 KiB. One was sealed at a time, and every writer waited for the
-/// checkpoint that freed it, at almost every write.
+/// The smallest memtable takes 68 KiB. Guards against one seal at a time, where every writer waited
+/// for a checkpoint at almost every write.
 #[test]
 fn keyspaces_whose_memtables_do_not_fit_in_memory_share_checkpoints() {
     let world = World::new(20);
@@ -296,10 +295,10 @@ fn keyspaces_whose_memtables_do_not_fit_in_memory_share_checkpoints() {
     database.close().unwrap();
 }
 
-/// Each clear and drop had all memtables of the database merged: who cleared a small keyspace often
-/// had no χ in any other.
+/// Guards against a clear or drop that merged all memtables. With frequent clears of a small
+/// keyspace, no other keyspace had its χ.
 #[test]
-fn what_is_cleared_and_dropped_leaves_others_memtables_alone() {
+fn clears_and_drops_merge_no_other_memtable() {
     let world = World::new(21);
     let database = world.open(&tiny());
     let busy = database.default_keyspace();
@@ -313,13 +312,13 @@ fn what_is_cleared_and_dropped_leaves_others_memtables_alone() {
         busy.unwrap().memtable_bytes
     };
     let before = merged();
-    // Nothing of these is on disk.
+    // No record of these keyspaces is on disk.
     scratch.clear().unwrap();
     scratch.put("a", "b").unwrap();
     scratch.clear().unwrap();
     world.sim.settle();
     assert_eq!(merged(), before);
-    // Of these there is, and it goes.
+    // Records of these keyspaces are on disk, and their pages are freed.
     for i in 0..2000 {
         scratch.put(key(i), value(i, 100)).unwrap();
     }
@@ -352,10 +351,10 @@ fn what_is_cleared_and_dropped_leaves_others_memtables_alone() {
     world.verify();
 }
 
-/// The round that gives the pages up had not come before the kill, and nothing asked for one after
-/// it.
+/// Guards against pages that stayed after a replay. The checkpoint that frees them had not come
+/// before the kill, and nothing asked for one afterwards.
 #[test]
-fn a_clear_that_is_replayed_gives_its_space_back() {
+fn a_replayed_clear_frees_its_space() {
     let world = World::new(22);
     let database = world.open(&tiny());
     let scratch = database.keyspace("scratch").unwrap();
@@ -377,7 +376,7 @@ fn a_clear_that_is_replayed_gives_its_space_back() {
     world.verify();
 }
 
-/// Keyspaces that nobody uses take memory, which the budget knows.
+/// Idle keyspaces take memory, which the budget counts.
 #[test]
 fn idle_keyspaces_are_charged_to_the_budget() {
     let world = World::new(77);

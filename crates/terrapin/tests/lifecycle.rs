@@ -1,4 +1,4 @@
-//! Opening, closing, and what an open finds.
+//! Opens, closes, and the state that an open finds.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn a_clean_close_replays_nothing_and_a_drop_loses_nothing() {
     for i in 500..510 {
         keyspace.put(key(i), value(i, 100)).unwrap();
     }
-    // In any order, and without a close.
+    // Handles are dropped in any order, and without a close.
     drop(database);
     drop(keyspace);
     let database = world.open(&tiny());
@@ -42,7 +42,7 @@ fn a_clean_close_replays_nothing_and_a_drop_loses_nothing() {
 }
 
 #[test]
-fn close_lets_the_files_go_while_handles_live() {
+fn close_releases_the_files_while_handles_live() {
     let world = World::new(2);
     let database = world.open(&tiny());
     let keyspace = database.keyspace("k").unwrap();
@@ -75,9 +75,9 @@ fn close_lets_the_files_go_while_handles_live() {
     again.close().unwrap();
 }
 
-/// Whoever kept a handle of a closed database kept its caches, too.
+/// Guards against handles of a closed database that kept its caches.
 #[test]
-fn close_gives_the_memory_of_the_caches_back_while_handles_live() {
+fn close_frees_the_memory_of_the_caches_while_handles_live() {
     let world = World::new(3);
     let database = world.open(&tiny());
     let tables = database.metrics().memory.record_bytes;
@@ -102,9 +102,10 @@ fn close_gives_the_memory_of_the_caches_back_while_handles_live() {
     drop((keyspace, snapshot));
 }
 
-/// A listener that held a handle kept the database, and whatever else it held, for ever.
+/// Guards against a listener whose handle kept the database, and everything else that it owned, for
+/// ever.
 #[test]
-fn close_lets_listeners_go_with_what_they_hold() {
+fn close_drops_listeners_and_what_they_own() {
     let world = World::new(4);
     let database = world.open(&tiny());
     let held = Arc::new(());
@@ -120,9 +121,9 @@ fn close_lets_listeners_go_with_what_they_hold() {
     assert_eq!(Arc::strong_count(&held), 1, "nothing fails any more");
 }
 
-/// The job that tells of a failed log was over by then.
+/// Guards against a failed log that no job reported, because the job was over by then.
 #[test]
-fn a_listener_learns_once_that_the_sync_of_the_last_drop_failed() {
+fn a_listener_hears_once_of_a_failed_sync_in_the_last_drop() {
     let world = World::new(9);
     let database = world.open(&tiny());
     let told = failures(&database, ErrorKind::Poisoned);
@@ -138,17 +139,17 @@ fn a_listener_learns_once_that_the_sync_of_the_last_drop_failed() {
     database.close().unwrap();
 }
 
-/// No sync of it ends while it is held up.
+/// A file whose syncs wait while the gate is closed.
 struct SlowFile {
     file: Arc<dyn File>,
-    held: Arc<Held>,
+    gate: Arc<SyncGate>,
 }
 
 #[derive(Default)]
-struct Held {
-    up: AtomicBool,
-    /// Somebody came to a sync.
-    met: AtomicBool,
+struct SyncGate {
+    is_closed: AtomicBool,
+    /// Set when a thread has begun a sync.
+    is_reached: AtomicBool,
 }
 
 impl FileThrough for SlowFile {
@@ -159,51 +160,54 @@ impl FileThrough for SlowFile {
     }
 
     fn sync(&self) -> terrapin::Result<()> {
-        while self.held.up.load(Ordering::SeqCst) {
-            self.held.met.store(true, Ordering::SeqCst);
+        while self.gate.is_closed.load(Ordering::SeqCst) {
+            self.gate.is_reached.store(true, Ordering::SeqCst);
             pause(1);
         }
         self.file.sync()
     }
 }
 
-#[allow(clippy::disallowed_methods)] // time for other threads to do what they should not
+#[allow(clippy::disallowed_methods)] // the wait lets other threads err
 fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// A second close said at once that all was well.
+/// Guards against a second close that returned success at once.
 #[test]
 fn a_second_close_waits_for_the_first() {
-    let held = Arc::new(Held::default());
-    let holds = held.clone();
+    let gate = Arc::new(SyncGate::default());
+    let for_files = gate.clone();
     let wrap = move |file| -> Arc<dyn File> {
-        let held = holds.clone();
-        Arc::new(SlowFile { file, held })
+        let gate = for_files.clone();
+        Arc::new(SlowFile { file, gate })
     };
     let disk = FilesThrough::new(SimDisk::new(1).handle(), wrap);
     let database = tiny().open_on(Env::threads(), Arc::new(disk)).unwrap();
     database.default_keyspace().put("a", "b").unwrap();
-    held.up.store(true, Ordering::SeqCst);
+    gate.is_closed.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| database.close());
-        while database.keyspaces().is_ok() || !held.met.load(Ordering::SeqCst) {
+        while database.keyspaces().is_ok() || !gate.is_reached.load(Ordering::SeqCst) {
             pause(1);
         }
         let second = scope.spawn(|| {
             let outcome = database.close();
-            assert!(!held.up.load(Ordering::SeqCst), "the first is not over");
+            assert!(
+                !gate.is_closed.load(Ordering::SeqCst),
+                "the first is not over"
+            );
             outcome
         });
         pause(50);
-        held.up.store(false, Ordering::SeqCst);
+        gate.is_closed.store(false, Ordering::SeqCst);
         first.join().unwrap().unwrap();
         second.join().unwrap().unwrap();
     });
 }
 
 #[test]
-fn a_close_after_one_that_failed_fails_as_it_did() {
+fn a_close_after_a_failed_one_returns_the_same_error() {
     let world = World::new(10);
     let database = world.open(&tiny());
     database.default_keyspace().put("a", "b").unwrap();
@@ -221,7 +225,7 @@ fn a_close_after_one_that_failed_fails_as_it_did() {
 }
 
 #[test]
-fn one_opener_at_a_time_but_read_only_ones_do_not_count() {
+fn one_open_for_writing_at_a_time_beside_read_only_opens() {
     let world = World::new(3);
     let database = world.open(&tiny());
     database.default_keyspace().put("a", "1").unwrap();
@@ -254,7 +258,7 @@ fn one_opener_at_a_time_but_read_only_ones_do_not_count() {
 }
 
 #[test]
-fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
+fn a_read_only_open_replays_in_memory_and_names_the_memory_it_needs() {
     let world = World::new(4);
     let options = tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(100));
     let database = world.open(&options);
@@ -271,7 +275,7 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
         keyspace.get(key(7)).unwrap().as_deref(),
         Some(&value(7, 200)[..])
     );
-    // What a recovery has to read is told, though the log is not open.
+    // The metrics name the bytes that a recovery must read, although the log is not open.
     let metrics = reader.metrics();
     assert!(metrics.log_kept_bytes > 200 * 1000);
     assert!(metrics.log_disk_bytes >= metrics.log_kept_bytes);
@@ -281,7 +285,7 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
     );
     drop(keyspace);
     reader.close().unwrap();
-    // The distance only has to fit for writing.
+    // χ has to fit into memory only for an open that writes.
     let small = tiny()
         .memory(1 << 20)
         .log_bytes_max(128 << 10)
@@ -292,10 +296,10 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
     }
 }
 
-/// It was reckoned from the log's length, two and a half times as much, though a replay takes less
-/// and none of what trees have already.
+/// Guards against an estimate of two and a half times the log's length. A replay takes less, and
+/// nothing for records that trees hold already.
 #[test]
-fn a_read_only_open_replays_what_memory_holds_and_names_enough_where_it_does_not() {
+fn a_read_only_open_with_too_little_memory_names_enough() {
     let world = World::new(16);
     let options = tiny()
         .memory(4 << 20)
@@ -330,7 +334,7 @@ fn a_read_only_open_replays_what_memory_holds_and_names_enough_where_it_does_not
 }
 
 #[test]
-fn what_is_not_there_or_is_there_already_is_said() {
+fn missing_and_existing_databases_have_errors_of_their_own() {
     let world = World::new(5);
     assert_eq!(
         world
@@ -345,7 +349,7 @@ fn what_is_not_there_or_is_there_already_is_said() {
     );
     assert!(world.disk.handle().list().unwrap().is_empty());
     world.open(&tiny().error_if_exists(true)).close().unwrap();
-    // Nothing of what is refused is touched.
+    // The refused opens changed no file.
     let before = world.disk.stats_total().writes;
     assert_eq!(
         world
@@ -416,10 +420,11 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
             drop(half);
             world.sim.kill();
             world.disarm();
-            // Until the creation is over, nothing is there: `verify` once spoke of a missing log.
+            // Before the creation is complete, there is no database. `verify` once named a missing
+            // log instead.
             match verify_on(world.env.clone(), world.disk.handle(), &Default::default()) {
                 Ok(report) => {
-                    // A slot that was under way is told, as any damaged one.
+                    // A slot that was being written is reported like any damaged one.
                     let found = &report.findings;
                     let is_torn = |slot: &str| {
                         slot.starts_with("superblock slot")
@@ -443,8 +448,8 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
     }
 }
 
-/// A write of the killed creation may land when the next open has looked whether there is a
-/// database, before it has the file's lock (D9).
+/// A write of the killed creation may land after the next open has looked for a database and before
+/// it has the file's lock (D9).
 #[test]
 fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
     for seed in 0..20 {
@@ -464,10 +469,10 @@ fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
     }
 }
 
-/// Each open begins a file of the log, and only a checkpoint trims it: processes that write little
-/// and are killed left one each, without bound.
+/// Each open begins a file of the log, and only a checkpoint trims the log. Guards against one more
+/// file for each process that writes little and is killed.
 #[test]
-fn lives_that_end_without_a_checkpoint_do_not_make_the_log_longer_and_longer() {
+fn lives_without_a_checkpoint_do_not_grow_the_log_without_bound() {
     let world = World::new(12);
     let log_bytes = || {
         let disk = world.disk.handle();
@@ -490,7 +495,7 @@ fn lives_that_end_without_a_checkpoint_do_not_make_the_log_longer_and_longer() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_refused() {
     let world = World::new(9);
     for options in [
         tiny().memory(1000),
@@ -517,7 +522,7 @@ fn options_that_make_no_sense_are_refused() {
     let largest = value(1, terrapin::VALUE_BYTES_MAX);
     smallest.default_keyspace().put(longest, largest).unwrap();
     smallest.close().unwrap();
-    // It was taken, and nothing compressed.
+    // The option was accepted, and nothing was compressed.
     let zstd = world.try_open(&tiny().compression(terrapin::Compression::Zstd));
     match zstd.map_err(|error| error.kind()) {
         Ok(database) if cfg!(feature = "zstd") => drop(database.close().unwrap()),
@@ -544,7 +549,7 @@ fn blocks_smaller_than_the_files_unit_are_refused_at_open() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert!(error.to_string().contains("smallest"), "{error}");
     };
-    // Where there is none yet, and where there is one.
+    // Once for a new database, and once for an existing one.
     refused();
     let database = world.open(&fitting);
     database.default_keyspace().put("a", "1").unwrap();

@@ -1,5 +1,5 @@
-//! Damage in the middle of the log is refused with its place, by an open and by `verify`, and never
-//! cuts what was synced.
+//! Damage in the middle of the log. An open and `verify` refuse it and name its position. Synced
+//! records are never dropped.
 
 use terrapin::verify::{VerifyOptions, verify_on};
 use terrapin::{Database, ErrorKind, Options};
@@ -88,7 +88,7 @@ fn holds_all(disk: &SimDisk) {
     process.dies(database, None);
 }
 
-/// 60 of 3,500 records were left, and `verify` called that sound.
+/// Guards against a log that lost all but 60 of 3,500 records and that `verify` called sound.
 #[test]
 fn a_bad_block_in_the_log_is_refused_after_a_kill() {
     for (flushes, idles) in [(true, true), (true, false), (false, true)] {
@@ -108,9 +108,10 @@ fn a_bad_block_in_the_log_is_refused_after_a_kill() {
     }
 }
 
-/// The last sync's mark was in the ring alone, however long the store was idle.
+/// Guards against a mark of the last sync that was in the ring alone, however long the store was
+/// idle.
 #[test]
-fn a_bad_block_in_the_log_is_refused_after_idle_seconds_and_a_power_seal() {
+fn a_bad_block_in_the_log_is_refused_after_idle_seconds_and_a_power_cut() {
     for mode in CrashMode::ALL {
         let process = Process::new(&SimDisk::new(1));
         let database = process.open().unwrap();

@@ -1,8 +1,8 @@
-//! The process stays within its memory: what the system counts as resident, not what the engine
-//! believes to have taken.
+//! The process stays within its memory: the resident bytes that the system counts, not the bytes
+//! that the engine has counted.
 //!
-//! Each run is a process of its own, for the peak is counted per process and other tests' memory
-//! would show in it.
+//! Each run is a process of its own, because the peak is counted per process. The memory of other
+//! tests would show in it.
 
 #![cfg(target_os = "linux")]
 
@@ -14,7 +14,8 @@ use terrapin::{Database, Durability, Keyspace, Options};
 
 /// The peak may exceed the budget by a tenth of it and this many bytes.
 const SLACK_BYTES: u64 = 64 << 20;
-/// What must be left of that here: other file systems, kernels and allocators need some of it.
+/// Part of this must stay unused here, because other file systems, kernels and allocators need
+/// some.
 const MARGIN_BYTES: u64 = SLACK_BYTES / 2;
 /// Set in the process that does the work: the budget in bytes.
 const BUDGET: &str = "TERRAPIN_TEST_MEMORY_BYTES";
@@ -34,7 +35,7 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-/// Lengths of all kinds: an allocator that gets but one finds room too easily.
+/// Lengths of all kinds. An allocator finds room too easily for values of one length.
 fn value_bytes(number: u64) -> usize {
     let mixed = mix(!number) as usize;
     match mixed % 64 {
@@ -44,12 +45,12 @@ fn value_bytes(number: u64) -> usize {
     }
 }
 
-/// The most that was resident so far, in bytes.
+/// The largest number of resident bytes so far.
 fn peak_bytes() -> u64 {
     status_bytes("VmHWM:")
 }
 
-/// What the system says of this process's memory, in bytes.
+/// A field of the system's status of this process, in bytes.
 fn status_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field));
@@ -113,12 +114,12 @@ fn use_database(database: &Database, records: u64) -> u64 {
     written
 }
 
-/// Threads that read once, and then live on with little to do; and how many keys each reads.
+/// Threads that read once and then stay alive without work, and how many keys each reads.
 const READERS: u64 = 160;
 const READ_AT_ONCE: u64 = 200;
 
-/// Has threads read one after the other, many keys at once, and keeps all of them alive until the
-/// last has.
+/// Lets threads read one after the other, many keys at once. All threads stay alive until the last
+/// has read.
 fn read_from_many_threads(database: &Database, records: u64) {
     let keyspace = database.default_keyspace();
     let end = Barrier::new(READERS as usize + 1);
@@ -145,8 +146,8 @@ fn read_from_many_threads(database: &Database, records: u64) {
     });
 }
 
-/// Whether this is the process that does the work. In the test's process: starts that one, and
-/// checks that it was content.
+/// Whether this is the process that does the work. In the test's process, the call starts that
+/// process and checks its result.
 fn is_alone(test: &str, budget: u64) -> bool {
     if std::env::var(BUDGET).is_ok() {
         return true;
@@ -174,7 +175,7 @@ fn open(test: &str, budget: u64) -> (Database, Directory) {
     (database, directory)
 }
 
-/// Does the work in a process of its own, and checks what it took.
+/// Does the work in a process of its own, and checks its memory.
 fn stays_within(
     test: &str,
     budget: u64,
@@ -222,8 +223,7 @@ fn threads_that_read_once_keep_little() {
     stays_within(test, 24 << 20, 2, records, read);
 }
 
-/// A key of 50 to 65 KB, which differs from others in its first bytes, or behind 49 KB that all
-/// share.
+/// A key of 50 to 65 KB. It differs from others in its first bytes, or behind 49 KB that all share.
 fn long_key(number: u64, late: bool) -> Vec<u8> {
     let mixed = mix(number);
     let mut key = vec![b'k'; 50_000 + (mixed % 15_000) as usize];
@@ -255,8 +255,8 @@ fn use_long_keys(keyspace: &Keyspace, operations: u64, late: bool) {
     });
 }
 
-/// Keys and their copies lay in the allocator's arenas, whose gaps took as much again as the
-/// budget.
+/// Guards against gaps of the allocator's arenas. Keys and their copies were there, and the gaps
+/// took as much again as the budget.
 fn long_keys_stay_within(test: &str, late: bool) {
     let budget = 64 << 20;
     if !is_alone(test, budget) {
@@ -283,14 +283,14 @@ fn long_keys_that_differ_late_stay_within_the_budget() {
     long_keys_stay_within("long_keys_that_differ_late_stay_within_the_budget", true);
 }
 
-/// What a range may hold beside the budget, with the longest keys and with usual ones (README,
-/// *Limits*).
+/// Bytes that a range may hold beside the budget, with the longest keys and with usual ones
+/// (README, *Limits*).
 const RANGE_BYTES_LONG_KEYS: u64 = 2 << 20;
 const RANGE_BYTES: u64 = 256 << 10;
 const RANGES: u64 = 64;
 
-/// Opens many ranges, goes on with each in turn, and says how much more memory is resident then
-/// than before, for each.
+/// Opens many ranges and continues each in turn. Returns the additional resident bytes for each
+/// range.
 fn bytes_of_each_range(keyspace: &Keyspace, steps: u64, from: impl Fn(u64) -> Vec<u8>) -> u64 {
     let before = status_bytes("VmRSS:");
     let mut ranges: Vec<_> = (0..RANGES).map(|i| keyspace.range(from(i)..)).collect();
@@ -315,7 +315,7 @@ fn ranges_hold_no_more(test: &str, most: u64, measure: impl FnOnce(&Database) ->
 }
 
 #[test]
-fn a_range_holds_no_more_than_is_said() {
+fn a_range_holds_no_more_than_documented() {
     let test = "a_range_holds_no_more_than_is_said";
     ranges_hold_no_more(test, RANGE_BYTES, |database| {
         use_database(database, 100_000);
@@ -326,7 +326,7 @@ fn a_range_holds_no_more_than_is_said() {
 }
 
 #[test]
-fn a_range_of_long_keys_holds_no_more_than_is_said() {
+fn a_range_of_long_keys_holds_no_more_than_documented() {
     let test = "a_range_of_long_keys_holds_no_more_than_is_said";
     ranges_hold_no_more(test, RANGE_BYTES_LONG_KEYS, |database| {
         let keyspace = database.default_keyspace();

@@ -1,4 +1,4 @@
-//! Figures for programs: what is counted for which keyspace, and what an exporter reads.
+//! Metrics for programs: what counts for which keyspace, and what an exporter reads.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn of<'a>(all: &'a [KeyspaceMetrics], name: &str) -> &'a KeyspaceMetrics {
 }
 
 #[test]
-fn operations_count_for_the_keyspace_that_they_were_done_on_and_for_all() {
+fn operations_count_for_their_keyspace_and_for_the_database() {
     let world = World::new(1);
     let database = world.open(&tiny());
     let (red, blue) = (
@@ -67,7 +67,7 @@ fn operations_count_for_the_keyspace_that_they_were_done_on_and_for_all() {
 }
 
 #[test]
-fn figures_of_a_keyspace_go_with_it() {
+fn metrics_of_a_keyspace_end_with_it() {
     let world = World::new(2);
     let database = world.open(&tiny());
     let keyspace = database.keyspace("goes").unwrap();
@@ -79,7 +79,7 @@ fn figures_of_a_keyspace_go_with_it() {
     let metrics = database.metrics();
     assert!(metrics.keyspaces.is_empty());
     assert_eq!(metrics.puts, 100);
-    // The name again is another keyspace.
+    // A new keyspace of the same name has counts of its own.
     database.keyspace("goes").unwrap().put("a", "1").unwrap();
     assert_eq!(database.metrics().keyspaces[0].puts, 1);
     database.close().unwrap();
@@ -87,7 +87,7 @@ fn figures_of_a_keyspace_go_with_it() {
 
 #[cfg(feature = "serde")]
 #[test]
-fn all_figures_are_serialized_by_name() {
+fn all_metrics_are_serialized_by_name() {
     let world = World::new(3);
     let database = world.open(&tiny());
     database.default_keyspace().put("a", "1").unwrap();

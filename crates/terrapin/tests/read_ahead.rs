@@ -1,5 +1,4 @@
-//! Long scans read ahead of their reader: how far, that the memory for it is charged and given
-//! back, and when an error there is told.
+//! Long scans read ahead: how far, with which memory, and when they report an error ahead.
 
 mod common;
 
@@ -9,16 +8,16 @@ use terrapin_disk::sim::{Fault, FaultError, Op};
 
 const RECORDS: u64 = 16_000;
 const VALUE_BYTES: usize = 300;
-/// Records behind which a scan reads ahead: more than a MiB.
+/// Records after which a scan reads ahead: more than one MiB.
 const LONG: usize = 6000;
 
-/// A tree some levels high, of leaves that are shorter than what is read ahead, and nothing of it
+/// A tree of some levels. Its leaves are shorter than what a scan reads ahead, and nothing is
 /// cached.
 fn cold_store(world: &World) -> Database {
     cold_store_of(world, 512)
 }
 
-/// One of blocks of so many bytes.
+/// Such a tree with blocks of this length.
 fn cold_store_of(world: &World, block_bytes: u32) -> Database {
     let options = tiny()
         .block_bytes(block_bytes)
@@ -52,7 +51,7 @@ fn step(range: &mut Range, backward: bool) -> Option<terrapin::Result<(Vec<u8>, 
     next.map(|next| next.map(|(key, value)| (key.to_vec(), value.to_vec())))
 }
 
-/// Takes records and checks them; what comes instead of the next, if that is not a record.
+/// Takes records and checks them. Returns the first item that is no record.
 fn take(
     range: &mut Range,
     backward: bool,
@@ -74,7 +73,7 @@ fn take(
 }
 
 #[test]
-fn a_long_scan_reads_ahead_in_memory_that_is_given_back() {
+fn a_long_scan_reads_ahead_in_memory_that_it_returns() {
     for backward in [false, true] {
         let world = World::new(1);
         let database = cold_store(&world);
@@ -88,11 +87,11 @@ fn a_long_scan_reads_ahead_in_memory_that_is_given_back() {
 
         let mut range = keyspace.iter();
         assert!(take(&mut range, backward, 0, LONG).1.is_none());
-        // Never more than a sixteenth of what caches may take, for each source, and for all of them
-        // as their records are.
+        // Each source has at most a sixteenth of what caches may take, and all together as much as
+        // their records need.
         let ahead = charged() - before;
         assert!((384 << 10..=3 << 20).contains(&ahead), "{ahead}");
-        // Beyond leaves: what a scan of as many records has read is more than they are.
+        // A scan of as many records reads more than the records of leaves.
         let read = database.metrics().device_reads.scan_bytes;
         let taken = (LONG * (8 + VALUE_BYTES)) as u64;
         assert!(read > taken + (256 << 10), "{read} bytes for {taken}");
@@ -109,7 +108,7 @@ fn a_long_scan_reads_ahead_in_memory_that_is_given_back() {
 }
 
 #[test]
-fn an_error_ahead_is_told_where_the_scan_comes_to_it_and_only_there() {
+fn an_error_ahead_is_returned_only_when_the_scan_reaches_it() {
     for backward in [false, true] {
         let world = World::new(2);
         let database = cold_store(&world);
@@ -133,7 +132,7 @@ fn an_error_ahead_is_told_where_the_scan_comes_to_it_and_only_there() {
             world.disk.clear_faults();
         }
         assert!(told >= 2, "{told} of 5 failures were told");
-        // One that fails once is done again.
+        // A read that fails once is repeated.
         for nth in 1..=5 {
             let mut range = keyspace.iter();
             assert!(take(&mut range, backward, 0, LONG).1.is_none());
@@ -142,9 +141,9 @@ fn an_error_ahead_is_told_where_the_scan_comes_to_it_and_only_there() {
             assert!(right == rest && error.is_none(), "{right}, {error:?}");
             world.disk.clear_faults();
         }
-        // Some of these reads were not wanted at once.
+        // Some of these reads were ahead of the scan's need.
         assert!(most > 300, "{most} records were under way already");
-        // They were those scans' alone.
+        // Only those scans made these reads.
         assert!(take(&mut other, backward, LONG, rest).1.is_none());
         assert!(step(&mut other, backward).is_none());
         drop(other);
@@ -153,7 +152,7 @@ fn an_error_ahead_is_told_where_the_scan_comes_to_it_and_only_there() {
 }
 
 #[test]
-fn what_a_long_scan_reads_ahead_is_not_read_again() {
+fn a_long_scan_reads_no_block_twice() {
     for backward in [false, true] {
         let reads = |lengths: usize| {
             let world = World::new(4);
@@ -183,7 +182,7 @@ fn what_a_long_scan_reads_ahead_is_not_read_again() {
         };
         let (indexes, short_reads, short_bytes) = reads(500);
         let (ahead, long_reads, long_bytes) = reads(RECORDS as usize);
-        // Each index and node once, however it was come to.
+        // Each index and node is read once, whatever the way to it.
         assert!(
             ahead <= indexes + indexes / 20 + 2,
             "{ahead} reads of metadata, {indexes} by short scans"
@@ -200,7 +199,7 @@ fn what_a_long_scan_reads_ahead_is_not_read_again() {
 }
 
 #[test]
-fn a_scan_that_stands_still_keeps_no_blocks_because_they_are_cached() {
+fn an_idle_scan_keeps_no_cached_blocks() {
     for (backward, length) in [(false, LONG), (false, 2 * LONG), (true, 2 * LONG)] {
         let world = World::new(5);
         let database = cold_store_of(&world, 2048);
@@ -213,11 +212,11 @@ fn a_scan_that_stands_still_keeps_no_blocks_because_they_are_cached() {
         let mut range = keyspace.iter();
         assert!(take(&mut range, backward, 0, length).1.is_none());
         assert_eq!(reads(), before, "everything is cached");
-        // Then the caches hold nothing but what the scan keeps.
+        // The caches then hold only what the scan keeps.
         database.close().unwrap();
         let memory = database.metrics().memory;
         assert!(memory.merge_bytes > 0, "it reads ahead");
-        // Some slabs of 16 KiB a source.
+        // Some slabs of 16 KiB for each source.
         let kept = memory.block_bytes;
         assert!(kept <= 128 << 10, "{kept} bytes of blocks");
         drop(range);
@@ -226,7 +225,7 @@ fn a_scan_that_stands_still_keeps_no_blocks_because_they_are_cached() {
 }
 
 #[test]
-fn what_leaves_the_cache_ahead_of_a_scan_is_read_when_it_comes_there() {
+fn a_scan_reads_blocks_that_left_the_cache_ahead_of_it() {
     for backward in [false, true] {
         let world = World::new(6);
         let database = cold_store(&world);
@@ -238,7 +237,7 @@ fn what_leaves_the_cache_ahead_of_a_scan_is_read_when_it_comes_there() {
         full(backward);
         let mut range = keyspace.iter();
         assert!(take(&mut range, backward, 0, LONG).1.is_none());
-        // What it stands before leaves.
+        // The blocks ahead of the scan leave the cache.
         database.set_memory(1 << 20).unwrap();
         full(!backward);
         database.set_memory(16 << 20).unwrap();
@@ -265,10 +264,10 @@ fn a_scan_that_reads_ahead_may_outlive_its_database() {
     assert!(step(&mut range, false).is_none());
 }
 
-/// Each took a sixteenth of what the others had left, and a few dozen that stood still all that
-/// caches had.
+/// Guards against ranges that took all memory of the caches. Each stream took a sixteenth of the
+/// rest, and a few dozen idle ranges took all.
 #[test]
-fn ranges_that_stand_still_leave_half_of_the_memory_to_caches() {
+fn idle_ranges_leave_half_of_the_memory_to_caches() {
     let world = World::new(9);
     let options = tiny()
         .block_bytes(512)

@@ -1,5 +1,5 @@
-//! What reads cost in device reads, counted by the simulated disk. Blocks are cold where nothing
-//! else is said: each is read once, and records are not cached, since all of them would be.
+//! The cost of reads in device reads, counted by the simulated disk. Unless a test says otherwise,
+//! blocks are cold: each is read once. The record cache is off, because it would hold all records.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{World, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, Options};
 
 const RECORDS: u64 = 16_000;
-/// One record fills a block of 512 bytes more than half: no two share one.
+/// One record fills more than half a block of 512 bytes, so no two share a block.
 const VALUE_BYTES: usize = 300;
 
 fn options() -> Options {
@@ -19,7 +19,7 @@ fn options() -> Options {
         .record_cache(false)
 }
 
-/// A tree some levels high, with buffers that hold records at every level, and nothing cached.
+/// A tree of some levels, with buffers that hold records at every level, and nothing cached.
 fn cold_store(world: &World) -> Database {
     let database = world.open(&options());
     let keyspace = database.default_keyspace();
@@ -88,7 +88,7 @@ fn a_cold_get_costs_one_device_read() {
 }
 
 #[test]
-fn a_key_that_is_not_there_costs_hardly_any() {
+fn a_get_of_a_missing_key_costs_hardly_any_read() {
     let world = World::new(2);
     let database = cold_store(&world);
     let keyspace = database.default_keyspace();
@@ -105,7 +105,7 @@ fn a_key_that_is_not_there_costs_hardly_any() {
 }
 
 #[test]
-fn filters_of_leaves_that_deny_nothing_are_not_asked_until_keys_are_absent_again() {
+fn useless_filters_of_leaves_are_not_asked_until_keys_are_missing() {
     let world = World::new(6);
     let database = cold_store(&world);
     let keyspace = database.default_keyspace();
@@ -113,7 +113,7 @@ fn filters_of_leaves_that_deny_nothing_are_not_asked_until_keys_are_absent_again
         let metrics = database.metrics();
         metrics.cache_hits.filters + metrics.cache_misses.filters
     };
-    // Reads, and lookups of filters, for each of the keys.
+    // Reads and lookups of filters, for each of the keys.
     let cost = |keys: &mut dyn Iterator<Item = u64>| {
         let before = (reads(&world), asked());
         let mut count = 0;
@@ -137,13 +137,13 @@ fn filters_of_leaves_that_deny_nothing_are_not_asked_until_keys_are_absent_again
         present.0 <= 1.02 && present.1 <= first.1 / 2.0,
         "{present:?}"
     );
-    // Some blocks are read in vain, then none.
+    // A few reads of blocks find nothing. Then there are none.
     assert!(turning.0 > 0.0 && turning.0 <= 0.1, "{turning:?}");
     assert!(absent.0 <= 0.01 && absent.1 >= 0.2, "{absent:?}");
     database.close().unwrap();
 }
 
-/// Small records: filters are as tight as they get, and lie about once in 700 probes.
+/// Small records. Their filters have the least bits a key and err about once in 700 probes.
 #[test]
 fn a_cold_get_of_a_small_record_costs_one_device_read() {
     let world = World::new(5);
@@ -171,7 +171,7 @@ fn a_cold_get_of_a_small_record_costs_one_device_read() {
     database.close().unwrap();
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
-    // Brings nodes, indexes and filters into the cache, and hardly a block.
+    // These gets bring nodes, indexes and filters into the cache, and hardly a block.
     (records..2 * records)
         .step_by(5)
         .for_each(|i| assert!(keyspace.get(key(i)).unwrap().is_none()));
@@ -186,7 +186,7 @@ fn a_cold_get_of_a_small_record_costs_one_device_read() {
     });
     let each = (reads(&world) - before) as f64 / gets;
     println!("{each} device reads for a cold get of a small record");
-    // Some share a block with one before.
+    // Some records share a block with an earlier one.
     assert!(
         (0.85..=1.05).contains(&each),
         "{each} device reads for a cold get"
@@ -202,7 +202,7 @@ fn a_cold_get_of_a_small_record_costs_one_device_read() {
 }
 
 #[test]
-fn reads_after_the_dial_was_turned_cost_what_they_did_before() {
+fn reads_cost_the_same_after_a_change_of_chi() {
     let world = World::new(3);
     let database = world.open(&options());
     let keyspace = database.default_keyspace();
@@ -233,11 +233,11 @@ fn reads_after_the_dial_was_turned_cost_what_they_did_before() {
 }
 
 #[test]
-fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
+fn a_scan_reads_many_blocks_at_once_and_a_single_record_few() {
     let world = World::new(4);
     let database = cold_store(&world);
     let keyspace = database.default_keyspace();
-    // Nodes and indexes first.
+    // Nodes and indexes come first.
     keyspace.get(key(1)).unwrap();
     let before = reads(&world);
     assert!(keyspace.first().unwrap().is_some());
@@ -252,7 +252,7 @@ fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
     println!("{first} reads for the first record; {reads} of {bytes} bytes for all of {RECORDS}");
     assert!(first <= 40, "{first} device reads for one record");
     let tree = database.stat().unwrap().keyspaces[0].tree.clone();
-    // Data is read once, and many blocks at a time.
+    // Each block is read once, many blocks at a time.
     assert!(
         bytes <= tree.page_bytes * 5 / 4,
         "{bytes} bytes read of {}",
@@ -265,10 +265,10 @@ fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
     database.close().unwrap();
 }
 
-/// What was written last is often what is read (YCSB's D). As long as its memtable is there it
-/// needs no device; when the memtable is merged it would, once for each record.
+/// Reads often want recent writes (YCSB's workload D). A get finds them in the memtable without a
+/// device read. When the memtable is merged, each record must not cost a read.
 #[test]
-fn records_that_come_where_mostly_is_read_need_no_device_when_their_memtable_goes() {
+fn recent_records_need_no_device_when_their_memtable_is_merged() {
     for (reads, cached) in [(10, true), (1, false)] {
         let world = World::new(7);
         let database = world.open(&tiny().memory(32 << 20).record_cache(true));
@@ -299,10 +299,10 @@ fn records_that_come_where_mostly_is_read_need_no_device_when_their_memtable_goe
     }
 }
 
-/// Only single gets left records in the cache: who read by many found each of them in its block for
-/// ever.
+/// Guards against batched reads that left no records in the record cache. Each found its keys in
+/// blocks every time.
 #[test]
-fn records_that_were_read_many_at_once_are_cached() {
+fn records_of_batched_reads_are_cached() {
     let world = World::new(9);
     let options = tiny().memory(32 << 20).record_cache(true);
     let database = world.open(&options);
@@ -313,7 +313,7 @@ fn records_that_were_read_many_at_once_are_cached() {
     drop(keyspace);
     database.close().unwrap();
     let database = world.open(&options);
-    // Nobody else reads them in.
+    // No other reads bring these records in.
     world.sim.set_breathing(false);
     let keyspace = database.default_keyspace();
     let keys: Vec<_> = (100..300).map(key).collect();
@@ -327,9 +327,8 @@ fn records_that_were_read_many_at_once_are_cached() {
     database.close().unwrap();
 }
 
-/// Whoever reads uniformly gets about as much from a byte of records as from one of blocks, so that
-/// records may come to hold nearly all of the memory. What every read of a block needs stays all
-/// the same.
+/// Uniform reads profit about as much from a byte of records as from one of blocks. Records may
+/// then hold nearly all of the memory. Metadata, which every block read needs, must stay.
 #[test]
 fn metadata_stays_in_memory_while_records_and_blocks_come_and_go() {
     let world = World::new(10);
@@ -365,9 +364,9 @@ fn metadata_stays_in_memory_while_records_and_blocks_come_and_go() {
     assert!(reads <= 30, "{reads} reads of metadata");
 }
 
-/// What trees hold was asked of their nodes, which are not always in the cache.
+/// Guards against metrics that read the trees' nodes, which are not always in the cache.
 #[test]
-fn metrics_read_nothing_from_the_device_and_know_what_trees_hold() {
+fn metrics_read_nothing_from_the_device_and_know_the_trees() {
     let world = World::new(9);
     let options = || tiny().record_cache(false);
     let database = world.open(&options());

@@ -1,5 +1,4 @@
-//! How near [`Keyspace::approximate`] comes to what a range holds, for data of several shapes and
-//! histories.
+//! The accuracy of [`Keyspace::approximate`] for data of several shapes and histories.
 
 mod common;
 
@@ -21,7 +20,7 @@ fn options() -> Options {
         .log_bytes_max(8 << 20)
 }
 
-/// Most of the records in the tree, some in memtables.
+/// Most of the records are in the tree, some in memtables.
 fn load(database: &Database, make_key: impl Fn(u64) -> Vec<u8>) -> Keyspace {
     let keyspace = database.default_keyspace();
     for i in 0..RECORDS {
@@ -33,15 +32,15 @@ fn load(database: &Database, make_key: impl Fn(u64) -> Vec<u8>) -> Keyspace {
     keyspace
 }
 
-/// How many records there are, and bytes.
+/// The number of records, and their bytes.
 fn size<'a>(records: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>) -> (u64, u64) {
     records.fold((0, 0), |sum, (key, value)| {
         (sum.0 + 1, sum.1 + (key.len() + value.len()) as u64)
     })
 }
 
-/// What estimates of random ranges, and of ranges that are open at one end, are off by at most:
-/// records and bytes, as shares of what all of `map` has.
+/// The largest error of estimates for random ranges and for half-open ranges: records and bytes, as
+/// shares of all of `map`.
 fn errors(world: &World, keyspace: &Keyspace, map: &Map) -> (f64, f64) {
     let keys: Vec<&Vec<u8>> = map.keys().collect();
     let whole = size(map.iter());
@@ -70,7 +69,7 @@ fn errors(world: &World, keyspace: &Keyspace, map: &Map) -> (f64, f64) {
 }
 
 #[test]
-fn ranges_of_what_was_written_once_are_estimated_within_some_per_cent_of_everything() {
+fn estimates_of_keys_written_once_err_by_a_few_per_cent_of_all() {
     let names = |i: u64| format!("user{:08}/{}", i % 500, i / 500).into_bytes();
     let shapes = [
         ("spread", key as fn(u64) -> Vec<u8>),
@@ -86,7 +85,7 @@ fn ranges_of_what_was_written_once_are_estimated_within_some_per_cent_of_everyth
         let (records, bytes) = errors(&world, &keyspace, &map);
         println!("{shape}: records {records:.4}, bytes {bytes:.4}");
         assert!(records < 0.03 && bytes < 0.03, "{shape}: {records} {bytes}");
-        // Everything, however it is asked for.
+        // Ranges of all keys, in each form.
         let everything = keyspace.approximate(..).unwrap();
         assert_eq!(everything.records, keyspace.approximate_count().unwrap());
         let (first, last) = (keyspace.first().unwrap(), keyspace.last().unwrap());
@@ -100,7 +99,7 @@ fn ranges_of_what_was_written_once_are_estimated_within_some_per_cent_of_everyth
 }
 
 #[test]
-fn ranges_without_keys_have_nothing_or_next_to_nothing() {
+fn estimates_of_empty_ranges_are_near_zero() {
     let world = World::new(22);
     let database = world.open(&options());
     let keyspace = database.default_keyspace();
@@ -116,8 +115,8 @@ fn ranges_without_keys_have_nothing_or_next_to_nothing() {
     nothing(&(number(9000)..number(100)));
     nothing(&(number(2 * RECORDS)..));
     for i in (0..RECORDS).step_by(37) {
-        // No key between these, in the tree nor in memtables: at most what blocks cut in two are
-        // taken for.
+        // No tree or memtable has a key between these. The estimate is at most that of blocks in
+        // which the range ends.
         let between = keyspace.approximate(number(2 * i + 1)..number(2 * i + 2));
         let between = between.unwrap().records;
         assert!(between < 200, "{between} at {i}");
@@ -126,14 +125,14 @@ fn ranges_without_keys_have_nothing_or_next_to_nothing() {
 }
 
 #[test]
-fn deletes_take_away_while_in_memtables_and_count_until_they_are_merged_down() {
+fn deletes_subtract_in_memtables_and_count_until_they_are_merged() {
     let world = World::new(23);
     let database = world.open(&options());
     let keyspace = load(&database, number);
     database.checkpoint().unwrap();
     let (half, all) = (RECORDS / 2, RECORDS);
     let before = database.snapshot().unwrap();
-    // Nothing is merged for now.
+    // Merges wait for now.
     world.sim.set_breathing(false);
     keyspace
         .set_checkpoint_distance(CheckpointDistance::Fixed(64))
@@ -153,7 +152,8 @@ fn deletes_take_away_while_in_memtables_and_count_until_they_are_merged_down() {
     near(old_lower().records, half);
     world.sim.set_breathing(true);
     database.checkpoint().unwrap();
-    // In leaves and in buffers, at most; no range suffers for another.
+    // The error is at most that of leaves and buffers, and no range is worse because of another
+    // one.
     assert!(lower().records <= 2 * half, "{:?}", lower());
     near(upper().records, half);
     near(old_lower().records, half);

@@ -1,5 +1,5 @@
-//! Every read against a model: keyspaces that are written, cleared, dropped and checkpointed while
-//! snapshots and iterators of earlier moments are held. One seed is one run.
+//! Every read beside a model. Keyspaces are written, cleared, dropped and checkpointed while the
+//! test holds snapshots and iterators of earlier moments. One seed is one run.
 
 mod common;
 
@@ -11,7 +11,7 @@ use terrapin::{CheckpointDistance, Database, Keyspace, Range, Snapshot};
 
 type Record = (Vec<u8>, Vec<u8>);
 
-/// Keyspaces of a run; the last is dropped and made again now and then.
+/// Keyspaces of a run. The last one is dropped and created again now and then.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 struct Held {
@@ -25,10 +25,10 @@ struct Open {
     left: Left,
 }
 
-/// What a range has to show yet.
+/// The records that a range must still return.
 struct Left {
     records: VecDeque<Record>,
-    /// How many of them its limit lets it show.
+    /// How many of these records its limit allows.
     allowed: usize,
 }
 
@@ -52,7 +52,7 @@ struct Run {
     largest_height: u32,
 }
 
-/// Takes the keys of all that is left, shared and borrowed ones in turn.
+/// Takes the keys of all remaining records, shared and borrowed ones in turn.
 fn take_keys(open: Open, chooses_front: impl Fn() -> bool) {
     let (mut keys, mut left) = (open.range.keys(), open.left);
     for step in 0.. {
@@ -243,7 +243,7 @@ impl Run {
                 self.keyspaces[at].set_checkpoint_distance(chi).unwrap();
             }
             _ => {
-                // Some empty ranges in passing, which a map would refuse.
+                // Some empty ranges, which a map would refuse.
                 let inverted = (Bound::Excluded(b"b"), Bound::Excluded(b"b"));
                 assert!(self.keyspaces[at].range(inverted).next().is_none());
                 assert!(self.keyspaces[at].range("b".."a").next_back().is_none());
@@ -259,7 +259,7 @@ impl Run {
         self.largest_height = self.largest_height.max(height);
     }
 
-    /// A range over random bounds, or a prefix, and what it has to give.
+    /// A range over random bounds or a prefix, with the records that it must return.
     fn start(&self, keyspace: &Keyspace, snapshot: Option<&Snapshot>, map: &Map) -> Open {
         if self.below(4) == 0 {
             let mut prefix = self.key();
@@ -289,7 +289,7 @@ impl Run {
         self.limited(range, left)
     }
 
-    /// One in four shows some records only.
+    /// One in four has a limit.
     fn limited(&self, range: Range, records: VecDeque<Record>) -> Open {
         let (range, allowed) = match self.below(4) {
             0 => {
@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// Takes records from one end, the other, or both; gives the iterator back unless it is at its
+    /// Takes records from one end, the other, or both. Returns the iterator unless it is at its
     /// end.
     fn take(&self, mut open: Open, steps: usize) -> Option<Open> {
         if self.below(6) == 0 {
@@ -332,7 +332,7 @@ impl Run {
         Some(open)
     }
 
-    /// Goes on behind a key, or before it, wherever the ends stand.
+    /// Continues behind a key, or before it, wherever the ends are.
     fn narrow(&self, open: Open) -> Open {
         let (Open { range, mut left }, key) = (open, self.key());
         let range = match self.below(2) {
@@ -443,7 +443,7 @@ fn every_read_sees_its_moment() {
         folds += folded;
         height = height.max(grown);
     }
-    // The rare paths were taken.
+    // The run took the rare paths.
     assert!(folds > 50, "{folds} folds");
     assert!(height >= 3, "the highest tree had {height} levels");
 }

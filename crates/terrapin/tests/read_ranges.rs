@@ -1,5 +1,5 @@
-//! Ranges: bounds, chunks, both ends, iterators that live through checkpoints, errors; counts and
-//! single records.
+//! Ranges: bounds, chunks, both ends, iterators that outlive checkpoints, and errors. Also counts
+//! and single records.
 
 mod common;
 
@@ -14,8 +14,8 @@ fn number(i: u64) -> Vec<u8> {
     i.to_be_bytes().to_vec()
 }
 
-/// Records in the tree, a sealed and an active memtable, with tombstones that hide and overwrites
-/// that replace.
+/// Records in the tree, in a sealed and in an active memtable. Tombstones hide some, and overwrites
+/// replace others.
 fn layered(world: &World, keyspace: &Keyspace, database: &terrapin::Database, count: u64) -> Map {
     let mut map = Map::new();
     let write = |map: &mut Map, i: u64, layer: u8| {
@@ -55,7 +55,7 @@ fn drain(mut range: Range, choose: impl Fn(usize) -> bool) -> Map {
     let (mut front, mut back) = (Vec::new(), VecDeque::new());
     for i in 0.. {
         let forward = choose(i);
-        // Shares and borrowed records in turn.
+        // Shared and borrowed records alternate.
         let record = match (forward, i % 5 < 3) {
             (true, true) => range.next().map(|record| owned(record.unwrap())),
             (false, true) => range.next_back().map(|record| owned(record.unwrap())),
@@ -108,7 +108,7 @@ fn both_ends_meet_wherever_they_stop() {
 }
 
 #[test]
-fn a_limit_ends_a_range_from_either_end_and_from_both() {
+fn a_limit_ends_a_range_from_each_end_and_from_both() {
     let world = World::new(600);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -140,7 +140,7 @@ fn a_limit_ends_a_range_from_either_end_and_from_both() {
         assert_eq!(drain(limited(), |_| false), part(0, shown), "{limit}");
         let both = drain(limited(), |i| i % 2 == 0);
         assert_eq!(both, part(shown.div_ceil(2), shown / 2), "{limit}");
-        // Ten from the front, which fetched more, then all from the back.
+        // Ten records come from the front, which fetched more. All others come from the back.
         let then = drain(limited(), |i| i < 10);
         assert_eq!(
             then,
@@ -149,7 +149,7 @@ fn a_limit_ends_a_range_from_either_end_and_from_both() {
         );
         assert_eq!(drain(limited().limit(5), |_| true), part(shown.min(5), 0));
         assert_eq!(limited().keys().count(), shown);
-        // It keeps nothing once it has come there, though it is held.
+        // The range keeps no memory after its end, although the test still holds it.
         let mut held = keyspace.iter().limit(limit.min(3));
         assert_eq!(held.by_ref().count(), limit.min(3).min(all.len()));
         assert_eq!(database.metrics().views, 0, "{limit}");
@@ -159,7 +159,7 @@ fn a_limit_ends_a_range_from_either_end_and_from_both() {
 }
 
 #[test]
-fn shares_stay_what_they_are_when_the_range_goes_on() {
+fn shared_records_do_not_change_when_the_range_continues() {
     let world = World::new(77);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -219,7 +219,7 @@ fn bounds_of_every_kind() {
 }
 
 #[test]
-fn prefixes_end_where_they_should() {
+fn a_prefix_range_ends_at_the_last_key_of_the_prefix() {
     let world = World::new(3);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -250,7 +250,7 @@ fn prefixes_end_where_they_should() {
     }
 }
 
-/// Large records are lent where they lie; a delete beside them in a buffer's block is none.
+/// Large records are lent from their blocks. A delete beside them in a buffer's block is not.
 #[test]
 fn deletes_among_large_records_are_not_lent() {
     let world = World::new(6);
@@ -271,7 +271,7 @@ fn deletes_among_large_records_are_not_lent() {
     };
     (0..1000).for_each(|i| put(8 * i));
     database.checkpoint().unwrap();
-    // Of keys that the leaves have nothing of: a run of the buffer's is one of its block.
+    // No leaf holds these keys. Each run of the buffer is one of its blocks.
     for i in (0..1000).step_by(7) {
         [1, 2, 4].into_iter().for_each(|j| put(8 * i + j));
         keyspace.delete(number(8 * i + 3)).unwrap();
@@ -295,7 +295,7 @@ fn deletes_among_large_records_are_not_lent() {
 }
 
 #[test]
-fn chunks_of_large_and_small_records_hang_together() {
+fn chunks_of_large_and_small_records_join_without_gaps() {
     let world = World::new(4);
     let options = tiny()
         .memory(16 << 20)
@@ -312,7 +312,7 @@ fn chunks_of_large_and_small_records_hang_together() {
             79..90 => 0,
             _ => 10,
         };
-        // Half of the large ones in the tree, half in the memtable.
+        // Half of the large records are in the tree, half in the memtable.
         keyspace.put(number(i), vec![i as u8; bytes]).unwrap();
         map.insert(number(i), vec![i as u8; bytes]);
         if i == 3000 {
@@ -322,7 +322,7 @@ fn chunks_of_large_and_small_records_hang_together() {
     assert_eq!(drain(keyspace.iter(), |_| true), map);
     assert_eq!(drain(keyspace.iter(), |_| false), map);
     assert_eq!(drain(keyspace.iter(), |i| i % 2 == 0), map);
-    // What is kept of a chunk outlives the iterator and the database.
+    // Records kept from a chunk outlive the iterator and the database.
     let kept: Vec<_> = keyspace
         .range(number(10)..number(20))
         .map(|r| r.unwrap())
@@ -365,7 +365,7 @@ fn a_long_run_of_tombstones_is_passed_from_either_end() {
 }
 
 #[test]
-fn iterators_live_through_checkpoints_and_folds() {
+fn iterators_outlive_checkpoints_and_folds() {
     let world = World::new(6);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -423,7 +423,7 @@ fn iterators_live_through_checkpoints_and_folds() {
 }
 
 #[test]
-fn an_error_comes_out_once_and_is_never_an_end() {
+fn an_error_is_returned_once_and_never_reads_as_the_end() {
     let world = World::new(7);
     let options = tiny().memory(1 << 20);
     let database = world.open(&options);
@@ -435,7 +435,7 @@ fn an_error_comes_out_once_and_is_never_an_end() {
     }
     database.close().unwrap();
     for forward in [true, false] {
-        // Opened anew, so that no block is cached.
+        // The database is opened again, so that no block is cached.
         let database = world.open(&options);
         let keyspace = database.default_keyspace();
         let mut range = keyspace.iter();
@@ -484,7 +484,7 @@ fn an_error_comes_out_once_and_is_never_an_end() {
 }
 
 #[test]
-fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
+fn counts_are_within_a_tenth_without_overwrites() {
     let world = World::new(8);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -499,8 +499,8 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
         }
     }
     let snapshot = database.snapshot().unwrap();
-    // A few deletes of what is in the tree; more of them would count twice until they are merged
-    // down.
+    // A few deletes of records in the tree. A larger number would count twice until they are merged
+    // into leaves.
     for i in 0..500 {
         keyspace.delete(key(i)).unwrap();
     }
@@ -513,10 +513,10 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
     close(snapshot.approximate_count(&keyspace).unwrap(), 12_000);
 }
 
-/// It was what its memtable had counted meanwhile: ten thousand that came later, or none of those
-/// that were deleted.
+/// Guards against counting the memtable of now: ten thousand later records, or none of the deleted
+/// ones.
 #[test]
-fn a_snapshot_counts_what_there_was_while_its_memtable_goes_on() {
+fn a_snapshot_counts_its_moment_while_its_memtable_grows() {
     let world = World::new(9);
     let database = world.open(&tiny().memory(64 << 20));
     let keyspace = database.default_keyspace();

@@ -1,5 +1,5 @@
-//! Held views: they see their moment whatever happens, pin pages but no memtables, and give
-//! everything back when they go.
+//! Held views. They see their moment, they pin pages but no memtables, and their drop returns
+//! everything.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn seen(snapshot: &Snapshot, keyspace: &Keyspace) -> Map {
         .collect()
 }
 
-/// Lets views grow old, and jobs do all there is to do.
+/// Lets views grow old, and runs jobs until they have nothing to do.
 fn grow_old(world: &World) {
     world.sim.advance_ns(2 * SECOND_NS);
     world.sim.settle();
@@ -33,7 +33,7 @@ fn fill(keyspace: &Keyspace, records: std::ops::Range<u64>, generation: u64, byt
 #[test]
 fn a_held_snapshot_pins_pages_and_no_memtable() {
     let world = World::new(1);
-    // Memtables of up to 400 KiB; the pool of recycled memory holds 256 KiB at most.
+    // Memtables have up to 400 KiB. The pool of recycled memory holds at most 256 KiB.
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
     let keyspace = database.default_keyspace();
     fill(&keyspace, 0..500, 0, 100);
@@ -72,7 +72,7 @@ fn a_held_snapshot_pins_pages_and_no_memtable() {
     assert_eq!(keyspace.get(key(3)).unwrap(), None);
     assert_eq!(keyspace.iter().count(), 1500);
 
-    // It outlives any number of checkpoints, and its pages go with it.
+    // The snapshot outlives any number of checkpoints. Its pages are freed with it.
     for generation in 3..8 {
         fill(&keyspace, 0..2000, generation, 100);
         database.checkpoint().unwrap();
@@ -94,8 +94,8 @@ fn a_snapshot_between_two_seals_folds_both_memtables_in_order() {
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
     world.sim.set_breathing(false);
-    // A sealed memtable that waits for its merge, an active one on top that says otherwise, and
-    // writes that come later.
+    // A sealed memtable waits for its merge. An active one above has other values, and later writes
+    // follow.
     keyspace
         .set_checkpoint_distance(CheckpointDistance::Fixed(32))
         .unwrap();
@@ -150,7 +150,7 @@ fn views_of_one_moment_are_folded_once() {
         .collect();
     assert!(last.iter().all(|(k, v)| Some((k.as_ref(), v.as_ref()))
         == expected.iter().next_back().map(|(k, v)| (&k[..], &v[..]))));
-    // The pages live until the last of them goes.
+    // The pages live until the last view is dropped.
     drop(ranges);
     let mut snapshots = snapshots;
     let last = snapshots.pop().unwrap();
@@ -161,10 +161,10 @@ fn views_of_one_moment_are_folded_once() {
     database.close().unwrap();
 }
 
-/// Each had the memtable merged for it from the start up to its own moment, whatever the others
-/// had.
+/// Guards against one merge of the memtable for each snapshot, from the start up to the snapshot's
+/// moment.
 #[test]
-fn snapshots_within_a_memtable_have_it_written_once_together() {
+fn snapshots_within_a_memtable_share_one_run() {
     let world = World::new(20);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
     let keyspace = database.default_keyspace();
@@ -193,7 +193,7 @@ fn snapshots_within_a_memtable_have_it_written_once_together() {
         assert_eq!(seen(snapshot, &keyspace), *expected);
     }
 
-    // The later ones have the same pages as the earlier ones.
+    // The later snapshots have the same pages as the earlier ones.
     snapshots.drain(..60);
     for generation in 200..204 {
         fill(&keyspace, 0..1000, generation, 100);
@@ -209,7 +209,7 @@ fn snapshots_within_a_memtable_have_it_written_once_together() {
 }
 
 #[test]
-fn a_view_that_needs_nothing_of_a_memtable_lets_it_go_without_a_run() {
+fn a_view_drops_a_memtable_that_it_does_not_need_without_a_run() {
     let world = World::new(4);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(32)));
     let keyspace = database.default_keyspace();
@@ -235,7 +235,7 @@ fn a_view_that_needs_nothing_of_a_memtable_lets_it_go_without_a_run() {
 }
 
 #[test]
-fn a_fold_for_views_that_are_gone_ends_and_leaves_no_page() {
+fn a_fold_for_dropped_views_ends_and_leaves_no_page() {
     let world = World::new(5);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
     let keyspace = database.default_keyspace();
@@ -259,7 +259,7 @@ fn a_fold_for_views_that_are_gone_ends_and_leaves_no_page() {
     let folds = database.metrics().folds;
     assert!((1..40).contains(&folds), "{folds} of 40 were done");
     database.close().unwrap();
-    // Every page that is not the tree's is free again.
+    // Every page outside of the tree is free again.
     let live = world.verified();
     assert!(live.is_sound());
     let database = world.open(&tiny());
@@ -301,7 +301,7 @@ fn private_pages_do_not_pile_up() {
 }
 
 #[test]
-fn when_memory_is_short_young_views_give_their_memtables_back_too() {
+fn young_views_release_memtables_when_memory_is_short() {
     let world = World::new(7);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     let keyspace = database.default_keyspace();
@@ -327,7 +327,7 @@ fn when_memory_is_short_young_views_give_their_memtables_back_too() {
     }
     let metrics = database.metrics();
     assert!(metrics.folds > 0);
-    // Twenty memtables of 256 KiB would be far above the budget of 2 MiB.
+    // Twenty memtables of 256 KiB would exceed the budget of 2 MiB.
     assert!(
         peak < 2 << 20,
         "{peak} bytes of memtables, {} folds",
@@ -340,7 +340,7 @@ fn when_memory_is_short_young_views_give_their_memtables_back_too() {
 }
 
 #[test]
-fn snapshots_keep_what_is_cleared_and_dropped() {
+fn snapshots_keep_cleared_and_dropped_keyspaces() {
     let world = World::new(8);
     let database = world.open(&tiny());
     let (cleared, dropped) = (
@@ -391,7 +391,7 @@ fn snapshots_keep_what_is_cleared_and_dropped() {
 }
 
 #[test]
-fn a_fold_that_fails_is_tried_again_and_nobody_reads_amiss() {
+fn a_failed_fold_is_tried_again_and_reads_stay_right() {
     let world = World::new(9);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     let keyspace = database.default_keyspace();
@@ -424,7 +424,7 @@ fn a_fold_that_fails_is_tried_again_and_nobody_reads_amiss() {
 }
 
 #[test]
-fn a_view_that_cannot_be_folded_holds_up_no_other() {
+fn a_view_that_cannot_be_folded_delays_no_other() {
     let world = World::new(13);
     let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
     let database = world.open(&options);
@@ -504,7 +504,7 @@ fn after_close_every_read_is_refused() {
     closed(snapshot.multi_get(&keyspace, &["a"]).unwrap_err());
     closed(snapshot.first(&keyspace).unwrap_err());
     closed(snapshot.approximate_count(&keyspace).unwrap_err());
-    // The files are let go: the next open does not wait for the handles.
+    // The files are closed, so the next open does not wait for the handles.
     let again = world.open(&tiny());
     assert_eq!(again.default_keyspace().iter().count(), 500);
     again.close().unwrap();
@@ -524,7 +524,7 @@ fn a_snapshot_reads_its_own_database_only() {
         snapshot.iter(&foreign).next().unwrap().unwrap_err().kind(),
         ErrorKind::InvalidArgument
     );
-    // LSNs bound what is seen.
+    // LSNs bound what a snapshot shows.
     let before = snapshot.lsn();
     database.default_keyspace().put("a", "1").unwrap();
     assert!(database.snapshot().unwrap().lsn() > before);

@@ -1,4 +1,4 @@
-//! Readers beside writers, on threads and a real directory, in little memory: views are folded
+//! Readers beside writers, on threads and a real directory, in little memory. Views are folded
 //! under their readers.
 
 mod common;
@@ -32,9 +32,9 @@ fn round_of(value: &Slice) -> u64 {
     u64::from_le_bytes(value[..8].try_into().unwrap())
 }
 
-/// The writer overwrites all keys in turn with the number of its round, so at any moment a prefix
-/// of them (in its order) is one round ahead of the rest: any view that is not exactly one moment
-/// shows something else.
+/// The writer overwrites all keys in turn with the number of its pass. At any moment, a prefix of
+/// the keys in its order is one pass ahead of the rest. A view of two moments would show something
+/// else.
 #[test]
 fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
     let directory = Directory::new("read-threads");
@@ -78,8 +78,8 @@ fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
                             held.pop_front();
                         }
                         let (snapshot, first) = &held[reader % held.len()];
-                        // From the first key in the writer's order on: one round, then the one
-                        // before.
+                        // In the writer's order, keys have the number of one pass, then that of the
+                        // one before.
                         let keys: Vec<_> = (0..KEYS).step_by(50).map(key).collect();
                         let found = snapshot.multi_get(keyspace, &keys).unwrap();
                         let seen: Vec<_> = found
@@ -104,7 +104,7 @@ fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
                             forward ^= reader == 2;
                         }
                         assert_eq!(count, KEYS);
-                        // All of a round, or as many as the keys looked up above allow.
+                        // All keys of a pass, or as many as the gets above allow.
                         assert!(
                             ahead <= newest * 50 && ahead + 50 > newest * 50,
                             "{ahead} of round {first}, {newest}"
@@ -116,7 +116,7 @@ fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
                 })
             })
             .collect();
-        // The writer ends with them, whatever they came to.
+        // The writer ends with the readers, whatever they found.
         let ended: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
         stop.store(true, Ordering::Relaxed);
         ended.into_iter().for_each(|end| end.unwrap());
@@ -136,7 +136,7 @@ fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
     database.close().unwrap();
 }
 
-/// Closing from under readers: each gets what was there, or `Closed`, and nothing else.
+/// A close beside readers. Each read gets its value or `Closed`, and no other error.
 #[test]
 fn close_under_readers_gives_closed_and_nothing_else() {
     for _ in 0..5 {

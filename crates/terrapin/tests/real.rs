@@ -127,7 +127,7 @@ fn a_dropped_database_replays_and_a_second_open_is_refused() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_named() {
+fn the_error_of_a_missing_directory_names_it() {
     let directory = Directory::new("absent");
     let error = Options::new()
         .create_if_missing(false)
@@ -138,10 +138,10 @@ fn a_directory_that_is_not_there_is_named() {
     assert!(!directory.0.exists());
 }
 
-/// Only the command refused that; a program with a mistyped path had its files joined by a
-/// database.
+/// Guards against a database that joined the files of a mistyped path. Only the command refused
+/// that.
 #[test]
-fn no_database_is_made_among_other_files() {
+fn no_database_is_created_among_other_files() {
     let directory = Directory::new("foreign");
     let place = |name: &str| directory.0.join(name);
     let refused = |first: &str| {
@@ -163,11 +163,11 @@ fn no_database_is_made_among_other_files() {
         assert_eq!(std::fs::read(place("data")).unwrap(), content);
     }
     std::fs::remove_file(place("data")).unwrap();
-    // What a fresh file system has, and what nobody sees.
+    // Files of a fresh file system, and hidden files.
     std::fs::create_dir(place("lost+found")).unwrap();
     std::fs::write(place(".keep"), "").unwrap();
     options().open(&directory.0).unwrap().close().unwrap();
-    // Beside a database others may lie.
+    // Other files may be beside a database.
     std::fs::write(place("notes"), "mine").unwrap();
     options().open(&directory.0).unwrap().close().unwrap();
     // A log without its data file is damage.
@@ -186,7 +186,7 @@ fn an_idle_database_does_not_write() {
         .unwrap();
     database.default_keyspace().put("a", "b").unwrap();
     database.flush().unwrap();
-    #[allow(clippy::disallowed_methods)] // a test of what happens when nothing does
+    #[allow(clippy::disallowed_methods)] // the test waits while nothing happens
     let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
     wait(50);
     let syncs = database.metrics().log_syncs;

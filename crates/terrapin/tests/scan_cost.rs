@@ -1,4 +1,4 @@
-//! What ranges cost: allocations, counted by the allocator, and device reads of blocks.
+//! The cost of ranges: allocations, counted by the allocator, and device reads of blocks.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn sorted() -> Vec<Vec<u8>> {
     keys
 }
 
-/// Allocations of a range that borrows so many records from a key on.
+/// Allocations of a range that borrows `records` records from a key on.
 fn allocations(keyspace: &Keyspace, from: &[u8], records: usize) -> u64 {
     let mut taken = 0;
     let info = allocation_counter::measure(|| {
@@ -89,19 +89,19 @@ fn a_range_allocates_little_at_its_start_and_nothing_for_a_step() {
     database.close().unwrap();
 }
 
-/// What a range that is measured is like.
+/// The kind of a range to measure.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// It is read for as many records as were asked.
+    /// The caller reads as many records as it said.
     Taken,
-    /// It is told how many.
+    /// The caller sets this limit.
     Limited,
-    /// The blocks that it begins in are cached.
+    /// The first blocks of the range are cached.
     Begun,
 }
 
-/// Device reads of blocks, and their bytes, for a range of so many records where nothing is cached,
-/// after many of `warm` records.
+/// Device reads of blocks, and their bytes, for a range of `records` records with nothing cached.
+/// Many ranges of `warm` records came before.
 fn cold_reads(world: &World, records: usize, warm: usize, kind: Kind) -> (f64, f64) {
     let database = world.open(&options());
     world.sim.set_breathing(false);
@@ -115,7 +115,7 @@ fn cold_reads(world: &World, records: usize, warm: usize, kind: Kind) -> (f64, f
         };
         assert_eq!(range.take(records).count(), records);
     };
-    // How long ranges are.
+    // The engine learns how long ranges are.
     for from in (0..keys.len() / 2).step_by(16) {
         take(from, warm);
     }
@@ -124,7 +124,7 @@ fn cold_reads(world: &World, records: usize, warm: usize, kind: Kind) -> (f64, f
         .collect();
     if kind == Kind::Begun {
         starts.iter().for_each(|&from| take(from, 1));
-        // That was no range as others are.
+        // That range was unlike the others.
         (0..100).for_each(|_| take(0, warm));
     }
     let before = database.metrics().device_reads;
@@ -140,7 +140,7 @@ fn cold_reads(world: &World, records: usize, warm: usize, kind: Kind) -> (f64, f
 }
 
 #[test]
-fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
+fn ranges_read_ahead_by_the_length_of_earlier_ranges() {
     let world = World::new(2);
     store(&world).close().unwrap();
     let one = cold_reads(&world, 1, 1, Kind::Taken);
@@ -151,7 +151,8 @@ fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
         "reads and bytes: {one:?} for 1 record, {short:?} for 5, {unexpected:?} for 50, {expected:?} for 50 of many"
     );
     assert!(short.0 <= one.0 + 0.5, "{short:?} {one:?}");
-    // A level's next block waits for its turn: 1.8 reads more than for one record when it did not.
+    // A level's next block waits for its turn. Without that, a range read 1.8 blocks more than a
+    // single record.
     assert!(unexpected.0 <= one.0 + 1.5, "{unexpected:?} {one:?}");
     assert!(expected.0 < unexpected.0, "{expected:?} {unexpected:?}");
     assert!(
@@ -161,7 +162,7 @@ fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
 }
 
 #[test]
-fn a_range_that_is_told_its_limit_reads_what_that_needs_and_at_once() {
+fn a_range_with_a_limit_reads_its_blocks_at_once() {
     let world = World::new(3);
     store(&world).close().unwrap();
     for records in [5, 50, 100] {
@@ -177,8 +178,8 @@ fn a_range_that_is_told_its_limit_reads_what_that_needs_and_at_once() {
     }
 }
 
-// Where the first blocks of a range were cached, those behind them were read as if nobody knew how
-// many were wanted: by the chunk.
+// If the first blocks of a range were cached, the range once read the next ones chunk by chunk, as
+// if its length were unknown.
 #[test]
 fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
     let world = World::new(4);
@@ -189,8 +190,8 @@ fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
     assert!(begun.0 <= cold.0, "{begun:?} {cold:?}");
 }
 
-/// The n-th look at the front of a queue passed all that was taken out of it before: memtables were
-/// sealed for their bytes only.
+/// Guards against looks at the front of a queue that each passed all earlier removals. Memtables
+/// were sealed for their bytes only.
 #[test]
 fn a_memtable_in_which_ranges_pass_many_deletes_is_sealed() {
     for direction in [Direction::Forward, Direction::Backward] {
@@ -213,16 +214,17 @@ fn a_memtable_in_which_ranges_pass_many_deletes_is_sealed() {
         }
         assert_eq!(taken, 4000);
         let seal = database.metrics().checkpoints - before;
-        // Each for a million deletes passed, and eight millions would be.
+        // A memtable is sealed for each million deletes that ranges passed, and eight million would
+        // have been passed.
         assert!((1..=4).contains(&seal), "{seal} checkpoints, {direction:?}");
         database.close().unwrap();
     }
 }
 
-/// A queue that was emptied, and is polled by a process that writes nothing, was gone over whole
-/// with each poll, for ever: only a write sealed the memtable in which its deletes lay.
+/// Guards against polls of an emptied queue that each passed all its deletes, for ever. Only a
+/// write sealed the memtable with these deletes, and the polling process wrote nothing.
 #[test]
-fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
+fn polls_of_an_emptied_queue_become_free_without_writes() {
     const RECORDS: u64 = 6000;
     const KEYSPACES: u64 = 3;
     for (seed, backward) in [(5, false), (6, true)] {
@@ -232,8 +234,7 @@ fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
         let queues: Vec<_> = (0..KEYSPACES)
             .map(|number| database.keyspace(&format!("queue {number}")).unwrap())
             .collect();
-        // As many ranges as writes all the time: where users turn from the one to the other,
-        // memtables are looked at for that.
+        // Ranges and writes alternate. A change between the two starts a check of the memtables.
         let other = database.default_keyspace();
         other.put("a", "1").unwrap();
         let range = || assert!(other.first().unwrap().is_some());
@@ -282,7 +283,7 @@ fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
             let last = poll(queue);
             assert!(last < RECORDS / 20, "{last} deletes in {}", queue.name());
         }
-        // A million deletes pay in the memtable, and as many in the tree.
+        // A million passed deletes pay for a merge in the memtable, and as many in the tree.
         let passed = after.scanned_deletes - before.scanned_deletes;
         assert!(passed < (KEYSPACES * 4) << 20, "{passed} deletes");
         database.close().unwrap();

@@ -1,5 +1,5 @@
-//! A long scan has what it needs under way before it comes there: hardly anything is read by
-//! itself, while nothing else is.
+//! A long scan reads the blocks that it needs before it reaches them. It waits for hardly any
+//! single read.
 
 mod common;
 
@@ -13,10 +13,10 @@ use terrapin_disk::{File, FileThrough, FilesThrough};
 
 const RECORDS: u64 = 60_000;
 const VALUE_BYTES: usize = 400;
-/// Records behind which all that a scan comes to is read ahead.
+/// Records after which the scan reads everything ahead.
 const LONG: u64 = 15_000;
 
-/// Groups as long as what is under way of a level at least, and some nodes with buffers.
+/// Groups at least as long as one level's read-ahead, and some nodes with buffers.
 fn options() -> Options {
     tiny()
         .group_bytes(512 << 10)
@@ -26,7 +26,7 @@ fn options() -> Options {
         .log_bytes_max(16 << 20)
 }
 
-/// Counts the reads that are waited for one by one.
+/// Counts the reads that a thread waits for one by one.
 struct CountingFile {
     file: Arc<dyn File>,
     alone: Arc<AtomicU64>,
@@ -58,7 +58,7 @@ fn open(world: &World, alone: &Arc<AtomicU64>) -> Database {
 }
 
 #[test]
-fn a_long_scan_waits_for_no_group_s_index_by_itself() {
+fn a_long_scan_waits_for_no_single_read_of_an_index() {
     for backward in [false, true] {
         let (world, alone) = (World::new(1), Arc::new(AtomicU64::new(0)));
         let database = open(&world, &alone);
@@ -87,7 +87,7 @@ fn a_long_scan_waits_for_no_group_s_index_by_itself() {
         }
         drop(range);
         let waited = alone.load(Ordering::Relaxed) - before;
-        // Those are for nodes.
+        // These reads are of nodes.
         assert!(waited <= nodes + 2, "{waited} reads alone, {nodes} nodes");
         database.close().unwrap();
     }

@@ -1,5 +1,5 @@
-//! Processes that end soon after they opened the database: what they leave on the disk, and what
-//! the next open costs.
+//! Processes that end soon after they opened the database: the files that they leave, and the cost
+//! of the next open.
 
 use terrapin::{Database, ErrorKind, Options};
 use terrapin_base::{Env, Sim};
@@ -59,8 +59,8 @@ fn log_files(disk: &SimDisk) -> (usize, u64) {
     (lengths.len(), lengths.iter().sum())
 }
 
-/// 1,650 MiB were left after a hundred runs with default options, and opens took longer from run to
-/// run.
+/// Guards against 1,650 MiB of files after a hundred runs with default options, and opens that took
+/// longer each time.
 #[test]
 fn runs_of_one_record_leave_few_files_and_opens_do_not_slow() {
     for power in [None, Some(CrashMode::KeepAll)] {
@@ -86,9 +86,9 @@ fn runs_of_one_record_leave_few_files_and_opens_do_not_slow() {
     }
 }
 
-/// Those that write much, and end before a checkpoint does.
+/// Processes that write much and end before a checkpoint does.
 #[test]
-fn the_log_stays_near_its_limit_however_soon_runs_end() {
+fn the_log_stays_near_its_limit_when_runs_end_soon() {
     let disk = SimDisk::new(1);
     let mut number = 0;
     for run_number in 0..25 {
@@ -107,7 +107,7 @@ fn the_log_stays_near_its_limit_however_soon_runs_end() {
     assert_eq!(Run::begin(&disk, 99).unwrap().count(), number as usize);
 }
 
-/// After 26 runs no open for writing succeeded any more.
+/// Guards against opens for writing that failed after 26 runs.
 #[test]
 fn a_small_disk_takes_any_number_of_runs() {
     let disk = SimDisk::new(1);
@@ -121,7 +121,7 @@ fn a_small_disk_takes_any_number_of_runs() {
     assert_eq!(Run::begin(&disk, 99).unwrap().count(), 60);
 }
 
-/// Somebody else has filled the disk: opens go on, and so do deletes.
+/// Other programs have filled the disk. Opens and deletes still work.
 #[test]
 fn a_full_disk_takes_any_number_of_runs() {
     let disk = SimDisk::new(1);

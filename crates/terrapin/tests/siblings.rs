@@ -1,5 +1,5 @@
-//! Copies of a directory: files and pages of two copies that went on separately do not mix, and a
-//! copy that was made while the database was open is refused or holds a prefix of the commits.
+//! Copies of a directory. Files and pages of two copies that were written separately must not mix.
+//! A copy made while the database was open is refused or holds a prefix of the commits.
 
 mod common;
 
@@ -30,8 +30,8 @@ enum End {
     Killed,
 }
 
-/// A database and one of its lives: the same operations in each copy, with other values of the same
-/// length.
+/// A database and one of its lives. Each copy has the same operations, with other values of the
+/// same length.
 fn live(world: &World, mark: u8, end: End) -> Map {
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -54,7 +54,7 @@ fn live(world: &World, mark: u8, end: End) -> Map {
     content
 }
 
-/// Two copies of one closed database, some lives later; and what the first holds.
+/// Two copies of one closed database, some lives later, and the content of the first.
 fn siblings(lives: usize, end: End) -> ([World; 2], Map) {
     let world = World::new(1);
     live(&world, b'-', End::Closed);
@@ -94,7 +94,7 @@ fn files_of_two_copies_of_one_database_do_not_mix() {
             .iter()
             .filter(|(name, _)| name == "data" || name == "ring" || name.starts_with("log-"))
             .collect();
-        // Each file alone; all of the log; all but the data file.
+        // Each file alone, the whole log, and all files but the data file.
         let mut mixes: Vec<Vec<_>> = donors.iter().map(|donor| vec![*donor]).collect();
         let of_log = |(name, _): &&&(String, Vec<u8>)| name.starts_with("log-");
         mixes.push(donors.iter().filter(of_log).copied().collect());
@@ -119,7 +119,7 @@ fn files_of_two_copies_of_one_database_do_not_mix() {
             .unwrap();
             for read_only in [true, false] {
                 match world.try_open(&tiny().read_only(read_only)) {
-                    // The ring is never synced: a foreign one is like that of a power cut.
+                    // The ring is never synced, so a foreign ring is like that of a power cut.
                     Ok(database) if names == ["ring"] => {
                         let found = read(&database).unwrap();
                         let right = |(k, v): (&Vec<u8>, &Vec<u8>)| {
@@ -191,7 +191,7 @@ fn pages_of_two_copies_of_one_database_do_not_mix() {
 }
 
 /// Copies the files of a database piece by piece, in three orders of the files, each from its
-/// beginning; between two pieces the database goes on.
+/// start. The database continues between two pieces.
 fn copy_live(world: &World, seed: u64, go_on: &mut dyn FnMut()) -> Vec<(String, Vec<u8>)> {
     let mut names: Vec<String> = files_of(&world.disk).into_iter().map(|(n, _)| n).collect();
     match seed % 3 {
@@ -211,7 +211,7 @@ fn copy_live(world: &World, seed: u64, go_on: &mut dyn FnMut()) -> Vec<(String, 
             copied.extend_from_slice(&content[copied.len()..end]);
             go_on();
         }
-        // One that went away was not there when its turn came, or is copied as far as it was.
+        // A removed file is missing in the copy, or has the bytes that were copied before.
         if !copied.is_empty() {
             files.push((name, copied));
         }
@@ -237,7 +237,7 @@ fn a_copy_of_an_open_database_is_refused_or_a_prefix() {
         };
         (0..KEYS + 300).for_each(|_| put(&open, &mut puts));
         let pace = world.below(24);
-        // Some copies go on over the end of the life.
+        // Some copies continue after the end of the life.
         let mut left = match world.below(3) {
             0 => world.below(200),
             _ => u64::MAX,
@@ -260,7 +260,7 @@ fn a_copy_of_an_open_database_is_refused_or_a_prefix() {
         });
         let copy = world_of(seed + 1000, &files);
         let mut last = None;
-        // A crash in the open of a copy changes nothing: the next open looks at it again.
+        // A crash in the open of a copy changes nothing, because the next open checks again.
         for try_ in 0..3 {
             let what = format!("seed {seed}, open {try_}");
             if try_ == 0 {

@@ -1,4 +1,4 @@
-//! Stores far beyond their memory, the dial, the budget, and the log's length.
+//! Stores far larger than their memory, the dial, the budget, and the log's length.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
 }
 
 #[test]
-fn nine_tenths_deleted_and_the_space_comes_back() {
+fn the_space_of_nine_tenths_deleted_returns() {
     let world = World::new(2);
     let database = world.open(
         &tiny()
@@ -83,7 +83,7 @@ fn nine_tenths_deleted_and_the_space_comes_back() {
         .map(|n| world.disk.content(n).map_or(0, |c| c.len() as u64))
         .sum();
     let used = world.disk.used_bytes();
-    // Of 4.3 MB. The 16 KiB are the superblocks, the catalog and the nodes of so small a tree.
+    // Of 4.3 MB. The 16 KiB are the superblocks, the catalog and the nodes of this small tree.
     assert!(
         used <= 2 * remains + log + ring + reserve + (16 << 10),
         "{used} used, {remains} remain, log {log}"
@@ -140,7 +140,7 @@ fn a_quiet_keyspace_does_not_pin_the_log() {
 }
 
 #[test]
-fn the_dial_turns_while_the_store_runs_and_stays_where_it_was_put() {
+fn chi_changes_while_the_store_runs_and_is_kept() {
     let world = World::new(5);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Auto));
     let keyspace = database.keyspace("k").unwrap();
@@ -183,16 +183,16 @@ fn the_dial_turns_while_the_store_runs_and_stays_where_it_was_put() {
     assert_eq!(database.default_keyspace().checkpoint_distance(), 2);
     assert_eq!(database.keyspace("later").unwrap().checkpoint_distance(), 2);
     database.close().unwrap();
-    // What is there keeps it, and what came later had it until the close.
+    // Existing keyspaces keep this χ. Later keyspaces had it until the close.
     let database = world.open(&tiny());
     assert_eq!(database.keyspace("k").unwrap().checkpoint_distance(), 2);
     assert_eq!(database.keyspace("later").unwrap().checkpoint_distance(), 4);
     database.close().unwrap();
 }
 
-/// Once set, a keyspace's χ could only be set to another.
+/// Guards against a keyspace's χ that could be changed but not unset.
 #[test]
-fn the_dial_is_given_back_to_the_database() {
+fn a_keyspace_can_return_to_the_chi_of_the_database() {
     let world = World::new(12);
     let with = |chi| tiny().checkpoint_distance(CheckpointDistance::Fixed(chi));
     let database = world.open(&with(4));
@@ -223,7 +223,7 @@ fn the_dial_is_given_back_to_the_database() {
 }
 
 #[test]
-fn lowering_the_dial_seals_at_once() {
+fn lowering_chi_seals_at_once() {
     let world = World::new(6);
     world.sim.set_breathing(false);
     let database = world.open(&tiny());
@@ -250,7 +250,7 @@ fn lowering_the_dial_seals_at_once() {
 }
 
 #[test]
-fn memory_moves_at_run_time() {
+fn the_memory_budget_changes_at_run_time() {
     let world = World::new(7);
     let database = world.open(
         &tiny()
@@ -290,7 +290,7 @@ fn memory_moves_at_run_time() {
 }
 
 #[test]
-fn memory_grows_though_it_does_not_yet_hold_a_distance_that_was_set_when_there_was_more() {
+fn memory_can_grow_to_less_than_a_stored_chi_needs() {
     let world = World::new(7);
     let database = world.open(&tiny().memory(8 << 20));
     database
@@ -333,7 +333,7 @@ fn a_memtable_holds_no_more_units_than_one_merge_takes() {
 }
 
 #[test]
-fn writers_that_outrun_the_disk_are_slowed_and_never_run_away() {
+fn writers_that_outrun_the_disk_are_slowed() {
     let world = World::new(9);
     world.sim.set_breathing(false);
     let database = world.open(&tiny());
@@ -351,7 +351,7 @@ fn writers_that_outrun_the_disk_are_slowed_and_never_run_away() {
 }
 
 #[test]
-fn writers_that_outrun_the_log_wait_a_little_before_its_ring_is_full() {
+fn writers_that_outrun_the_log_wait_before_its_ring_is_full() {
     let world = World::new(12);
     world.sim.set_breathing(false);
     let ring = 256 << 10;
@@ -381,7 +381,7 @@ fn writers_that_outrun_the_log_wait_a_little_before_its_ring_is_full() {
 }
 
 #[test]
-fn a_disk_that_fails_for_good_ends_waits_with_a_typed_error() {
+fn a_permanent_disk_failure_ends_waits_with_a_typed_error() {
     use terrapin_disk::sim::{Fault, FaultError, Op};
     let world = World::new(10);
     let database = world.open(&tiny().stall_limit(std::time::Duration::from_secs(2)));
@@ -429,7 +429,7 @@ fn memtables_take_their_memory_from_full_caches() {
         full.total_bytes() > 3 << 20,
         "the caches are full: {full:?}"
     );
-    // A memtable takes a chunk of half a MiB at once; caches make room for it within the next few
+    // A memtable takes a chunk of half a MiB at once. Caches make room for it within the next few
     // puts.
     let mut over = 0;
     for i in 0..10_000 {
@@ -448,10 +448,10 @@ fn memtables_take_their_memory_from_full_caches() {
     database.close().unwrap();
 }
 
-/// What is durable is so though its space cannot be given back: that is told as a background error,
+/// Durable data stays durable although its old space cannot be returned. That is a background error
 /// and no failed checkpoint.
 #[test]
-fn a_checkpoint_does_not_fail_for_space_that_stays() {
+fn a_checkpoint_does_not_fail_for_space_that_cannot_be_returned() {
     use terrapin_disk::sim::{Fault, FaultError, Op};
     for op in [Op::PunchHole, Op::SetBytes] {
         let world = World::new(13);
@@ -465,7 +465,7 @@ fn a_checkpoint_does_not_fail_for_space_that_stays() {
             keyspace.put(key(i), value(i, 100)).unwrap();
         }
         database.checkpoint().unwrap();
-        // The file becomes shorter, or is left with holes.
+        // The file is shorter or has holes.
         let cleared = if op == Op::SetBytes { 2 } else { 1 };
         keyspaces[..cleared].iter().for_each(|k| k.clear().unwrap());
         let fault = Fault::nth(1, FaultError::Io).on(op).of("data").lasting();

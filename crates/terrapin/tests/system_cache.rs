@@ -1,5 +1,5 @@
-//! What is read by way of the system's page cache, if the database is to use it: what gets and
-//! ranges ask for, and nothing that merges do.
+//! Reads through the system's page cache, for a database that uses it: gets and ranges read through
+//! it, merges bypass it.
 
 mod common;
 
@@ -13,12 +13,12 @@ use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions};
 
 const RECORDS: u64 = 4_000;
 
-/// What was seen of the data file.
+/// What the test saw of the data file.
 #[derive(Default)]
 struct Seen {
-    /// Opened for reads by way of the page cache, and not.
+    /// How often the file was opened for reads through the page cache, and for others.
     opened: [AtomicU64; 2],
-    /// Reads that may go that way, and others.
+    /// Reads that may use the page cache, and others.
     cached: AtomicU64,
     direct: AtomicU64,
 }
@@ -79,7 +79,7 @@ fn open(world: &World, options: &Options, seen: &Arc<Seen>) -> Database {
 }
 
 #[test]
-fn gets_and_ranges_read_by_way_of_the_page_cache_and_merges_past_it() {
+fn gets_and_ranges_use_the_page_cache_and_merges_bypass_it() {
     let world = World::new(1);
     let seen = Arc::new(Seen::default());
     let database = open(&world, &tiny().system_cache(true), &seen);
@@ -141,7 +141,7 @@ fn gets_and_ranges_read_by_way_of_the_page_cache_and_merges_past_it() {
 }
 
 #[test]
-fn who_names_the_memory_has_no_page_cache_unless_it_is_asked_for() {
+fn an_explicit_memory_budget_disables_the_page_cache_by_default() {
     // The least memory that the default ring fits into.
     let memory = 8 << 20;
     for (options, expected) in [

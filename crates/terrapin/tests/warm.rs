@@ -1,4 +1,5 @@
-//! Where all records fit into memory, gets have everything read in order, and kept.
+//! Warm-up: if all records fit into memory, gets start a read of all of them, which then stay
+//! cached.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::{World, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, Options};
 
 const RECORDS: u64 = 20_000;
-/// Enough for everything to be read.
+/// Enough gets to start a warm-up.
 const GETS: u64 = RECORDS / 4;
 const VALUE_BYTES: usize = 300;
 
@@ -17,14 +18,14 @@ fn options(memory_mib: u64) -> Options {
         .range_compaction(false)
 }
 
-/// In 18 MiB, with memtables whose size is chosen, in small steps.
+/// 18 MiB of memory, with memtables whose size the engine chooses in small steps.
 fn with_memtables_on_auto() -> Options {
     options(18)
         .group_bytes(16 << 10)
         .checkpoint_distance(CheckpointDistance::Auto)
 }
 
-/// All records on disk, and nothing cached.
+/// All records are on disk, and nothing is cached.
 fn cold_store(world: &World, options: &Options) -> Database {
     let database = world.open(options);
     let keyspace = database.default_keyspace();
@@ -36,7 +37,7 @@ fn cold_store(world: &World, options: &Options) -> Database {
 }
 
 #[test]
-fn what_fits_is_read_once_gets_ask_for_much_of_it_and_needs_no_device_then() {
+fn records_that_fit_are_read_once_gets_want_many_of_them() {
     for (memory_mib, gets, is_read) in [(16, GETS, true), (16, 500, false), (5, GETS, false)] {
         let world = World::new(11);
         let database = cold_store(&world, &options(memory_mib));
@@ -63,7 +64,7 @@ fn what_fits_is_read_once_gets_ask_for_much_of_it_and_needs_no_device_then() {
 }
 
 #[test]
-fn what_fits_once_the_memory_was_set_higher_is_read_and_needs_no_device_then() {
+fn records_that_fit_after_more_memory_are_read() {
     let world = World::new(17);
     let database = cold_store(&world, &options(5));
     let keyspace = database.default_keyspace();
@@ -87,9 +88,9 @@ fn what_fits_once_the_memory_was_set_higher_is_read_and_needs_no_device_then() {
     database.close().unwrap();
 }
 
-/// It counted as before for ever, so that nothing seemed to fit any more.
+/// Guards against a cleared keyspace that counted as before, so that nothing seemed to fit.
 #[test]
-fn what_was_cleared_leaves_its_room_to_what_fits() {
+fn a_cleared_keyspace_leaves_its_room_to_other_records() {
     let world = World::new(19);
     let database = world.open(&options(16));
     let (keyspace, gone) = (
@@ -115,9 +116,9 @@ fn what_was_cleared_leaves_its_room_to_what_fits() {
     database.close().unwrap();
 }
 
-/// Records of 12 KB: none of them is ever cached, whatever room there is.
+/// Records of 12 KB. None of them is ever cached, whatever the room.
 #[test]
-fn memtables_leave_no_room_for_records_that_cannot_come_in() {
+fn memtables_leave_no_room_for_records_that_are_never_cached() {
     let world = World::new(18);
     let options = with_memtables_on_auto();
     let database = world.open(&options);
@@ -145,7 +146,7 @@ fn memtables_leave_no_room_for_records_that_cannot_come_in() {
 }
 
 #[test]
-fn where_ranges_are_what_is_asked_for_all_blocks_are_read_and_need_no_device_then() {
+fn ranges_have_all_blocks_read_once() {
     let world = World::new(12);
     let database = cold_store(&world, &options(16));
     let keyspace = database.default_keyspace();
@@ -162,10 +163,10 @@ fn where_ranges_are_what_is_asked_for_all_blocks_are_read_and_need_no_device_the
     database.close().unwrap();
 }
 
-/// Records of a pass filled the memory: ranges have it soon, however long it is until gets would be
-/// served by another pass.
+/// Guards against a late warm-up for ranges. Records of a pass for gets filled the memory. Ranges
+/// must get it soon, however long gets would have waited for another pass.
 #[test]
-fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
+fn ranges_after_gets_have_all_blocks_read() {
     let world = World::new(14);
     let database = cold_store(&world, &options(16));
     let keyspace = database.default_keyspace();
@@ -180,16 +181,16 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     world.sim.settle();
     let before = world.disk.stats("data").reads;
     assert_eq!(keyspace.iter().count() as u64, RECORDS);
-    // Not quite all: some leave as others come in, and records lie beside them.
+    // A few blocks leave as others enter, and records take memory beside them.
     let reads = world.disk.stats("data").reads - before;
     assert!(reads < 200, "{reads}");
     database.close().unwrap();
 }
 
-/// Which reads are the most was told by all since the last seal, however many: memtables kept the
-/// size that gets had left them, where ranges needed all blocks.
+/// Guards against a workload of all reads since the last seal, however many. Memtables kept the
+/// size for gets, where ranges needed all blocks.
 #[test]
-fn where_far_more_gets_came_since_the_last_seal_memtables_leave_all_blocks_their_room_for_ranges() {
+fn memtables_leave_room_for_all_blocks_of_ranges_after_many_gets() {
     let world = World::new(20);
     let options = with_memtables_on_auto();
     let database = cold_store(&world, &options);
@@ -209,7 +210,7 @@ fn where_far_more_gets_came_since_the_last_seal_memtables_leave_all_blocks_their
 }
 
 #[test]
-fn where_ranges_have_their_tree_compacted_all_blocks_are_there_afterwards() {
+fn all_blocks_are_cached_after_ranges_had_the_tree_compacted() {
     let world = World::new(16);
     let database = cold_store(&world, &options(16).range_compaction(true));
     let keyspace = database.default_keyspace();
@@ -231,7 +232,7 @@ fn where_ranges_have_their_tree_compacted_all_blocks_are_there_afterwards() {
 }
 
 #[test]
-fn where_ranges_are_what_is_asked_for_memtables_leave_all_blocks_their_room() {
+fn memtables_leave_room_for_all_blocks_of_ranges() {
     let world = World::new(15);
     let options = with_memtables_on_auto();
     let database = cold_store(&world, &options);
@@ -256,10 +257,10 @@ fn where_ranges_are_what_is_asked_for_memtables_leave_all_blocks_their_room() {
     database.close().unwrap();
 }
 
-/// Half as many gets as writes, over and over: the memtables leave room for all records, and what
-/// they held comes among these as they are merged.
+/// Half as many gets as writes, repeatedly. The memtables leave room for all records, and a merged
+/// memtable's records enter the cache.
 #[test]
-fn what_fits_needs_no_device_while_it_is_overwritten() {
+fn overwritten_records_that_fit_need_no_device() {
     let world = World::new(13);
     let database = cold_store(&world, &options(16));
     let keyspace = database.default_keyspace();
@@ -291,9 +292,9 @@ fn what_fits_needs_no_device_while_it_is_overwritten() {
     database.close().unwrap();
 }
 
-/// Both are due at once, and the seed decides in which order their steps come.
+/// Both are due at once. The seed decides the order of their steps.
 #[test]
-fn what_a_memtable_says_that_is_merged_while_everything_is_read_is_what_gets_return_afterwards() {
+fn gets_return_the_values_of_a_memtable_merged_during_the_warm_up() {
     for seed in 0..6 {
         let world = World::new(seed);
         let database = cold_store(&world, &options(16));

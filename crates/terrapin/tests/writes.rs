@@ -44,7 +44,7 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     for durability in LEVELS {
         let error = database.write_with(&large, durability).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{durability:?}");
-        // One that is never written into the log was taken all the same.
+        // The batch is accepted although it is never written into the log.
         let error = a.put_with("x", vec![0; database.batch_bytes_max()], durability);
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{durability:?}");
@@ -55,7 +55,7 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     let foreign = other.open(&tiny());
     let mut batch = database.batch();
     batch.put(&foreign.default_keyspace(), "k", "v");
-    // Who writes only what is not empty must not pass the refused operation over.
+    // A writer of non-empty batches must not overlook the refused operation.
     assert!(!batch.is_empty());
     assert_eq!(batch.error().unwrap().kind(), ErrorKind::InvalidArgument);
     assert_eq!(
@@ -114,9 +114,9 @@ fn keys_and_values_have_limits_that_errors_name() {
     database.close().unwrap();
 }
 
-/// Each took a block of the log, and a round.
+/// Guards against a block of the log and a checkpoint for each call.
 #[test]
-fn a_checkpoint_without_news_takes_nothing() {
+fn a_checkpoint_without_changes_writes_nothing() {
     let world = World::new(46);
     let database = world.open(&tiny());
     database.default_keyspace().put("a", "1").unwrap();
@@ -134,8 +134,8 @@ fn a_checkpoint_without_news_takes_nothing() {
     world.verify();
 }
 
-/// Each found the mark of the sync before and synced that, too: the log grew by 4 KiB a flush, and
-/// nothing bounded it.
+/// Guards against flushes that each synced the mark of the one before. The log grew by 4 KiB a
+/// flush, without bound.
 #[test]
 fn flushes_without_writes_write_nothing() {
     for mode in CrashMode::ALL {
@@ -165,7 +165,7 @@ fn flushes_without_writes_write_nothing() {
         assert_eq!(all(&keyspace).len(), 5);
         keyspace.put(key(5), "1").unwrap();
         database.flush().unwrap();
-        // All is synced, and still nobody is told that all is well.
+        // All is synced, and the calls still return an error.
         let fault = Fault::nth(1, FaultError::Io).on(Op::Sync).of("data");
         world.disk.inject(fault.lasting());
         assert!(database.checkpoint().is_err());
@@ -215,7 +215,7 @@ fn what_each_durability_promises() {
 }
 
 #[test]
-fn the_sync_interval_bounds_what_a_power_seal_costs() {
+fn the_sync_interval_bounds_the_loss_of_a_power_cut() {
     let world = World::new(5);
     world.sim.set_breathing(false);
     let database = world.open(&tiny());
@@ -233,13 +233,13 @@ fn the_sync_interval_bounds_what_a_power_seal_costs() {
 }
 
 #[test]
-fn a_failed_sync_of_the_log_poisons_and_reads_go_on() {
+fn a_failed_sync_of_the_log_poisons_and_reads_continue() {
     let world = World::new(6);
     let database = world.open(&tiny());
     let told = failures(&database, ErrorKind::Poisoned);
     let keyspace = database.default_keyspace();
     keyspace.put_with("a", "1", Durability::Sync).unwrap();
-    // A segment is opened under the name that it had as a spare.
+    // A segment file is reopened from its name as a spare.
     world
         .disk
         .inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("spare"));
@@ -291,7 +291,7 @@ fn a_failed_sync_of_the_data_poisons_and_nothing_acknowledged_is_lost() {
 }
 
 #[test]
-fn a_failed_write_of_a_page_is_told_and_tried_again() {
+fn a_failed_write_of_a_page_is_reported_and_tried_again() {
     let world = World::new(8);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -313,7 +313,7 @@ fn a_failed_write_of_a_page_is_told_and_tried_again() {
 }
 
 #[test]
-fn a_listener_that_panics_holds_up_neither_jobs_nor_the_close() {
+fn a_listener_that_panics_delays_neither_jobs_nor_the_close() {
     let world = World::new(9);
     let database = world.open(&tiny());
     database.on_background_error(|error| panic!("a listener's, on purpose: {error}"));
@@ -334,7 +334,7 @@ fn a_listener_that_panics_holds_up_neither_jobs_nor_the_close() {
 }
 
 #[test]
-fn a_log_file_that_cannot_be_given_up_is_told_until_one_can() {
+fn a_log_file_that_cannot_be_removed_is_reported_until_one_can() {
     let world = World::new(10);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -358,8 +358,8 @@ fn a_log_file_that_cannot_be_given_up_is_told_until_one_can() {
     keyspace.put("more", "2").unwrap();
     database.checkpoint().unwrap();
     assert!(database.background_error().is_none());
-    // Whether its name is gone for good is unknown once the directory could not be synced: nothing
-    // ends that.
+    // After a failed sync of the directory, it stays unknown whether the name is gone. The error
+    // stays until the close.
     world
         .disk
         .inject(Fault::nth(1, FaultError::Io).on(Op::SyncDirectory));

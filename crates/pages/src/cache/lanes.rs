@@ -1,10 +1,10 @@
-//! Where cached blocks lie, and the order in which they go: two lanes of slabs, one for blocks of
-//! gets and what proved its use, one for blocks of scans. Blocks enter at a lane's end, and the
-//! cache takes slabs from the front. Which block is found by which key is the shards' business: a
-//! record here says which keys to look for.
+//! The memory of cached blocks, and the order of eviction. There are two lanes of slabs: one for
+//! blocks of gets and blocks that were used again, one for blocks of scans. Blocks enter at a
+//! lane's end, and eviction takes slabs from its front. Shards find blocks by key. A lane only
+//! notes which keys to look up for a slab.
 //!
-//! The lock is held for some words at a time: never across another lock, nor while memory is copied
-//! or goes to the kernel.
+//! The lanes' lock is held for a few words at a time. It is never held across another lock, a copy
+//! of a block, or a call to the kernel.
 
 use std::collections::VecDeque;
 
@@ -19,26 +19,26 @@ use crate::block::Block;
 /// A slab is about this part of the budget.
 const SLABS: u64 = 1024;
 const SLAB_BYTES_MIN: u64 = 4 << 10;
-/// So long that little is left over behind the last block; every idle reader may keep this much for
-/// one block.
+/// Long enough that little space stays unused behind a slab's last block. An idle reader of one
+/// block may keep a whole slab.
 const SLAB_BYTES_MAX: u64 = 128 << 10;
-/// A longer block than this part of a slab lies alone.
+/// A block longer than this part of a slab takes memory of its own.
 const ALONE: usize = 4;
-/// The scans' lane may keep this part; what is beyond it goes first.
+/// The scans' lane may keep this part of the block bytes. Eviction takes what is beyond it first.
 const LOW_PART: u64 = 8;
-/// A block is entered into one of the last records of its lane, or is not cached.
+/// A lane notes a block only in one of this many newest cohorts. Otherwise the block is not cached.
 const LOOKED_BACK: usize = 32;
 
-/// Blocks that came together and leave together.
-pub(super) struct Record {
+/// Blocks that enter together and leave together: the blocks of a slab, or one block alone.
+pub(super) struct Cohort {
     pub(super) home: Home,
-    /// What may still lie there.
+    /// The keys of blocks that may still be in this home.
     pub(super) keys: Vec<Key>,
     born: u64,
     bytes: u64,
 }
 
-/// The memory of a record's blocks.
+/// The memory of a cohort's blocks.
 pub(super) enum Home {
     Slab(Arc<Slab>),
     /// One block in an allocation of its own.
@@ -46,7 +46,7 @@ pub(super) enum Home {
 }
 
 impl Home {
-    /// Whether a block lies here.
+    /// Whether a block is in this home.
     pub(super) fn holds(&self, block: &Arc<Block>) -> bool {
         match self {
             Home::Slab(slab) => block.payload().is_of(slab),
@@ -54,8 +54,8 @@ impl Home {
         }
     }
 
-    /// Whether it is mostly empty: of the blocks that came here less than half is left. A reader
-    /// counts as a block.
+    /// Whether less than half of the blocks that entered are left. A reader's reference counts as a
+    /// block.
     fn is_sparse(&self, keys: usize) -> bool {
         match self {
             Home::Slab(slab) => (Arc::strong_count(slab) - 1) * 2 < keys,
@@ -64,9 +64,9 @@ impl Home {
     }
 }
 
-impl Record {
+impl Cohort {
     fn of_slab(slab: Arc<Slab>, born: u64, bytes: u64) -> Self {
-        Record {
+        Cohort {
             home: Home::Slab(slab),
             keys: Vec::new(),
             born,
@@ -74,7 +74,7 @@ impl Record {
         }
     }
 
-    /// Bytes of memory that it keeps.
+    /// Bytes of memory that the cohort keeps.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -83,12 +83,12 @@ impl Record {
 #[derive(Default)]
 struct Lane {
     filler: Filler,
-    filling: Option<Record>,
-    /// What [`Lanes::take_sparse`] is through with, and left; empty when that is not under way.
-    /// Older than what is in `sealed`.
-    passed: VecDeque<Record>,
-    /// The oldest first.
-    sealed: VecDeque<Record>,
+    filling: Option<Cohort>,
+    /// Cohorts that [`Lanes::take_sparse`] has passed and kept. They are older than those in
+    /// `sealed`. Empty while no pass is under way.
+    passed: VecDeque<Cohort>,
+    /// The oldest cohort comes first.
+    sealed: VecDeque<Cohort>,
     bytes: u64,
     slabs: u64,
 }
@@ -99,48 +99,48 @@ impl Lane {
         self.filler.close();
     }
 
-    /// Records, but for the one that fills.
+    /// Cohorts without the one that fills.
     fn len(&self) -> usize {
         self.passed.len() + self.sealed.len()
     }
 
-    /// One of them, counted from the oldest.
-    fn get(&self, at: usize) -> Option<&Record> {
+    /// The cohort at a position, counted from the oldest.
+    fn get(&self, at: usize) -> Option<&Cohort> {
         match at.checked_sub(self.passed.len()) {
             Some(at) => self.sealed.get(at),
             None => self.passed.get(at),
         }
     }
 
-    /// When the oldest record came.
+    /// The number of the oldest cohort.
     fn oldest(&self) -> Option<u64> {
-        let record = self.get(0).or(self.filling.as_ref());
-        record.map(|record| record.born)
+        let cohort = self.get(0).or(self.filling.as_ref());
+        cohort.map(|cohort| cohort.born)
     }
 
-    fn pop(&mut self) -> Option<Record> {
+    fn pop(&mut self) -> Option<Cohort> {
         if self.len() == 0 {
             self.seal();
         }
         let passed = self.passed.pop_front();
-        let record = passed.or_else(|| self.sealed.pop_front())?;
-        self.left(&record);
-        Some(record)
+        let cohort = passed.or_else(|| self.sealed.pop_front())?;
+        self.left(&cohort);
+        Some(cohort)
     }
 
-    fn left(&mut self, record: &Record) {
-        self.bytes -= record.bytes;
-        self.slabs -= u64::from(matches!(record.home, Home::Slab(_)));
+    fn left(&mut self, cohort: &Cohort) {
+        self.bytes -= cohort.bytes;
+        self.slabs -= u64::from(matches!(cohort.home, Home::Slab(_)));
     }
 
-    /// The record of a slab, if it is one of the last.
-    fn record_of(&mut self, block: &Arc<Block>) -> Option<&mut Record> {
+    /// The cohort of a block, if it is one of the newest.
+    fn cohort_of(&mut self, block: &Arc<Block>) -> Option<&mut Cohort> {
         let passed = self.passed.iter_mut().rev();
         let last = self.sealed.iter_mut().rev().chain(passed);
         self.filling
             .iter_mut()
             .chain(last.take(LOOKED_BACK))
-            .find(|record| record.home.holds(block))
+            .find(|cohort| cohort.home.holds(block))
     }
 }
 
@@ -165,19 +165,19 @@ impl Both {
     }
 }
 
-/// In which lane [`Lanes::take_sparse`] is; how far, the lane knows.
+/// The lane of a [`Lanes::take_sparse`] pass. The lane itself keeps the position.
 #[derive(Clone, Copy, Default)]
 pub(super) struct SparseCursor {
     in_normal: bool,
 }
 
-/// What a step over sparse records found.
+/// What one step over sparse cohorts found.
 pub(super) enum Sparse {
-    /// This record, which is in no lane any more.
-    Found(Record, Worth),
-    /// None yet.
+    /// A sparse cohort, now removed from its lane.
+    Found(Cohort, Worth),
+    /// No sparse cohort yet.
     Nothing,
-    /// None to the end.
+    /// No sparse cohort up to the end.
     End,
 }
 
@@ -186,7 +186,7 @@ pub(super) struct Lanes {
     slabs: Arc<Slabs>,
     budget: Arc<Budget>,
     both: Mutex<Both>,
-    /// The newest record's number.
+    /// The newest cohort's number.
     newest: AtomicU32,
     /// In each lane, the number at which the oldest quarter ends.
     aged: [AtomicU32; 2],
@@ -206,49 +206,50 @@ impl Lanes {
         }
     }
 
-    /// The birth of what comes into a lane now.
+    /// The birth of a block that enters a lane now.
     pub(super) fn birth(&self, worth: Worth) -> Birth {
         Birth::new(self.newest.load(Ordering::Relaxed), worth)
     }
 
-    /// In each lane, where the oldest quarter ends.
+    /// In each lane, the number at which the oldest quarter ends.
     #[inline]
     pub(super) fn aged(&self) -> [u32; 2] {
         [0, 1].map(|lane: usize| self.aged[lane].load(Ordering::Relaxed))
     }
 
-    /// Numbers are told in 32 bits: after 2^31 slabs some uses are counted wrong.
-    fn tell_ages(&self, both: &Both) {
+    /// Publishes the newest number and the ends of the oldest quarters. Numbers have 32 bits. After
+    /// 2^31 slabs some rescues are counted wrong.
+    fn publish_ages(&self, both: &Both) {
         self.newest.store(both.born as u32, Ordering::Relaxed);
         for (aged, lane) in self.aged.iter().zip([&both.normal, &both.low]) {
             let quarter = lane.len() - lane.len() * 3 / 4;
             let end = lane.get(quarter).or(lane.filling.as_ref());
-            let end = end.map_or(both.born + 1, |record| record.born);
+            let end = end.map_or(both.born + 1, |cohort| cohort.born);
             aged.store(end as u32, Ordering::Relaxed);
         }
     }
 
-    /// Where slabs come from.
+    /// The slabs that blocks are allocated from.
     pub(super) fn slabs(&self) -> &Arc<Slabs> {
         &self.slabs
     }
 
-    /// Whether a payload of so many bytes shares a slab with others.
+    /// Whether a payload of `bytes` shares a slab with others.
     pub(super) fn shares(&self, bytes: usize) -> bool {
         bytes <= self.slabs.slab_bytes() / ALONE
     }
 
-    /// Memory in the lane's slab, if that has room.
+    /// Memory in the slab that fills in the lane, if it has room.
     pub(super) fn take(&self, worth: Worth, bytes: usize) -> Option<Piece> {
         self.both.lock().lane(worth).filler.take(bytes)
     }
 
-    /// Whether [`Lanes::take`] of so many bytes will find room, unless somebody else takes it.
+    /// Whether [`Lanes::take`] of as many bytes finds room, unless another thread takes it first.
     pub(super) fn has_room(&self, worth: Worth, bytes: usize) -> bool {
         self.both.lock().lane(worth).filler.has_room(bytes)
     }
 
-    /// Charges another slab to the budget: for [`Lanes::take_from`].
+    /// Takes a slab for [`Lanes::take_from`] and charges it to the budget.
     pub(super) fn new_slab(&self) -> Slab {
         let charge = self
             .budget
@@ -256,10 +257,10 @@ impl Lanes {
         self.slabs.take(Some(charge))
     }
 
-    /// As [`Lanes::take`]; the lane goes on with that slab if there is no room, unless another
-    /// thread did the same meanwhile.
+    /// Like [`Lanes::take`], but opens `slab` in the lane if there is no room. The slab is dropped
+    /// if another thread opened one meanwhile.
     pub(super) fn take_from(&self, slab: Slab, worth: Worth, bytes: usize) -> Option<Piece> {
-        // A slab that is not needed is dropped behind the lock, as an argument is.
+        // The caller's argument outlives this lock, so an unused slab is dropped after it.
         let mut both = self.both.lock();
         let found = both.lane(worth).filler.take(bytes);
         if found.is_some() {
@@ -269,7 +270,7 @@ impl Lanes {
         both.lane(worth).filler.take(bytes)
     }
 
-    /// The lane goes on with that slab if it has no room for so many bytes.
+    /// Opens `slab` in the lane if the lane has no room for `bytes`.
     pub(super) fn open(&self, slab: Slab, worth: Worth, bytes: usize) {
         let mut both = self.both.lock();
         if !both.lane(worth).filler.has_room(bytes) {
@@ -283,22 +284,22 @@ impl Lanes {
         let lane = both.lane(worth);
         lane.seal();
         let slab = lane.filler.open(slab);
-        lane.filling = Some(Record::of_slab(slab, born, slab_bytes));
+        lane.filling = Some(Cohort::of_slab(slab, born, slab_bytes));
         lane.bytes += slab_bytes;
         lane.slabs += 1;
-        self.tell_ages(both);
+        self.publish_ages(both);
     }
 
-    /// Notes that a block is found by that key from now on; `bytes` is what it takes if it lies
-    /// alone. `false` when what it lies in is not among the last of the lane, or no more there: the
-    /// block would never go.
+    /// Notes that `key` now finds a block. `bytes` is the memory of a block outside of slabs.
+    /// Returns `false` if the block's slab is not among the newest cohorts of the lane. Eviction
+    /// would never find that block.
     pub(super) fn enter(&self, worth: Worth, key: Key, block: &Arc<Block>, bytes: u64) -> bool {
         let mut both = self.both.lock();
         if block.payload().is_in_slab() {
-            let record = both.lane(worth).record_of(block);
-            return record.map(|record| record.keys.push(key)).is_some();
+            let cohort = both.lane(worth).cohort_of(block);
+            return cohort.map(|cohort| cohort.keys.push(key)).is_some();
         }
-        let record = Record {
+        let cohort = Cohort {
             home: Home::Alone(Arc::downgrade(block)),
             keys: vec![key],
             born: both.next_born(),
@@ -306,14 +307,15 @@ impl Lanes {
         };
         let lane = both.lane(worth);
         lane.bytes += bytes;
-        lane.sealed.push_back(record);
-        self.tell_ages(&both);
+        lane.sealed.push_back(cohort);
+        self.publish_ages(&both);
         true
     }
 
-    /// The record that is to go next, and the bytes of all. The scans' lane gives while it has more
-    /// than its part, which an `evenly` taking caller does not look at, or the oldest.
-    pub(super) fn pop(&self, evenly: bool) -> Option<(Record, u64)> {
+    /// Removes the next cohort to evict; returns it with the bytes of both lanes. The scans' lane
+    /// is next while it holds more than its part, unless `evenly`. Otherwise the lane with the
+    /// older cohort is next.
+    pub(super) fn pop(&self, evenly: bool) -> Option<(Cohort, u64)> {
         let mut both = self.both.lock();
         let total = both.low.bytes + both.normal.bytes;
         let beyond_part = both.low.bytes * LOW_PART > total;
@@ -327,11 +329,11 @@ impl Lanes {
             &mut both.normal
         };
         let popped = lane.pop();
-        self.tell_ages(&both);
-        popped.map(|record| (record, total))
+        self.publish_ages(&both);
+        popped.map(|cohort| (cohort, total))
     }
 
-    /// Lets all slabs go; a block that is on its way into one of them is not entered any more.
+    /// Removes all slabs. A block on its way into one of them is not noted any more.
     pub(super) fn empty(&self) {
         let gone = {
             let mut both = self.both.lock();
@@ -340,41 +342,41 @@ impl Lanes {
                 ..Both::default()
             };
             let gone = std::mem::replace(&mut *both, empty);
-            self.tell_ages(&both);
+            self.publish_ages(&both);
             gone
         };
-        // Memory goes to the kernel without the lock.
+        // Memory returns to the kernel outside of the lock.
         drop(gone);
     }
 
-    /// Looks at so many records from a place on for one that is mostly empty, and takes it out.
-    /// O(1) a record, so that a pass over a large cache holds nobody up.
-    pub(super) fn take_sparse(&self, place: &mut SparseCursor, steps: usize) -> Sparse {
+    /// Looks at up to `steps` cohorts for one that is mostly empty, and removes it. O(1) for each
+    /// cohort, so a pass over a large cache delays no other thread.
+    pub(super) fn take_sparse(&self, cursor: &mut SparseCursor, steps: usize) -> Sparse {
         let mut both = self.both.lock();
-        let worth = if place.in_normal {
+        let worth = if cursor.in_normal {
             Worth::Normal
         } else {
             Worth::Low
         };
         let lane = both.lane(worth);
         for _ in 0..steps {
-            let Some(record) = lane.sealed.pop_front() else {
+            let Some(cohort) = lane.sealed.pop_front() else {
                 break;
             };
-            if record.home.is_sparse(record.keys.len()) {
-                lane.left(&record);
-                return Sparse::Found(record, worth);
+            if cohort.home.is_sparse(cohort.keys.len()) {
+                lane.left(&cohort);
+                return Sparse::Found(cohort, worth);
             }
-            lane.passed.push_back(record);
+            lane.passed.push_back(cohort);
         }
         if !lane.sealed.is_empty() {
             return Sparse::Nothing;
         }
         std::mem::swap(&mut lane.passed, &mut lane.sealed);
-        if place.in_normal {
+        if cursor.in_normal {
             return Sparse::End;
         }
-        place.in_normal = true;
+        cursor.in_normal = true;
         Sparse::Nothing
     }
 
@@ -392,28 +394,28 @@ mod tests {
     use super::*;
     use crate::cache::Kind;
 
-    /// Puts a record behind all others of the lane of gets; when it was born.
+    /// Puts a cohort behind all others in the lane of gets. Returns its number.
     fn push(lanes: &Lanes, sparse: bool) -> u64 {
         let slab = Arc::new(lanes.new_slab());
         let mut both = lanes.both.lock();
         let born = both.next_born();
-        let mut record = Record::of_slab(slab, born, lanes.slabs.slab_bytes() as u64);
+        let mut cohort = Cohort::of_slab(slab, born, lanes.slabs.slab_bytes() as u64);
         if sparse {
-            // A block came here, and is there no more.
-            record.keys.push(Key {
+            // A block entered here and left since.
+            cohort.keys.push(Key {
                 page: PageId(1),
                 kind: Kind::Block,
                 number: 0,
             });
         }
         let lane = both.lane(Worth::Normal);
-        lane.bytes += record.bytes;
+        lane.bytes += cohort.bytes;
         lane.slabs += 1;
-        lane.sealed.push_back(record);
+        lane.sealed.push_back(cohort);
         born
     }
 
-    /// What the lane of gets must be: when its records were born, the oldest first, and which are
+    /// The expected lane of gets: the numbers of its cohorts, the oldest first, and whether each is
     /// sparse.
     type Model = VecDeque<(u64, bool)>;
 
@@ -426,7 +428,7 @@ mod tests {
     }
 
     fn check_pop(lanes: &Lanes, model: &mut Model) {
-        let popped = lanes.pop(true).map(|(record, _)| record.born);
+        let popped = lanes.pop(true).map(|(cohort, _)| cohort.born);
         assert_eq!(popped, model.pop_front().map(|(born, _)| born));
         let quarter = model.get(model.len() - model.len() * 3 / 4);
         let behind_all = lanes.both.lock().born + 1;
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_takes_out_what_is_sparse_and_keeps_the_rest_in_order_beside_pops_and_pushes() {
+    fn a_pass_removes_sparse_cohorts_and_keeps_the_order_beside_pops_and_pushes() {
         let lanes = Lanes::new(Budget::new(1 << 20));
         let (mut model, mut stayed) = (Model::new(), 0);
         let mut random = 5u64;
@@ -450,7 +452,7 @@ mod tests {
                 let sparse = one_in(2);
                 model.push_back((push(&lanes, sparse), sparse));
             }
-            let mut place = SparseCursor::default();
+            let mut cursor = SparseCursor::default();
             loop {
                 if one_in(4) {
                     let sparse = one_in(2);
@@ -463,11 +465,11 @@ mod tests {
                     lanes.empty();
                     model.clear();
                 }
-                match lanes.take_sparse(&mut place, 3) {
-                    Sparse::Found(record, _) => {
-                        let at = model.iter().position(|&(born, _)| born == record.born);
+                match lanes.take_sparse(&mut cursor, 3) {
+                    Sparse::Found(cohort, _) => {
+                        let at = model.iter().position(|&(born, _)| born == cohort.born);
                         let taken = at.and_then(|at| model.remove(at));
-                        assert_eq!(taken, Some((record.born, true)));
+                        assert_eq!(taken, Some((cohort.born, true)));
                     }
                     Sparse::Nothing => {}
                     Sparse::End => break,

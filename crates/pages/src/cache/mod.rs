@@ -1,72 +1,61 @@
-//! The page cache: decoded blocks, indexes, filter partitions and nodes, as much as the memory
-//! budget leaves room for.
+//! The page cache: decoded blocks, indexes, filter partitions and nodes, within the memory budget.
 //!
-//! Blocks lie in slabs of our own memory (`lanes`), and leave by slabs, the oldest first: so what
-//! they leave goes back to the kernel, and the process takes as much memory as is charged (decision
-//! 0008). A block that was used since it came has *lives*: when its slab is to go it is copied into
-//! the one that fills now, for a life. Blocks of scans come in a lane of their own, the first to
-//! give beyond a part of the memory, and fifteen of sixteen times that a scan needs room; who is
-//! used there moves to the lane of gets. So a long scan does not wash out what gets use; one that
-//! is longer than its lane leaves no more where others would have to go.
+//! Blocks are in slabs of the cache's own memory (`lanes`). Eviction takes whole slabs, the oldest
+//! first, and returns their memory to the kernel. The process therefore takes as much memory as is
+//! charged (decision 0008). A use gives a block *lives*. When its slab is evicted, a block with
+//! lives is copied into the slab that fills now. The copy costs one life.
 //!
-//! Indexes, filters and nodes are worth more than data (TurtleKV §4.1): they are allocated one by
-//! one and come with many lives. They age as blocks do: a hand takes a life from all of them in the
-//! time in which all blocks are passed over once, and takes out those without. Without any blocks
-//! left the hand goes by itself, unless what readers keep of blocks leaves no room anyway. Pages
-//! that a checkpoint freed are purged instead of ageing out, since a dead index would live long;
-//! slabs that are mostly empty then are joined.
+//! Blocks of scans enter a lane of their own. Eviction takes from that lane first while it holds
+//! more than an eighth of the block bytes. One in sixteen times that a scan makes room, the oldest
+//! slab of either lane goes instead. A block that is used in the scans' lane moves to the lane of
+//! gets when its slab is evicted. So a long scan does not displace what gets use. A scan that
+//! passed more than its lane holds caches blocks only while there is room.
 //!
-//! What a merge writes in the place of cached blocks comes in as it is written, with the lives of
-//! those, which are the first to go then (decision 0019); where others would have to go for it only
-//! if those were used.
+//! Indexes, filters and nodes are worth more than data (TurtleKV §4.1). Each is allocated alone and
+//! enters with many lives. Metadata ages with the blocks. While eviction passes over all blocks
+//! once, a hand takes one life from each piece of metadata and evicts those without lives. If no
+//! block can go, the hand evicts metadata alone, unless the blocks that readers keep leave no room
+//! anyway. A purge removes the entries of pages that a checkpoint freed, then joins slabs that are
+//! mostly empty.
 //!
-//! 64 shards for each; no lock is held across I/O, decoding, a copy of a block or another lock.
-//! Errors are never cached.
+//! A merge inserts the blocks that it writes in the place of cached ones (decision 0019). They take
+//! over the lives of the cached blocks, which become the first to go. If something would have to be
+//! evicted for such a block, it enters only if the cached block was used.
+//!
+//! Blocks and metadata have 64 shards each. No lock is held across I/O, decoding, a copy of a block
+//! or another lock. The cache never holds errors.
 
+mod evict;
 mod lanes;
 mod purge;
 mod shard;
 mod table;
 
 use std::any::Any;
-use std::cmp::Reverse;
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Budget, Purpose};
 use terrapin_disk::{Piece, Slabs};
 
-use lanes::{Home, Lanes, Record};
+use lanes::Lanes;
 use purge::Purge;
-use shard::{Birth, Entry, Resident, Shard, Step, Turn, Use};
+use shard::{Birth, Entry, Shard, Step, Use};
 pub(crate) use shard::{IdHash, Key};
 
 use crate::block::Block;
 use crate::metrics::{CacheCounts, StoreMetrics};
 
-/// Cached metadata; the kind in its key says what it is.
+/// Cached metadata. The kind in its key says which type it has.
 pub(crate) type CachedValue = Arc<dyn Any + Send + Sync>;
 
 const SHARDS: usize = 64;
-/// Slots that the hand over metadata passes in one visit of a shard.
-const VISIT_SLOTS: usize = 32;
-/// Visits of a shard in which all of its metadata is aged by a life.
-const AGE_PARTS: usize = 16;
-/// Most visits for one slab that left.
-const AGE_VISITS_MAX: u64 = 64;
-/// One of so many times that a scan makes room it takes its turn with gets; else from other scans.
-const SCAN_AGEING: u64 = 16;
-/// Quarters of a slab's blocks that are kept when it goes, at most: so every slab that goes makes
-/// room.
-const KEPT_QUARTERS: u64 = 3;
-/// Whoever must make room and did not with so many slabs keeps nothing more.
-const PATIENCE: usize = 32;
 /// Memory of an entry besides its value: slot, map entry, `Arc`.
 const ENTRY_BYTES: usize = 112;
-/// Of what is allocated one by one, the allocator loses about one part in so many between what
-/// lives and what was freed.
+/// The allocator loses about one part in this many to fragmentation, for values that are allocated
+/// one by one.
 const ALLOCATOR_PART: usize = 8;
 
-/// Lives that metadata comes with, and has again after a use.
+/// Lives that metadata enters with. Each use restores them.
 const METADATA_LIVES: u8 = 8;
 const METADATA_USE: Use = Use {
     lives: METADATA_LIVES,
@@ -88,12 +77,12 @@ impl Kind {
     pub(crate) const COUNT: usize = 4;
 }
 
-/// How much a block is worth, which is also the lane that it comes into.
+/// How much a block is worth. The worth also names the lane that the block enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {
     /// Blocks of gets.
     Normal = 0,
-    /// Blocks of scans: the first to go, unless they are used again.
+    /// Blocks of scans. They are the first to go, unless they are used again.
     Low = 1,
 }
 
@@ -111,13 +100,13 @@ impl Worth {
     }
 }
 
-/// How a block stands in the cache: by its lives and its lane, or not at all. What takes its place
-/// in a new page comes in for that (decision 0019).
+/// How a block stands in the cache: its lives and its lane, or not cached. The block that replaces
+/// it in a new page enters the cache by this (decision 0019).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing(u8);
 
 impl Standing {
-    /// Not cached.
+    /// The block is not cached.
     pub const NONE: Standing = Standing(0);
 
     fn new(worth: Worth, lives: u8) -> Self {
@@ -153,9 +142,9 @@ pub(crate) struct Cache {
     lanes: Lanes,
     budget: Arc<Budget>,
     next_victim: AtomicUsize,
-    /// Visits that ageing did.
+    /// Ageing visits so far.
     aged: AtomicUsize,
-    /// Parts of visits that it owes, in 2^16.
+    /// Ageing visits that are due so far, in units of 2^-16 visit.
     to_age: AtomicU64,
     scans_made_room: AtomicU64,
     evictions: AtomicU64,
@@ -168,7 +157,7 @@ fn shard<V>(shards: &Shards<V>, key: Key) -> &Mutex<Shard<V>> {
     &shards[(key.hash() >> 40) as usize % SHARDS]
 }
 
-/// What is charged for so many bytes that the allocator gives.
+/// The bytes to charge for `bytes` allocated bytes, with the allocator's loss.
 fn with_allocator(bytes: usize) -> usize {
     bytes.saturating_add(bytes / ALLOCATOR_PART)
 }
@@ -190,39 +179,39 @@ impl Cache {
         }
     }
 
-    /// Finds a block, and counts its use as one of that worth.
+    /// Finds a block, and counts the use as one of `worth`.
     #[inline]
     pub(crate) fn block(&self, key: Key, worth: Worth) -> Option<Arc<Block>> {
         let used = worth.used(self.lanes.aged());
         shard(&self.blocks, key).lock().get(key, used, 0)
     }
 
-    /// As [`Cache::block`], but a lookup in vain does not count.
+    /// Like [`Cache::block`], but does not count a miss.
     #[inline]
     pub(crate) fn block_if_there(&self, key: Key, worth: Worth) -> Option<Arc<Block>> {
         let used = worth.used(self.lanes.aged());
         shard(&self.blocks, key).lock().get_if_there(key, used)
     }
 
-    /// Whether a block is there; leaves no trace.
+    /// Whether a block is cached. This is no use of the block.
     pub(crate) fn has_block(&self, key: Key) -> bool {
         shard(&self.blocks, key).lock().has(key)
     }
 
-    /// Counts a lookup in vain.
+    /// Counts a miss of a block.
     pub(crate) fn missed_block(&self, key: Key) {
         shard(&self.blocks, key).lock().misses[key.kind as usize] += 1;
     }
 
-    /// Asks for the memory that lookups of blocks visit, step by step.
+    /// Prefetches the memory that lookups of blocks visit, one step for all blocks at a time.
     pub(crate) fn prefetch_blocks(&self, keys: &[Key]) {
         for step in [Step::Table, Step::Slot, Step::Block] {
             self.prefetch(keys, step);
         }
     }
 
-    /// Asks for the memory in which blocks say where their records are, and where the first of
-    /// those is, once what lookups visit is near.
+    /// Prefetches where blocks note the positions of their records, and the first of these records.
+    /// [`Cache::prefetch_blocks`] must come first.
     pub(crate) fn prefetch_records(&self, keys: &[Key]) {
         self.prefetch(keys, Step::Records);
     }
@@ -233,26 +222,26 @@ impl Cache {
         }
     }
 
-    /// Finds a block without a trace: neither counted nor worth more afterwards.
+    /// Finds a block without counting the lookup or giving lives.
     pub(crate) fn peek_block(&self, key: Key) -> Option<Arc<Block>> {
         shard(&self.blocks, key).lock().peek(key)
     }
 
-    /// How a block stands whose page is being replaced; it leaves its lives to what takes its
-    /// place.
+    /// The standing of a block whose page is being replaced. The block loses its lives, for the
+    /// block that replaces it.
     pub(crate) fn bequeath(&self, key: Key) -> Standing {
         shard(&self.blocks, key).lock().bequeath(key)
     }
 
-    /// How what takes such a block's place comes in: with its worth and its lives. Where others
-    /// would have to go, only if it was used.
+    /// The worth and the lives with which a block enters that replaces one of this standing. `None`
+    /// if something would have to be evicted for it and the replaced block was not used.
     pub(crate) fn inherits(&self, standing: Standing) -> Option<(Worth, u8)> {
         let (worth, lives) = (standing.worth(), standing.lives());
         (lives > 0 || !self.is_full()).then_some((worth, lives))
     }
 
-    /// Finds metadata of a known type, for one of many uses: a hit counts for so many more. A value
-    /// of another type is not found.
+    /// Finds metadata of type `T`. A hit counts `more` further uses. A value of another type is not
+    /// found.
     pub(crate) fn get_counting<T: Any + Send + Sync>(&self, key: Key, more: u64) -> Option<Arc<T>> {
         let held = shard(&self.metadata, key)
             .lock()
@@ -260,7 +249,7 @@ impl Cache {
         held.and_then(|held| held.downcast().ok())
     }
 
-    /// Whether metadata is there; leaves no trace.
+    /// Whether metadata is cached. This is no use of it.
     pub(crate) fn has_metadata(&self, key: Key) -> bool {
         shard(&self.metadata, key).lock().has(key)
     }
@@ -270,7 +259,7 @@ impl Cache {
         &self.budget
     }
 
-    /// Where slabs come from.
+    /// The slabs that blocks are allocated from.
     pub(crate) fn slabs(&self) -> &Arc<Slabs> {
         self.lanes.slabs()
     }
@@ -279,19 +268,19 @@ impl Cache {
         self.budget.used(Purpose::Blocks) + self.budget.used(Purpose::Metadata)
     }
 
-    /// Whether so much more metadata fits without an eviction.
+    /// Whether metadata of `memory_bytes` fits without an eviction.
     pub(crate) fn has_room(&self, memory_bytes: usize) -> bool {
         self.used() + with_allocator(memory_bytes + ENTRY_BYTES) as u64
             <= self.budget.room_for_caches()
     }
 
-    /// Whether another slab of blocks does not fit without an eviction.
+    /// Whether another slab of blocks needs an eviction.
     pub(crate) fn is_full(&self) -> bool {
         let slab_bytes = self.slabs().slab_bytes() as u64;
         !self.has_room_for_blocks(slab_bytes + slab_bytes / 8)
     }
 
-    /// Whether so many bytes of slabs more fit without an eviction.
+    /// Whether slabs of `bytes` fit without an eviction.
     pub(crate) fn has_room_for_blocks(&self, bytes: u64) -> bool {
         self.used() + bytes <= self.budget.room_for_caches()
     }
@@ -301,36 +290,8 @@ impl Cache {
         self.used() > self.budget.room_for_caches()
     }
 
-    /// Makes room for so many bytes more than is charged, if the cache can come to leave them; so
-    /// many of what is charged are of metadata that is yet to come in.
-    fn make_room(&self, bytes: u64, coming: u64, worth: Worth) -> bool {
-        if bytes > self.budget.room_for_caches() {
-            return false;
-        }
-        let mut tries = 0;
-        while self.used() + bytes > self.budget.room_for_caches() {
-            let for_scan = worth == Worth::Low;
-            let evenly = for_scan && tries == 0 && self.is_turn_of_all();
-            if !self.evict_blocks(evenly, for_scan && !evenly, tries) {
-                // Readers keep the blocks that are left. Where these alone are too much, metadata
-                // would go for nothing.
-                let stays = self.budget.used(Purpose::Blocks) + coming;
-                if stays + bytes > self.budget.room_for_caches() || !self.evict_metadata() {
-                    return false;
-                }
-            }
-            tries += 1;
-        }
-        true
-    }
-
-    fn is_turn_of_all(&self) -> bool {
-        let before = self.scans_made_room.fetch_add(1, Ordering::Relaxed);
-        before % SCAN_AGEING == SCAN_AGEING - 1
-    }
-
-    /// Charges bytes, and makes room for them; `false` and nothing charged when there can be none.
-    /// While this runs, the budget is exceeded by these bytes and a slab at most.
+    /// Charges bytes and makes room for them. Without room it returns `false` and charges nothing.
+    /// While this runs, the budget is exceeded by at most these bytes and one slab.
     fn charge(&self, purpose: Purpose, bytes: u64, worth: Worth) -> bool {
         if bytes > self.budget.room_for_caches() {
             return false;
@@ -348,8 +309,8 @@ impl Cache {
         fits
     }
 
-    /// Adds metadata after making room for it, unless there is no room at all. Returns the value
-    /// that others see: an equal one that came first, if there is one.
+    /// Adds metadata after making room for it. Without room the metadata is not cached. Returns the
+    /// value that other readers see: an equal one that entered first, if there is one.
     pub(crate) fn insert<T: Any + Send + Sync>(
         &self,
         key: Key,
@@ -380,8 +341,8 @@ impl Cache {
         }
     }
 
-    /// Memory for a block that is to be decoded and inserted, in the lane of its worth; none for
-    /// one that is to lie alone.
+    /// Memory in the lane of `worth` for a block to decode and insert. `None` for a block that
+    /// takes memory of its own, and without room.
     pub(crate) fn memory_for(&self, bytes: usize, worth: Worth) -> Option<Piece> {
         if !self.lanes.shares(bytes) {
             return None;
@@ -393,8 +354,8 @@ impl Cache {
         })
     }
 
-    /// Does ahead what [`Cache::memory_for`] of so many bytes would have to: makes room for another
-    /// slab if the one that fills is full.
+    /// Makes room ahead for [`Cache::memory_for`] of as many bytes: another slab, if the one that
+    /// fills is full.
     pub(crate) fn prepare_memory_for(&self, bytes: usize, worth: Worth) {
         if self.lanes.shares(bytes)
             && !self.lanes.has_room(worth, bytes)
@@ -406,7 +367,7 @@ impl Cache {
 
     fn make_room_for_slab(&self, worth: Worth) -> bool {
         let slab_bytes = self.slabs().slab_bytes() as u64;
-        // And for the entries of its blocks.
+        // One eighth more is for the entries of the slab's blocks.
         self.make_room(slab_bytes + slab_bytes / 8, 0, worth)
     }
 
@@ -415,9 +376,9 @@ impl Cache {
         self.lanes.take_from(slab, worth, bytes)
     }
 
-    /// Adds a block with so many lives, which was decoded into [`Cache::memory_for`] of the same
-    /// worth, unless there is no room at all. Returns the block that others see: an equal one that
-    /// came first, if there is one.
+    /// Adds a block that was decoded into [`Cache::memory_for`] of the same worth. Without room the
+    /// block is not cached. Returns the block that other readers see: an equal one that entered
+    /// first, if there is one.
     pub(crate) fn insert_block(
         &self,
         key: Key,
@@ -448,7 +409,8 @@ impl Cache {
         block
     }
 
-    /// Notes where a block lies that was put into its shard, or takes it out again.
+    /// Notes in the lane that a block is in its shard. If the lane cannot note it, the block leaves
+    /// the shard.
     fn enter(&self, key: Key, block: &Arc<Block>, bytes: u32, worth: Worth) {
         if !self.lanes.enter(worth, key, block, u64::from(bytes)) {
             self.remove(key, block);
@@ -466,168 +428,7 @@ impl Cache {
         self.budget.give(purpose, u64::from(entry.bytes));
     }
 
-    fn evicted<V>(&self, purpose: Purpose, entry: Entry<V>) {
-        self.gone(purpose, entry);
-        self.evictions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Evicts the blocks whose turn it is, and lets metadata age by as much unless that is to be
-    /// `gentle`. `false` when there are none. After too many `tries` no block is kept.
-    fn evict_blocks(&self, evenly: bool, gentle: bool, tries: usize) -> bool {
-        let Some((record, all_bytes)) = self.lanes.pop(evenly) else {
-            return false;
-        };
-        let bytes = record.bytes();
-        let kept = if tries < PATIENCE {
-            bytes / 4 * KEPT_QUARTERS
-        } else {
-            0
-        };
-        self.recycle(record, Worth::Normal, 1, kept);
-        if !gentle {
-            // Where records hold most of the memory, blocks pass quickly, and metadata serves
-            // records' misses as well as theirs.
-            let held = self.budget.used(Purpose::Records) + self.budget.used(Purpose::Metadata);
-            self.age(bytes, all_bytes + held);
-        }
-        true
-    }
-
-    /// Moves what is worth it out of a record's home and so many lives from it, at most so many
-    /// bytes, that with the most lives first; the rest leaves the cache. All may stay that lose no
-    /// life.
-    fn recycle(&self, record: Record, worth: Worth, lives: u8, kept_max: u64) {
-        let mut kept = Vec::new();
-        // They came in together long ago, and lie anywhere.
-        self.prefetch_blocks(&record.keys);
-        for &key in &record.keys {
-            let resident = shard(&self.blocks, key)
-                .lock()
-                .resident(key, &record.home, lives == 0);
-            match resident {
-                Resident::Gone => {}
-                Resident::Left(entry) => self.evicted(Purpose::Blocks, entry),
-                Resident::Lives(lives, block) => kept.push((lives, key, block)),
-            }
-        }
-        kept.sort_by_key(|(lives, _, _)| Reverse(*lives));
-        let mut kept_bytes = 0;
-        for (_, key, block) in kept {
-            kept_bytes += block.payload().len() as u64;
-            let fits =
-                kept_bytes <= kept_max || matches!(record.home, Home::Alone(_)) && kept_max > 0;
-            let moved = fits.then(|| self.move_block(&block, worth)).flatten();
-            match moved {
-                Some(next) => {
-                    let replaced = shard(&self.blocks, key).lock().replace(
-                        key,
-                        &block,
-                        &next,
-                        lives,
-                        self.lanes.birth(worth),
-                    );
-                    if replaced {
-                        self.enter(key, &next, record.bytes() as u32, worth);
-                    }
-                }
-                None => {
-                    let entry = shard(&self.blocks, key).lock().remove(key, &block);
-                    if let Some(entry) = entry {
-                        self.evicted(Purpose::Blocks, entry);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The block in the slab that fills now, or as it is when it lies alone.
-    fn move_block(&self, block: &Arc<Block>, worth: Worth) -> Option<Arc<Block>> {
-        if !block.payload().is_in_slab() {
-            return Some(block.clone());
-        }
-        let bytes = block.payload().len();
-        let piece = self.lanes.take(worth, bytes);
-        let piece = piece.or_else(|| self.another_slab(worth, bytes))?;
-        Some(Arc::new(block.copied_to(piece)))
-    }
-
-    /// Takes lives from metadata in proportion to the blocks that were passed over.
-    fn age(&self, bytes: u64, all_bytes: u64) {
-        const ROUND: u64 = ((SHARDS * AGE_PARTS) as u64) << 16;
-        let owed = (u128::from(bytes) * u128::from(ROUND) / u128::from(all_bytes.max(1))) as u64;
-        let before = self.to_age.fetch_add(owed, Ordering::Relaxed);
-        let visits = ((before + owed) >> 16) - (before >> 16);
-        let mut gone = Vec::new();
-        for _ in 0..visits.min(AGE_VISITS_MAX) {
-            let visit = self.aged.fetch_add(1, Ordering::Relaxed);
-            let part = visit / SHARDS % AGE_PARTS;
-            self.metadata[visit % SHARDS]
-                .lock()
-                .age(part, AGE_PARTS, &mut gone);
-            for entry in gone.drain(..) {
-                self.evicted(Purpose::Metadata, entry);
-            }
-        }
-    }
-
-    /// Evicts the metadata that the hand reaches first; `false` when there is none. The hand visits
-    /// shard after shard, a few slots each, so that none loses all while others keep what nobody
-    /// uses.
-    fn evict_metadata(&self) -> bool {
-        let (mut empty, mut visits) = (0, 0);
-        while empty < SHARDS {
-            let at = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // The longer it takes, the more lives the hand takes, so that one insert never walks a
-            // large cache often.
-            visits += 1;
-            let lives = 1 << (visits / (2 * SHARDS)).min(3);
-            let turn = self.metadata[at].lock().turn(VISIT_SLOTS, lives);
-            match turn {
-                Turn::Evicted(entry) => {
-                    self.evicted(Purpose::Metadata, entry);
-                    return true;
-                }
-                Turn::Nothing => empty = 0,
-                Turn::Empty => empty += 1,
-            }
-        }
-        false
-    }
-
-    /// Evicts at most so many slabs, or else pieces of metadata, while over budget; whether there
-    /// is more to do.
-    pub(crate) fn shrink(&self, slabs: usize) -> bool {
-        for tries in 0..slabs {
-            if !self.over_budget() {
-                return false;
-            }
-            if !self.evict_blocks(false, false, tries) && !self.evict_metadata() {
-                self.compact();
-                return false;
-            }
-        }
-        self.over_budget()
-    }
-
-    fn compact(&self) {
-        self.compact_shards(&self.blocks);
-        self.compact_shards(&self.metadata);
-    }
-
-    /// Leaves them to a purge while there is one: it has a place among the slots of a shard, below
-    /// which it would not look for what is moved there, and compacts each when it is through with
-    /// it.
-    fn compact_shards<V: Clone>(&self, shards: &Shards<V>) {
-        for shard in shards {
-            // Asked under the lock: a purge that has been here is known by now.
-            let mut shard = shard.lock();
-            if !self.purge_needed() {
-                shard.compact();
-            }
-        }
-    }
-
-    /// Lets everything go. Who reads meanwhile may bring in something again.
+    /// Removes everything. Readers may insert again meanwhile.
     pub(crate) fn empty(&self) {
         self.empty_shards(&self.blocks, Purpose::Blocks);
         self.empty_shards(&self.metadata, Purpose::Metadata);

@@ -1,5 +1,6 @@
-//! Entries of pages that a checkpoint freed are taken out step by step, since a dead index would
-//! live long; then slabs that are mostly empty are joined.
+//! The purge removes the entries of pages that a checkpoint freed, one bounded step at a time.
+//! Eviction alone would let a dead index stay long. The purge then joins slabs that are mostly
+//! empty.
 
 use std::collections::HashSet;
 
@@ -15,45 +16,44 @@ const STEP_SLOTS: usize = 4096;
 /// Slabs that one step looks at.
 const STEP_SLABS: usize = 256;
 
-/// Pages whose entries are to go, and how far the purge is.
+/// The pages whose entries the purge removes, and the purge's position.
 #[derive(Default)]
 pub(super) struct Purge {
-    /// Somebody works on it, without the lock; what is left here meanwhile is `waiting`.
+    /// Whether a thread works on the purge without the lock. New pages then collect in `waiting`.
     busy: bool,
     waiting: Vec<PageId>,
     dead: HashSet<PageId, IdHash>,
-    /// Shards of blocks, then those of metadata, then slabs.
+    /// The shard that the next step visits: first shards of blocks, then of metadata, then the
+    /// slabs.
     shard: usize,
     slot: usize,
     slabs: SparseCursor,
 }
 
-/// The purge, taken out by who works on it: it is back when this is dropped, however that comes.
+/// The purge while one thread works on it. Its drop puts the purge back, also after a panic.
 struct AtWork<'c> {
     cache: &'c Cache,
     purge: Purge,
 }
 
 impl Cache {
-    /// Notes pages that are gone for good, one at least: [`Cache::purge_step`] takes their entries
-    /// out.
+    /// Notes at least one page that was freed. [`Cache::purge_step`] removes the pages' entries.
     pub(crate) fn forget(&self, pages: Vec<PageId>) {
         let mut purge = self.purge.lock();
         purge.waiting.extend(pages);
         self.purging.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a purge has more to do.
+    /// Whether the purge has work left.
     pub(crate) fn purge_needed(&self) -> bool {
         self.purging.load(Ordering::Relaxed)
     }
 
-    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of
-    /// one shard, or some hundred slabs.
+    /// One bounded step of the purge: at most 4,096 slots of one shard, or 256 slabs.
     pub(crate) fn purge_step(&self) {
         let Some(mut at_work) = self.begin_purge() else {
-            // Who purges until nothing is left (a job, and a close beside it) would spin while the
-            // other has lost its processor.
+            // A job and a close may both purge until nothing is left. One must not spin while the
+            // other waits for a processor.
             yield_now();
             return;
         };
@@ -73,15 +73,15 @@ impl Cache {
             self.purge_shard(shard, Purpose::Metadata, purge);
         } else {
             match self.lanes.take_sparse(&mut purge.slabs, STEP_SLABS) {
-                Sparse::Found(record, worth) => self.recycle(record, worth, 0, u64::MAX),
+                Sparse::Found(cohort, worth) => self.recycle(cohort, worth, 0, u64::MAX),
                 Sparse::Nothing => {}
                 Sparse::End => purge.dead.clear(),
             }
         }
     }
 
-    /// Takes the purge out, so that the shards' locks are not taken under its own; none while
-    /// somebody else has it.
+    /// Takes the purge out, so that its lock is not held while the shards' locks are. `None` while
+    /// another thread has the purge.
     fn begin_purge(&self) -> Option<AtWork<'_>> {
         let mut shared = self.purge.lock();
         if shared.busy {
@@ -135,7 +135,7 @@ mod tests {
     use crate::cache::{Key, Kind, shard};
 
     #[test]
-    fn a_compaction_in_the_midst_of_a_purge_hides_nothing_from_it() {
+    fn a_purge_finds_all_entries_beside_a_compaction() {
         let cache = Cache::new(Budget::new(16 << 20));
         let page = PageId(1);
         let keys = (0..).map(|number| Key {
@@ -145,14 +145,13 @@ mod tests {
         });
         let first = &cache.metadata[0];
         let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), first);
-        // So few are left when the purge has seen all slots of one step that a compaction is worth
-        // it.
+        // After one step few entries are left, so a compaction of the shard has something to do.
         let left = STEP_SLOTS / 4;
         for key in keys.filter(of_first).take(STEP_SLOTS + left) {
             cache.insert(key, Arc::new(()), 0);
         }
         cache.forget(vec![page]);
-        // The shards of blocks, and that step.
+        // One step for each shard of blocks, then one for the first shard of metadata.
         (0..=SHARDS).for_each(|_| cache.purge_step());
         assert_eq!(first.lock().len(), left);
         cache.compact();
@@ -162,9 +161,10 @@ mod tests {
         assert_eq!(first.lock().len(), 0);
     }
 
-    /// Who went on was taken for busy for ever then: a close and every checkpoint waited for it.
+    /// Guards against a purge that stays marked busy after a panic. A close and every checkpoint
+    /// would wait for it.
     #[test]
-    fn a_purge_that_panicked_is_gone_on_with() {
+    fn a_purge_continues_after_a_panic() {
         let cache = Cache::new(Budget::new(16 << 20));
         let (page, kind, number) = (PageId(1), Kind::Object, 0);
         let key = Key { page, kind, number };

@@ -1,5 +1,5 @@
-//! One shard of the cache: a map into slots; and for metadata a CLOCK hand over them. Nothing here
-//! does I/O, decodes or takes a lock.
+//! One shard of the cache: a table of slots and, for metadata, a CLOCK hand over the slots. A shard
+//! does no I/O, decodes nothing and takes no lock.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use super::table::Table;
 use super::{CachedValue, Kind, Standing, Worth};
 use crate::block::Block;
 
-/// What an entry is found by.
+/// The key of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) page: PageId,
     pub(crate) kind: Kind,
-    /// Number of the block or filter partition in its page; else 0.
+    /// Number of the block or filter partition in its page. 0 for other kinds.
     pub(crate) number: u32,
 }
 
 impl Key {
-    /// Both words, mixed so that every bit of the result depends on all of them.
+    /// A hash of both words. Every bit of it depends on all bits of the key.
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
-        let place = u64::from(self.number) << 2 | self.kind as u64;
-        let mixed = (self.page.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        let part = u64::from(self.number) << 2 | self.kind as u64;
+        let mixed = (self.page.0 ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .wrapping_mul(0xff51_afd7_ed55_8ccd);
         mixed ^ (mixed >> 32)
     }
@@ -68,11 +68,11 @@ struct CachedEntry<V> {
     value: V,
     bytes: u32,
     birth: Birth,
-    /// How often it is passed over before it goes.
+    /// How often eviction passes over the entry before it goes.
     lives: u8,
 }
 
-/// When a block came into its lane, in slabs, and which lane that is.
+/// The lane that a block entered, and the lane's newest cohort at that time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Birth(u32);
 
@@ -89,60 +89,60 @@ impl Birth {
         }
     }
 
-    /// Whether it was before the oldest quarter ends.
+    /// Whether the block entered before the end of its lane's oldest quarter.
     fn is_in(self, ends: &[u32; 2]) -> bool {
         self.0 >> 1 < ends[(self.0 & 1) as usize]
     }
 }
 
-/// What a use is worth: so many lives more, up to a bound.
+/// What a use is worth: this many more lives, up to a bound.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
     pub(super) lives: u8,
     pub(super) most: u8,
-    /// In each lane, where the oldest quarter ends; zeros for what lies in none.
+    /// In each lane, the number at which the oldest quarter ends. Zeros for metadata.
     pub(super) aged: [u32; 2],
 }
 
-/// What a visit of the hand came to.
+/// The result of a visit of the hand.
 pub(crate) enum Turn {
     /// This entry left.
     Evicted(Entry<CachedValue>),
-    /// Counters went down, nothing left yet.
+    /// Entries lost lives, and none left.
     Nothing,
-    /// There is no entry.
+    /// The shard has no entries.
     Empty,
 }
 
-/// The steps of a lookup, as far as each visits memory of its own.
+/// The steps of a lookup, each of which visits memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Table,
     Slot,
-    /// What it finds.
+    /// The block that the slot holds.
     Block,
-    /// Where that has its records.
+    /// Where the block notes its records.
     Records,
 }
 
 /// An entry that left the cache.
 pub(crate) struct Entry<V> {
     pub(crate) bytes: u32,
-    /// Dropped by whoever took it, outside of the lock.
+    /// The thread that took the entry drops the value, outside of the lock.
     pub(crate) _value: V,
 }
 
-/// What is known of a block whose home is to go.
+/// The state of a block whose home is being evicted.
 pub(super) enum Resident {
-    /// It is not cached, or elsewhere.
+    /// The block is not cached, or it is in another home.
     Gone,
-    /// It was not used, and left.
+    /// The block had no lives and left.
     Left(Entry<Arc<Block>>),
-    /// It has that many lives.
+    /// The block has this many lives.
     Lives(u8, Arc<Block>),
 }
 
-/// Entries whose keys fall into one shard.
+/// The entries whose keys hash to one shard.
 pub(crate) struct Shard<V> {
     map: Table,
     slots: Vec<Option<CachedEntry<V>>>,
@@ -150,8 +150,8 @@ pub(crate) struct Shard<V> {
     hand: usize,
     pub(crate) hits: [u64; Kind::COUNT],
     pub(crate) misses: [u64; Kind::COUNT],
-    /// First uses in the oldest quarter: of blocks that would be gone already, were there a quarter
-    /// less memory for them.
+    /// First uses of blocks in the oldest quarter. With a quarter less memory, each would have been
+    /// a miss.
     pub(crate) rescues: u64,
     pub(crate) bytes: u64,
 }
@@ -172,7 +172,7 @@ impl<V> Default for Shard<V> {
 }
 
 impl<V: Clone> Shard<V> {
-    /// Entries.
+    /// Entries in the shard.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
@@ -189,7 +189,7 @@ impl<V: Clone> Shard<V> {
             .map(|at| at as usize)
     }
 
-    /// Finds an entry and uses it; counts the lookup, and a hit for so many `more`. O(1).
+    /// Finds an entry and uses it. Counts the lookup; a hit counts `more` further uses. O(1).
     #[inline]
     pub(super) fn get(&mut self, key: Key, used: Use, more: u64) -> Option<V> {
         let found = self.get_if_there(key, used);
@@ -200,7 +200,7 @@ impl<V: Clone> Shard<V> {
         found
     }
 
-    /// As [`Shard::get`], without counting what is not there.
+    /// Like [`Shard::get`], but does not count a miss.
     #[inline]
     pub(super) fn get_if_there(&mut self, key: Key, used: Use) -> Option<V> {
         let slot = self.find(key).and_then(|at| self.slots[at].as_mut())?;
@@ -212,18 +212,18 @@ impl<V: Clone> Shard<V> {
         Some(slot.value.clone())
     }
 
-    /// Whether there is an entry.
+    /// Whether there is an entry of this key.
     pub(crate) fn has(&self, key: Key) -> bool {
         self.find(key).is_some()
     }
 
-    /// Finds an entry, and nothing else.
+    /// Finds an entry without using it.
     pub(crate) fn peek(&self, key: Key) -> Option<V> {
         let slot = self.find(key).and_then(|at| self.slots[at].as_ref())?;
         Some(slot.value.clone())
     }
 
-    /// Adds an entry; returns the value that was there before instead, if one was.
+    /// Adds an entry. If the key has one already, returns that value instead.
     pub(super) fn insert(
         &mut self,
         key: Key,
@@ -267,8 +267,8 @@ impl<V: Clone> Shard<V> {
         })
     }
 
-    /// Takes the entries of pages for which `dead` holds, looking at the slots from `from` on, at
-    /// most `steps` of them; returns where to go on.
+    /// Removes the entries of pages for which `dead` returns true. Looks at no more than `steps`
+    /// slots from `from` on. Returns the next slot to look at.
     pub(crate) fn purge(
         &mut self,
         from: usize,
@@ -288,7 +288,8 @@ impl<V: Clone> Shard<V> {
         (end < self.slots.len()).then_some(end)
     }
 
-    /// Takes everything out: what was in it, to be dropped outside of the lock. Figures stay.
+    /// Empties the shard and keeps its counters. Returns what it held, for the caller to drop
+    /// outside of the lock.
     pub(crate) fn empty(&mut self) -> Self {
         let empty = Shard {
             hits: self.hits,
@@ -299,7 +300,7 @@ impl<V: Clone> Shard<V> {
         std::mem::replace(self, empty)
     }
 
-    /// Gives memory of an emptied shard back.
+    /// Frees the memory of vacant slots if most slots are vacant.
     pub(crate) fn compact(&mut self) {
         if self.slots.len() > 64 && self.map.len() < self.slots.len() / 4 {
             let kept: Vec<CachedEntry<V>> = self.slots.drain(..).flatten().collect();
@@ -321,8 +322,8 @@ impl<V: Clone> Shard<V> {
 }
 
 impl Shard<CachedValue> {
-    /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each
-    /// entry that it passes; the first without one leaves.
+    /// Moves the hand over at most `steps` slots, and at most once around. The hand takes `lives`
+    /// lives from each entry. The first entry without lives leaves.
     pub(crate) fn turn(&mut self, steps: usize, lives: u8) -> Turn {
         if self.map.len() == 0 {
             return Turn::Empty;
@@ -346,7 +347,8 @@ impl Shard<CachedValue> {
         Turn::Nothing
     }
 
-    /// Takes a life from each entry in one of `parts` of the slots; those without one leave.
+    /// Takes a life from each entry in one of `parts` equal parts of the slots. Entries without
+    /// lives leave.
     pub(super) fn age(&mut self, part: usize, parts: usize, out: &mut Vec<Entry<CachedValue>>) {
         let slots = self.slots.len();
         for at in slots * part / parts..slots * (part + 1) / parts {
@@ -359,15 +361,16 @@ impl Shard<CachedValue> {
 }
 
 impl Shard<Arc<Block>> {
-    /// Asks for the memory that a lookup of a key visits at a step, which the one before asked for
-    /// must be near.
+    /// Prefetches the memory that one step of a lookup visits. The step before must have been
+    /// prefetched.
     #[inline]
     pub(super) fn prefetch(&self, key: Key, step: Step) {
         let hash = key.hash() as u32;
         if step == Step::Table {
             return self.map.prefetch(hash);
         }
-        // Mostly there is one of that hash, and with another's memory nothing is lost.
+        // The first entry with this hash is mostly the right one. Prefetching another one does no
+        // harm.
         let slot = self.map.find(hash, |_| true);
         let slot = slot.and_then(|at| self.slots.get(at as usize));
         match slot {
@@ -378,7 +381,7 @@ impl Shard<Arc<Block>> {
         }
     }
 
-    /// Takes a block's lives; how it stood.
+    /// Takes a block's lives. Returns its standing before.
     pub(super) fn bequeath(&mut self, key: Key) -> Standing {
         let slot = self.find(key).and_then(|at| self.slots[at].as_mut());
         slot.map_or(Standing::NONE, |slot| {
@@ -392,7 +395,8 @@ impl Shard<Arc<Block>> {
         home.holds(&slot.value).then_some(at)
     }
 
-    /// Looks after a block whose home is to go; one without lives leaves, unless all are `spared`.
+    /// The state of a block whose home is being evicted. A block without lives leaves, unless
+    /// `spared`.
     pub(super) fn resident(&mut self, key: Key, home: &Home, spared: bool) -> Resident {
         let Some(at) = self.find_in(key, home) else {
             return Resident::Gone;
@@ -405,7 +409,7 @@ impl Shard<Arc<Block>> {
         }
     }
 
-    /// Takes a block out, if it is this one.
+    /// Removes `block` if it is the key's entry.
     pub(super) fn remove(&mut self, key: Key, block: &Arc<Block>) -> Option<Entry<Arc<Block>>> {
         let at = self.find(key)?;
         let slot = self.slots[at].as_ref()?;
@@ -415,7 +419,8 @@ impl Shard<Arc<Block>> {
         self.take(at)
     }
 
-    /// Puts another in a block's place, with so many lives less; whether it was there.
+    /// Replaces a block by `next` and takes `lives` lives. Returns whether `block` was the key's
+    /// entry.
     pub(super) fn replace(
         &mut self,
         key: Key,

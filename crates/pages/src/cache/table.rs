@@ -1,23 +1,23 @@
-//! Finds slots by hash: linear probing over single words, each a part of the hash and a slot's
-//! number, so that a lookup mostly visits one cache line here, and then the slot. Keys are the
-//! slots' business.
+//! A hash table of slot numbers with linear probing. Each cell is one word: a part of the hash, and
+//! a slot's number. A lookup mostly visits one cache line of the table, then the slot. The slots
+//! hold the keys.
 
 use terrapin_disk::prefetch_all;
 
-/// Least places of a table that is not empty.
-const PLACES_MIN: usize = 16;
+/// Fewest cells of a table that is not empty.
+const CELLS_MIN: usize = 16;
 
-/// A hash table of slot numbers. At most three quarters of its places are taken.
+/// A hash table of slot numbers. At most three quarters of its cells are in use.
 #[derive(Default)]
 pub(super) struct Table {
-    /// The upper half: what of the hash chooses the place. The lower half: the slot's number plus
-    /// one; 0 is vacant.
-    places: Vec<u64>,
+    /// The upper half of a cell is the part of the hash that chooses the cell. The lower half is
+    /// the slot's number plus one. 0 marks a vacant cell.
+    cells: Vec<u64>,
     taken: usize,
 }
 
-fn slot_of(place: u64) -> u32 {
-    (place as u32).wrapping_sub(1)
+fn slot_of(cell: u64) -> u32 {
+    (cell as u32).wrapping_sub(1)
 }
 
 impl Table {
@@ -25,55 +25,55 @@ impl Table {
         self.taken
     }
 
-    /// Where a place's search begins.
+    /// The position at which a search for this cell begins.
     #[inline]
-    fn home(&self, place: u64) -> usize {
-        (place >> 32) as usize & (self.places.len() - 1)
+    fn home(&self, cell: u64) -> usize {
+        (cell >> 32) as usize & (self.cells.len() - 1)
     }
 
-    /// The place that holds a slot of that hash for which `is_it` says so.
+    /// The position of the slot with this hash for which `is_it` returns true.
     #[inline]
-    fn place_of(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<usize> {
-        if self.places.is_empty() {
+    fn position_of(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<usize> {
+        if self.cells.is_empty() {
             return None;
         }
-        let mask = self.places.len() - 1;
+        let mask = self.cells.len() - 1;
         let mut at = hash as usize & mask;
         loop {
-            let place = self.places[at];
-            if place == 0 {
+            let cell = self.cells[at];
+            if cell == 0 {
                 return None;
             }
-            if (place >> 32) as u32 == hash && is_it(slot_of(place)) {
+            if (cell >> 32) as u32 == hash && is_it(slot_of(cell)) {
                 return Some(at);
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// The slot of that hash for which `is_it` says so. O(1) expected.
+    /// The slot with this hash for which `is_it` returns true. O(1) expected.
     #[inline]
     pub(super) fn find(&self, hash: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.place_of(hash, is_it)
-            .map(|at| slot_of(self.places[at]))
+        self.position_of(hash, is_it)
+            .map(|at| slot_of(self.cells[at]))
     }
 
-    /// Asks for the memory in which a search for that hash begins.
+    /// Prefetches the memory at which a search for a hash begins.
     #[inline]
     pub(super) fn prefetch(&self, hash: u32) {
-        let mask = self.places.len().wrapping_sub(1);
-        if let Some(place) = self.places.get(hash as usize & mask) {
-            prefetch_all(place);
+        let mask = self.cells.len().wrapping_sub(1);
+        if let Some(cell) = self.cells.get(hash as usize & mask) {
+            prefetch_all(cell);
         }
     }
 
-    /// Adds a slot, of which the number is not in the table and below `u32::MAX`. O(1) amortised.
+    /// Adds a slot. Its number must be below `u32::MAX` and not in the table. O(1) amortised.
     pub(super) fn insert(&mut self, hash: u32, slot: u32) {
-        if self.places.len() * 3 <= (self.taken + 1) * 4 {
-            let places = (self.places.len() * 2).max(PLACES_MIN);
-            for place in std::mem::replace(&mut self.places, vec![0; places]) {
-                if place != 0 {
-                    self.put(place);
+        if self.cells.len() * 3 <= (self.taken + 1) * 4 {
+            let cells = (self.cells.len() * 2).max(CELLS_MIN);
+            for cell in std::mem::replace(&mut self.cells, vec![0; cells]) {
+                if cell != 0 {
+                    self.put(cell);
                 }
             }
         }
@@ -81,34 +81,34 @@ impl Table {
         self.taken += 1;
     }
 
-    fn put(&mut self, place: u64) {
-        let mut at = self.home(place);
-        while self.places[at] != 0 {
-            at = (at + 1) & (self.places.len() - 1);
+    fn put(&mut self, cell: u64) {
+        let mut at = self.home(cell);
+        while self.cells[at] != 0 {
+            at = (at + 1) & (self.cells.len() - 1);
         }
-        self.places[at] = place;
+        self.cells[at] = cell;
     }
 
-    /// Takes a slot out, if it is there; what stood behind it moves up. O(1) expected.
+    /// Removes a slot if it is in the table, and moves cells behind it up. O(1) expected.
     pub(super) fn remove(&mut self, hash: u32, slot: u32) {
-        let Some(mut vacant) = self.place_of(hash, |other| other == slot) else {
+        let Some(mut vacant) = self.position_of(hash, |other| other == slot) else {
             return;
         };
-        let mask = self.places.len() - 1;
+        let mask = self.cells.len() - 1;
         let mut at = vacant;
         loop {
             at = (at + 1) & mask;
-            let place = self.places[at];
-            if place == 0 {
+            let cell = self.cells[at];
+            if cell == 0 {
                 break;
             }
-            // It may stand at the vacant place if its search comes by there.
-            if at.wrapping_sub(self.home(place)) & mask >= at.wrapping_sub(vacant) & mask {
-                self.places[vacant] = place;
+            // The cell may move to the vacant position if its search passes there.
+            if at.wrapping_sub(self.home(cell)) & mask >= at.wrapping_sub(vacant) & mask {
+                self.cells[vacant] = cell;
                 vacant = at;
             }
         }
-        self.places[vacant] = 0;
+        self.cells[vacant] = 0;
         self.taken -= 1;
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behaves_as_a_map_does_when_hashes_collide() {
+    fn agrees_with_a_map_when_hashes_collide() {
         for hashes in [1u32, 7, 40, 5000] {
             let mut table = Table::default();
             let mut model: HashMap<u32, u32> = HashMap::new();

@@ -1,6 +1,6 @@
-//! How pages are named. A page is a node or a catalog page: whole, checksummed, read at once; its
-//! reference says where it lies. What a tree walk reports and what a merge changed are lists of
-//! such names.
+//! The names of pages. A page is a node or a catalog page. It has a checksum, and one read fetches
+//! it whole. Its reference says where it is in the data file. A tree walk reports lists of such
+//! names, and so does a merge for the pages that it changed.
 
 pub(crate) mod format;
 
@@ -18,14 +18,14 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The first byte behind it. Extents lie inside files, so this does not overflow.
+    /// The first byte behind the extent. Extents are inside files, so the sum does not overflow.
     #[must_use]
     pub fn end(self) -> u64 {
         self.offset + self.bytes
     }
 }
 
-/// What a page holds; part of its checksum, so that a node is never read as a catalog page.
+/// What a page holds. The checksum covers the kind, so a node is never read as a catalog page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -39,7 +39,7 @@ pub enum PageKind {
 }
 
 impl PageKind {
-    /// Its name in errors.
+    /// The kind's name in errors.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,31 +50,32 @@ impl PageKind {
     }
 }
 
-/// Where a checksummed page (a node, a catalog page) lies.
+/// Where a checksummed page, a node or a catalog page, is in the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRef {
-    /// Its name, unique for ever.
+    /// The page's id, which no other page of this database ever has.
     pub id: PageId,
-    /// Its first byte in the data file.
+    /// The page's first byte in the data file.
     pub offset: u64,
-    /// Its length on disk, header and padding included: a multiple of the store's unit.
+    /// The page's length on disk with header and padding: a multiple of the store's unit.
     pub bytes: u32,
 }
 
 /// A page that a tree refers to, or that a merge wrote: node, catalog page or page group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageUse {
-    /// The page's name.
+    /// The page's id.
     pub id: PageId,
-    /// Its first byte in the data file: a multiple of [`EXTENT_ALIGNMENT`].
+    /// The page's first byte in the data file: a multiple of [`EXTENT_ALIGNMENT`].
     pub offset: u64,
-    /// Bytes used; the space behind them up to the next multiple of [`EXTENT_ALIGNMENT`] belongs to
-    /// the page too.
+    /// Bytes that the page uses. The space behind them up to the next multiple of
+    /// [`EXTENT_ALIGNMENT`] belongs to the page too.
     pub bytes: u64,
 }
 
 impl PageUse {
-    /// The space that it occupies; none if that makes no sense (hostile numbers).
+    /// The space that the page occupies. `None` if offset and length cannot be an extent: hostile
+    /// bytes may name any numbers.
     #[must_use]
     pub fn extent(&self) -> Option<Extent> {
         let bytes = self.bytes.checked_next_multiple_of(EXTENT_ALIGNMENT)?;
@@ -106,20 +107,19 @@ impl From<&GroupRef> for PageUse {
     }
 }
 
-/// What a merge did to pages. Lists of one checkpoint's merges are put together with
-/// [`Changes::merge`].
+/// What a merge did to pages. [`Changes::merge`] joins the changes of one checkpoint's merges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Pages written; each starts with one reference.
+    /// Pages that the merge wrote. Each starts with one reference.
     pub added: Vec<PageUse>,
-    /// Pages that gained a reference, once for each.
+    /// Pages that gained a reference, named once for each.
     pub retained: Vec<PageId>,
-    /// Pages that lost a reference, once for each; may name pages in `added`.
+    /// Pages that lost a reference, named once for each. Pages in `added` may be among them.
     pub released: Vec<PageId>,
 }
 
 impl Changes {
-    /// Takes over another merge's changes.
+    /// Appends another merge's changes.
     pub fn merge(&mut self, mut other: Changes) {
         self.added.append(&mut other.added);
         self.retained.append(&mut other.retained);

@@ -1,11 +1,11 @@
-//! Where no free run is long enough on a full disk: short ones go back to the file system, for one
-//! as long at the end of the file. The file system maps any of its blocks anywhere in a file, so
-//! nothing of ours is moved for that; the file is longer, the disk no fuller. Without it what is
-//! free on a full disk ends in runs that no leaf fits into, and deletes free nothing any more
-//! (D10).
+//! Exchanges short free runs for a long one on a full disk. The short runs go back to the file
+//! system, and the file grows by as many bytes at its end. The file system can map any of its
+//! blocks anywhere in a file, so no page moves. The file becomes longer, and the disk no fuller.
+//! Without this, the free space of a full disk ends as runs too short for a leaf, and deletes free
+//! nothing any more (D10).
 //!
-//! After an open nobody knows which of them the file system holds for us, so it is asked for as
-//! many as are needed.
+//! After an open it is unknown which runs the file system has allocated. The exchange asks for as
+//! many as it needs.
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
@@ -14,12 +14,12 @@ use super::reserve::PIECE_BYTES_MIN;
 use super::{Free, Space, SpaceClass};
 use crate::page::Extent;
 
-/// The file system may need a block for its map of where everything is.
+/// The file system may need blocks for its map of the file.
 const MAP_BYTES: u64 = 2 * EXTENT_ALIGNMENT;
 
 impl Free {
-    /// Takes ready runs, the shortest first, that do not end at that offset: together so many bytes
-    /// and what a map may need, or at least so many. Otherwise nothing.
+    /// Takes the shortest ready runs that do not end at `except_end`. Together they have `bytes`
+    /// and, if possible, what a map may need. Takes nothing if they have fewer than `bytes`.
     fn take_scraps(&mut self, bytes: u64, except_end: u64) -> Option<Vec<Extent>> {
         let mut scraps = Vec::new();
         let mut missing = bytes + MAP_BYTES;
@@ -46,9 +46,9 @@ impl Free {
 }
 
 impl Space {
-    /// A run of that many bytes for short ones, which for [`SpaceClass::Reserve`] may be the
-    /// reserve's: a call of the file system for each and one for the new end. None where they do
-    /// not come to that, or the file system does not do it.
+    /// A run of `wanted` bytes in exchange for short ones. For [`SpaceClass::Reserve`] these may be
+    /// the reserve's. Costs one call of the file system for each short run and one for the new end.
+    /// `None` if the short runs do not suffice, or the file system does not do it.
     pub(super) fn exchange(&self, wanted: u64, class: SpaceClass) -> Result<Option<Extent>> {
         let _resizing = self.resizing.lock();
         self.find_scraps(wanted, class)?;
@@ -61,7 +61,7 @@ impl Space {
                 SpaceClass::Normal if free.reserve.total() < target => return Ok(None),
                 SpaceClass::Normal => {}
             }
-            // Among what was found there may be one.
+            // The search may have found a run that is long enough.
             if let Some(extent) = free.ready.fit(wanted, None) {
                 free.take(extent);
                 free.refill_reserve(target);
@@ -85,8 +85,8 @@ impl Space {
         };
         let done = self.swap(&scraps, tail.end(), missing);
         let exchanged = matches!(done, Ok(true));
-        // What they had is theirs again where that came to nothing, unless somebody else was
-        // faster.
+        // After a failed exchange, the scraps are allocated again, unless another process took the
+        // space.
         let is_back = |scrap: &Extent| {
             let is_back = self.file.allocate(scrap.offset, scrap.bytes).is_ok();
             if !is_back {
@@ -102,7 +102,7 @@ impl Space {
         let target = state.reserve_target;
         let free = &mut state.free;
         for (scrap, ready) in scraps.into_iter().zip(is_ready) {
-            // What is not theirs again may be allocated in part.
+            // A scrap that could not be allocated again may be allocated in part.
             free.add(scrap, ready, !exchanged);
         }
         if exchanged {
@@ -120,9 +120,9 @@ impl Space {
         })
     }
 
-    /// Asks for what may be allocated already, until there is enough to exchange. Nothing is asked
-    /// for while the reserve is not whole: its own search comes first, and lets go of less.
-    /// `resizing` is held.
+    /// Asks for free space that may be allocated already, until there is enough to exchange. Asks
+    /// for nothing while the reserve is not full, because the reserve's own search comes first and
+    /// punches less. The caller holds `resizing`.
     fn find_scraps(&self, wanted: u64, class: SpaceClass) -> Result<()> {
         let enough = wanted + MAP_BYTES;
         self.search(u64::MAX, |free, target, _| {
@@ -140,8 +140,8 @@ impl Space {
         })
     }
 
-    /// Gives the file system scraps for so many bytes behind the file's end; whether it took them
-    /// for that. A file system that does not take them leaves the disk as full as it is.
+    /// Punches scraps, then allocates `bytes` behind the file's end. Returns whether both worked. A
+    /// file system that does not reuse the blocks leaves the disk as full as before.
     fn swap(&self, scraps: &[Extent], end: u64, bytes: u64) -> Result<bool> {
         for scrap in scraps {
             if let Err(error) = self.file.punch_hole(scrap.offset, scrap.bytes) {

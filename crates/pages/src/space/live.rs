@@ -1,11 +1,12 @@
-//! Which page lives, and why: references from trees, generations that born and retired it, pins
-//! that keep it.
+//! The state of each page: references from trees, the generations of its birth and death, and the
+//! pins that keep it.
 //!
-//! A page's life: *fresh* (written, in no durable tree) → *live* (its generation is in both
-//! superblock slots; counted references) → *retired* (no reference is left, but a pin on a
-//! generation in [born, died) may still read it) → free. Everything is derived from walking the
-//! trees at open (D4) and from the changes that merges report; nothing is logged. A page's extent
-//! is what was recorded when it was written, never what a caller says later.
+//! A page is first *fresh*: written, in no durable tree. It becomes *live* when its generation is
+//! in both superblock slots; its references are counted. It becomes *retired* when no reference is
+//! left, while a pin on a generation in [born, died) may still read it. Then it is free. All this
+//! is derived from a walk over the trees at open (D4) and from the changes that merges report.
+//! Nothing is logged. A page's extent is the one recorded when the page was written, never one that
+//! a caller names later.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,7 +36,7 @@ struct Retired {
 /// A page whose space is free again.
 pub(crate) type Freed = (PageId, Extent);
 
-/// Every page that occupies space. Bytes count whole extents.
+/// Every page that occupies space. Byte counts are of whole extents.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     fresh: Map<Extent>,
@@ -44,7 +45,7 @@ pub(crate) struct Pages {
     pins: BTreeMap<Generation, u64>,
     /// The newest generation in both slots.
     committed: Generation,
-    /// A pin went since the last sweep.
+    /// A pin was dropped since the last sweep.
     loosened: bool,
     /// The walk at open did not see all pages.
     is_partial: bool,
@@ -55,8 +56,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Bytes of pages that trees refer to, or will: fresh ones (those of side roots among them)
-    /// count.
+    /// Bytes of pages that trees refer to or will refer to. Fresh pages count, also those of side
+    /// roots.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes + self.fresh_bytes
     }
@@ -66,27 +67,26 @@ impl Pages {
         self.retired_bytes
     }
 
-    /// The newest life that wrote a page, as far as the walk at open has seen.
+    /// The newest life that wrote a page, among the pages that the walk at open saw.
     pub(crate) fn newest_incarnation(&self) -> Option<Incarnation> {
         self.newest_incarnation
     }
 
-    /// Whether a sweep may free something.
+    /// Whether a sweep may free a page.
     pub(crate) fn loosened(&self) -> bool {
         self.loosened && !self.retired.is_empty()
     }
 
-    /// A page was written.
+    /// Adds a page that was just written.
     pub(crate) fn add_fresh(&mut self, id: PageId, extent: Extent) {
         self.fresh_bytes += extent.bytes;
         let before = self.fresh.insert(id, extent);
         debug_assert!(before.is_none(), "page id {id} given twice");
     }
 
-    /// Applies a checkpoint's changes, and returns the bytes of the pages that it added, and of
-    /// those that no tree has any more. A change that names a page that is not there is a bug; it
-    /// is reported and nothing is freed for it, since a leak heals at the next open and a page
-    /// freed too early does not.
+    /// Applies a checkpoint's changes. Returns the bytes of the pages that it added, and the bytes
+    /// of those that it retired. A change of an unknown page is a bug: the call reports it and
+    /// frees nothing. The next open heals a leak, but not a page that was freed too early.
     pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) -> (u64, u64) {
         debug_assert!(
             generation > self.committed,
@@ -146,7 +146,7 @@ impl Pages {
         (written, released)
     }
 
-    /// Forgets fresh pages that no tree will have; their space is free at once.
+    /// Forgets fresh pages that no tree will refer to. Their space is free at once.
     pub(crate) fn abandon(&mut self, added: &[PageUse]) -> Vec<Freed> {
         let mut freed = Vec::with_capacity(added.len());
         for page in added {
@@ -161,7 +161,7 @@ impl Pages {
         freed
     }
 
-    /// Keeps pages of that generation until [`Pages::unpin`], counted.
+    /// Keeps pages of this generation until [`Pages::unpin`]. Pins are counted.
     pub(crate) fn pin(&mut self, generation: Generation) {
         debug_assert!(
             generation >= self.committed || self.pins.contains_key(&generation),
@@ -171,7 +171,7 @@ impl Pages {
         *self.pins.entry(generation).or_default() += 1;
     }
 
-    /// Drops one pin; whether it was the generation's last.
+    /// Drops one pin. Returns whether it was the generation's last.
     pub(crate) fn unpin(&mut self, generation: Generation) -> bool {
         let Some(count) = self.pins.get_mut(&generation) else {
             return false;
@@ -185,8 +185,8 @@ impl Pages {
         last
     }
 
-    /// Frees retired pages that no pin keeps. Does nothing unless something may have changed; else
-    /// O(retired · log pins).
+    /// Frees retired pages that no pin keeps. O(1) if no page or pin changed since the last sweep,
+    /// else O(retired · log pins).
     pub(crate) fn sweep(&mut self) -> Vec<Freed> {
         let mut freed = Vec::new();
         if std::mem::take(&mut self.loosened) {
@@ -205,8 +205,9 @@ impl Pages {
         freed
     }
 
-    /// Learns every page from a walk over all trees (D4), and returns the extents, ascending and
-    /// disjoint. The same id seen again is another reference. Pages must lie wholly in the file.
+    /// Learns every page from a walk over all trees (D4). Returns the pages' extents, ascending and
+    /// disjoint. Another use of the same id is another reference. The file must contain each page
+    /// whole.
     pub(crate) fn rebuild(
         &mut self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -222,7 +223,7 @@ impl Pages {
                 .extent()
                 .filter(|e| e.offset >= PAGES_START && e.offset + page.bytes <= file_bytes);
             let extent = extent.ok_or_else(|| {
-                place(
+                in_page(
                     Error::corrupt("a tree refers to a page outside of the file"),
                     page,
                 )
@@ -236,7 +237,7 @@ impl Pages {
             });
             if known.extent != extent {
                 return Err(
-                    place(Error::corrupt("two references to a page differ"), page)
+                    in_page(Error::corrupt("two references to a page differ"), page)
                         .with("other offset", known.extent.offset)
                         .with("other extent's bytes", known.extent.bytes),
                 );
@@ -244,15 +245,15 @@ impl Pages {
             known.references = known
                 .references
                 .checked_add(1)
-                .ok_or_else(|| place(Error::corrupt("a page with too many references"), page))?;
+                .ok_or_else(|| in_page(Error::corrupt("a page with too many references"), page))?;
             if known.references == 1 {
                 live_bytes += extent.bytes;
             }
         }
-        let mut places: Vec<(Extent, PageId)> =
+        let mut extents: Vec<(Extent, PageId)> =
             live.iter().map(|(&id, page)| (page.extent, id)).collect();
-        places.sort_unstable();
-        for pair in places.windows(2) {
+        extents.sort_unstable();
+        for pair in extents.windows(2) {
             let [(a, a_id), (b, b_id)] = [pair[0], pair[1]];
             if a.end() > b.offset {
                 return Err(Error::corrupt("two pages overlap")
@@ -265,7 +266,7 @@ impl Pages {
             }
         }
         debug_assert!(
-            places
+            extents
                 .iter()
                 .all(|(e, _)| e.offset.is_multiple_of(EXTENT_ALIGNMENT))
         );
@@ -276,11 +277,11 @@ impl Pages {
             newest_incarnation,
             ..Pages::default()
         };
-        Ok(places.into_iter().map(|(extent, _)| extent).collect())
+        Ok(extents.into_iter().map(|(extent, _)| extent).collect())
     }
 
-    /// The walk did not see all of a file: each page that it saw may be referred to by whatever it
-    /// did not see, as often as there are nodes, and all else may be pages, too.
+    /// Keeps every page after a walk that did not see all of the file. The unseen nodes may refer
+    /// to each known page many times, and all other space may be pages, too.
     pub(crate) fn keep_all(&mut self, file_bytes: u64) {
         for page in self.live.values_mut() {
             page.references = page.references.saturating_add(u32::MAX / 2);
@@ -289,24 +290,24 @@ impl Pages {
         self.is_partial = true;
     }
 
-    /// A change names a page that is not there; nothing is freed for it.
+    /// Reports a change of an unknown page. Nothing is freed for it.
     fn missing(&self, change: &'static str, id: PageId) {
         debug_assert!(self.is_partial, "{change} page {id} is not there");
         if !self.is_partial {
             tracing::error!(
                 page = id.0,
                 change,
-                "a merge reported a page that is not there; its space is kept until reopen"
+                "a merge reported an unknown page; its space stays in use until the next open"
             );
         }
     }
 
-    /// Takes over the pins of what this replaces.
+    /// Takes over the pins of the pages that these replace.
     pub(crate) fn adopt_pins(&mut self, before: &mut Pages) {
         self.pins = std::mem::take(&mut before.pins);
     }
 
-    /// Every occupied extent, with its page; for assertions and tests.
+    /// Every occupied extent with its page, for assertions and tests.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (PageId, Extent)> + '_ {
         let fresh = self.fresh.iter().map(|(&id, &extent)| (id, extent));
@@ -317,7 +318,7 @@ impl Pages {
     }
 }
 
-fn place(error: Error, page: PageUse) -> Error {
+fn in_page(error: Error, page: PageUse) -> Error {
     error
         .with("page", page.id)
         .with("offset", page.offset)

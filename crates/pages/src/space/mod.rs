@@ -1,15 +1,18 @@
-//! The data file's space: which bytes are free, which of those the file system already holds for
-//! us, and how the file grows and shrinks. Bytes are handed out only from here and come back only
-//! through [`Pages`], so no write can touch a page that somebody may still read (D1, D5).
+//! The data file's space. It knows which bytes are free, which of them the file system has
+//! allocated, and how the file grows and shrinks. It alone hands bytes out, and they return only
+//! through [`Pages`]. So no write can touch a page that a reader may still read (D1, D5).
 //!
 //! Space is allocated in the file system before it is written, so a full disk shows at allocation
-//! (D10). A reserve is kept allocated and out of reach of [`SpaceClass::Normal`], in as few runs as
-//! can be, so that deletes get through on a full disk.
+//! (D10). A reserve stays allocated, in as few runs as possible. [`SpaceClass::Normal`] cannot use
+//! it, so deletes pass on a full disk.
 //!
-//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over
-//! searches for what is allocated) before `state` (short, no I/O).
+//! Locks: `resizing` before `state`. `resizing` is held over calls that change the file's
+//! allocation at its end, and over searches for allocated space. `state` is held briefly and never
+//! over I/O.
 
+mod allocate;
 mod exchange;
+mod free;
 mod live;
 mod reclaim;
 mod reserve;
@@ -18,161 +21,61 @@ mod runs;
 use std::collections::VecDeque;
 
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
-use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, PageId, Result, Signal};
+use terrapin_base::{EXTENT_ALIGNMENT, Error, Generation, PageId, Result, Signal};
 use terrapin_disk::File;
 
+pub use allocate::SpaceClass;
+use allocate::growth_bytes;
+use free::Free;
 pub(crate) use live::{Freed, Pages};
-use runs::Runs;
 
 use crate::page::{Changes, Extent, PageUse};
 use crate::superblock::PAGES_START;
 
-/// The file grows by this share (1/n) of itself, within these bounds: allocating costs
-/// microseconds, so little is kept ahead.
-const GROWTH_BYTES_MIN: u64 = 1 << 20;
-const GROWTH_BYTES_MAX: u64 = 16 << 20;
-const GROWTH_SHARE: u64 = 128;
-/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes,
-/// unless they grow.
+/// The free space kept for the next checkpoint is at most this share (1/n) of live bytes, unless
+/// they grow.
 const SLACK_SHARE: u64 = 96;
-/// They grow when more than this share (1/n) of what recent checkpoints wrote came on top of what
-/// was there.
+/// Live bytes grow if recent checkpoints added more than this share (1/n) of what they wrote.
 const GROWING_SHARE: u64 = 8;
-/// With each checkpoint so much (1/n) of what those before it did is forgotten: one that only fills
-/// a buffer is no growth.
+/// Each checkpoint forgets this share (1/n) of the bytes of earlier ones. A single checkpoint that
+/// only fills a buffer is then no growth.
 const FORGOTTEN_SHARE: u64 = 4;
 
-/// So many extents that could not be written are left alone; of more, that of longest ago is tried
-/// again.
-const PARKED_MAX: usize = 16;
-
-/// How much a file of that length grows at once.
-fn growth_bytes(file_bytes: u64) -> u64 {
-    (file_bytes / GROWTH_SHARE)
-        .clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX)
-        .next_multiple_of(EXTENT_ALIGNMENT)
-}
-
-/// Which space an allocation may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpaceClass {
-    /// Everything but the reserve.
-    Normal,
-    /// The reserve too, when nothing else is left (D10).
-    Reserve,
-}
-
-/// Free space, in sets that overlap as their names say.
-#[derive(Debug, Default)]
-struct Free {
-    /// Everything free but the reserve.
-    all: Runs,
-    /// What of `all` is known to be allocated in the file system: writing there cannot run out of
-    /// space.
-    ready: Runs,
-    /// What of `all` may be allocated there: worth punching. Contains `ready`.
-    occupying: Runs,
-    /// What of `all` is not `ready` and may be allocated all the same: after an open everything,
-    /// until the file system was asked for it.
-    unasked: Runs,
-    /// Allocated, and set aside for [`SpaceClass::Reserve`]; not in `all`.
-    reserve: Runs,
-    /// The file's length.
-    end: u64,
-}
-
-impl Free {
-    fn add(&mut self, extent: Extent, ready: bool, occupying: bool) {
-        debug_assert!(
-            !self.all.overlaps(extent) && !self.reserve.overlaps(extent),
-            "{extent:?} is free already"
-        );
-        debug_assert!(extent.offset >= PAGES_START && extent.end() <= self.end);
-        self.all.insert(extent);
-        if ready {
-            self.ready.insert(extent);
-        } else if occupying {
-            self.unasked.insert(extent);
-        }
-        if occupying {
-            self.occupying.insert(extent);
-        }
-    }
-
-    fn take(&mut self, extent: Extent) {
-        debug_assert_eq!(self.all.gaps(extent), [], "{extent:?} is not free");
-        self.all.remove(extent);
-        self.ready.remove(extent);
-        self.occupying.remove(extent);
-        self.unasked.remove(extent);
-    }
-
-    /// Moves ready space into the reserve, in the fewest runs, low ones first.
-    fn refill_reserve(&mut self, target: u64) {
-        while self.reserve.total() < target {
-            let missing = (target - self.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
-            let Some(extent) = self
-                .ready
-                .fit(missing, None)
-                .or_else(|| self.ready.largest())
-            else {
-                return;
-            };
-            self.take(extent);
-            self.reserve.insert(extent);
-        }
-    }
-
-    /// Puts the reserve back among what is free, where its runs are one with those beside them.
-    fn dissolve_reserve(&mut self) {
-        let reserve = std::mem::take(&mut self.reserve);
-        for run in reserve.iter() {
-            self.add(run, true, true);
-        }
-    }
-}
-
-/// What the file system refused last. While a disk is full it is not asked for as much again: ext4
-/// and XFS write their journals before they refuse, which takes milliseconds, and one merge asks
-/// for hundreds of pages.
+/// The last refusal of the file system. On a full disk, as many bytes are not asked for again. ext4
+/// and XFS write their journals before they refuse. That takes milliseconds, and one merge asks for
+/// hundreds of pages.
 #[derive(Debug)]
 struct Refusal {
-    /// The least number of bytes that was refused.
+    /// The lowest number of bytes that was refused.
     bytes: u64,
     error: Error,
-}
-
-/// A part of an extent that is not known to be allocated.
-struct Gap {
-    extent: Extent,
-    /// Nobody has asked the file system yet whether it is.
-    unasked: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     free: Free,
-    /// Forgotten with each commit and each failed allocation, which asks anew before it fails, and
-    /// with whatever goes back to the file system.
+    /// Each commit and each return of space to the file system forgets this. A failed allocation
+    /// forgets it too and asks once more before it fails.
     refusal: Option<Refusal>,
     pages: Pages,
     reserve_target: u64,
-    /// What a checkpoint writes: the most of the recent ones, forgotten by an eighth each.
+    /// The bytes that a checkpoint writes: the maximum of recent ones, which each checkpoint lowers
+    /// by an eighth.
     checkpoint_bytes: u64,
-    /// Bytes that recent ones wrote, and that they gave up.
+    /// Bytes that recent checkpoints wrote, and bytes that they gave up.
     written_lately: u64,
     released_lately: u64,
-    /// The last one wrote more than it gave up.
+    /// The last checkpoint wrote more than it gave up.
     grew: bool,
-    /// No checkpoint is expected soon, so nothing is kept for one; until the next one comes.
+    /// No checkpoint is expected soon, so no space is kept for one. The next checkpoint resets
+    /// this.
     at_rest: bool,
-    /// Space is being given back until the slack is reached (hysteresis).
+    /// Space is being returned until only the slack is left (hysteresis).
     reclaiming: bool,
-    /// Pages whose space was freed and that the cache was not told of yet.
+    /// Pages whose space was freed, for the cache to forget.
     gone: Vec<PageId>,
-    /// Extents that hold no page and could not be written, the last one at the end. They are not
-    /// free: what fits best would be the same one each time, and one bad place would be where every
-    /// merge fails.
+    /// Extents that hold no page and could not be written, the newest at the end. They are not
+    /// free: the best fit would find the same bad extent again, and every merge would fail there.
     parked: VecDeque<Extent>,
 }
 
@@ -187,7 +90,7 @@ impl State {
         }
     }
 
-    /// Frees what no pin keeps any more.
+    /// Frees the pages that no pin keeps any more.
     fn sweep(&mut self) {
         if self.pages.loosened() {
             let freed = self.pages.sweep();
@@ -195,7 +98,7 @@ impl State {
         }
     }
 
-    /// Takes note of what a checkpoint wrote and gave up.
+    /// Notes what a checkpoint wrote and gave up.
     fn note(&mut self, written: u64, released: u64) {
         self.checkpoint_bytes = written.max(self.checkpoint_bytes - self.checkpoint_bytes / 8);
         self.grew = written > released;
@@ -204,15 +107,15 @@ impl State {
         self.released_lately = forget(self.released_lately) + released;
     }
 
-    /// Recent checkpoints left more than there was, and so did the last: what is free will be taken
-    /// soon, and for long.
+    /// Whether recent checkpoints grew the live bytes, and the last one too. Free space will then
+    /// be used soon and stay in use.
     fn is_growing(&self) -> bool {
         let grown = self.written_lately.saturating_sub(self.released_lately);
         self.grew && grown > self.written_lately / GROWING_SHARE
     }
 
-    /// Free space that is kept: the reserve, or in the midst of work what a checkpoint like the
-    /// last ones needs, within bounds.
+    /// Free space that is kept. At rest this is the reserve. Otherwise it is what a checkpoint like
+    /// the recent ones needs, within bounds.
     fn slack(&self) -> u64 {
         if self.at_rest {
             return self.reserve_target;
@@ -224,7 +127,7 @@ impl State {
         self.reserve_target.max(self.checkpoint_bytes.min(most))
     }
 
-    /// Free space that may occupy the disk beyond the slack.
+    /// Free space beyond the slack that may occupy the disk.
     fn excess(&self) -> u64 {
         let excess =
             (self.free.occupying.total() + self.free.reserve.total()).saturating_sub(self.slack());
@@ -232,24 +135,24 @@ impl State {
     }
 }
 
-/// Space of one data file.
+/// The space of one data file.
 pub(crate) struct Space {
     file: Arc<dyn File>,
     state: Mutex<State>,
-    /// Held by whoever changes the file's length, or decides by it, or searches for what is
-    /// allocated.
+    /// A thread holds this while it changes the file's length, decides by the length, or searches
+    /// for allocated space.
     resizing: Mutex<()>,
     /// The file's length, for bounds checks of reads without a lock.
     file_bytes: AtomicU64,
-    /// Told when space may be given back.
+    /// Notified when space may be returned.
     signal: Arc<Signal>,
 }
 
 impl Space {
-    /// Space of a file of which nothing is free yet: [`Space::rebuild`] finds out.
+    /// The space of a file, none of it free. [`Space::rebuild`] finds the free space.
     pub(crate) fn new(file: Arc<dyn File>, file_bytes: u64, reserve_bytes: u64) -> Arc<Self> {
-        // A creation that the power cut short may have left less than the slots: what lacks of them
-        // is no free space.
+        // An interrupted creation may leave a file shorter than the slots. The missing part of the
+        // slots is no free space.
         let file_bytes = (file_bytes.next_multiple_of(EXTENT_ALIGNMENT)).max(PAGES_START);
         let reserve_target = reserve_bytes
             .checked_next_multiple_of(EXTENT_ALIGNMENT)
@@ -271,7 +174,7 @@ impl Space {
         })
     }
 
-    /// The file's length.
+    /// The file's length in bytes.
     #[inline]
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file_bytes.load(Ordering::Acquire)
@@ -285,7 +188,7 @@ impl Space {
         self.state.lock().pages.retired_bytes()
     }
 
-    /// Free space in the file, allocated or not, reserve included.
+    /// Free space in the file, allocated or not, with the reserve.
     pub(crate) fn free_bytes(&self) -> u64 {
         let state = self.state.lock();
         let parked: u64 = state.parked.iter().map(|extent| extent.bytes).sum();
@@ -309,256 +212,12 @@ impl Space {
         self.state.lock().pages.newest_incarnation()
     }
 
-    /// Hands out space that is allocated in the file system. On failure everything is as before.
-    pub(crate) fn allocate(&self, bytes: u64, class: SpaceClass) -> Result<Extent> {
-        let wanted = bytes
-            .checked_next_multiple_of(EXTENT_ALIGNMENT)
-            .filter(|&w| w > 0);
-        let wanted =
-            wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
-        let mut holes = true;
-        // What was refused before this call may be there by now.
-        let mut may_be_stale = self.state.lock().refusal.is_some();
-        loop {
-            if let Some((extent, gaps)) = self.take(wanted, class, holes) {
-                match self.fill(extent, &gaps) {
-                    Ok(()) => return Ok(extent),
-                    Err(error) if error.kind() == ErrorKind::NoSpace => holes = false,
-                    Err(error) => return Err(error),
-                }
-                continue;
-            }
-            match self.grow(wanted, class) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    let last = self.last_resort(wanted, class, &error);
-                    if last.is_err() {
-                        self.state.lock().refusal = None;
-                        if std::mem::take(&mut may_be_stale) {
-                            holes = true;
-                            continue;
-                        }
-                    }
-                    return last;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Why the file system would refuse so many bytes: it did so a moment ago.
-    fn refused(&self, bytes: u64) -> Result<()> {
-        match &self.state.lock().refusal {
-            Some(refusal) if bytes >= refusal.bytes => Err(refusal.error.clone()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Asks the file system for bytes, and takes note of a refusal.
-    fn ask(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.file.allocate(offset, bytes).inspect_err(|error| {
-            if error.kind() == ErrorKind::NoSpace {
-                let error = error.clone();
-                self.state.lock().refusal = Some(Refusal { bytes, error });
-            }
-        })
-    }
-
-    /// As [`Space::ask`], for bytes that the file does not have, unless the file system has refused
-    /// as many.
-    fn obtain(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.refused(bytes)?;
-        self.ask(offset, bytes)
-    }
-
-    /// Takes free space, if there is a run of that size, and says which parts of it are not
-    /// allocated yet. What touches the end of the file is taken last, so that the file can become
-    /// shorter; without `holes`, only ready space is taken.
-    fn take(&self, wanted: u64, class: SpaceClass, holes: bool) -> Option<(Extent, Vec<Gap>)> {
-        let mut state = self.state.lock();
-        state.sweep();
-        let target = state.reserve_target;
-        let free = &mut state.free;
-        free.refill_reserve(target);
-        if class == SpaceClass::Normal && free.reserve.total() < target {
-            return None; // `grow` brings the reserve up first
-        }
-        let tail = Some(free.end);
-        let hole = || {
-            if holes {
-                free.all.fit(wanted, tail)
-            } else {
-                None
-            }
-        };
-        let tail_hole = || {
-            if holes {
-                free.all.fit(wanted, None)
-            } else {
-                None
-            }
-        };
-        let found = free
-            .ready
-            .fit(wanted, tail)
-            .or_else(hole)
-            .or_else(|| free.ready.fit(wanted, None))
-            .or_else(tail_hole)?;
-        let gaps = free.ready.gaps(found).into_iter().map(|extent| Gap {
-            extent,
-            unasked: free.unasked.overlaps(extent),
-        });
-        let gaps = gaps.collect();
-        free.take(found);
-        Some((found, gaps))
-    }
-
-    /// Allocates the parts of a taken extent that need it; gives the whole extent back on failure.
-    fn fill(&self, extent: Extent, gaps: &[Gap]) -> Result<()> {
-        for (i, gap) in gaps.iter().enumerate() {
-            let may_be_there = gap.unasked;
-            let asked = match self.refused(gap.extent.bytes) {
-                Err(error) if !may_be_there => Err((error, true)),
-                _ => self
-                    .ask(gap.extent.offset, gap.extent.bytes)
-                    .map_err(|error| {
-                        let is_hole = self.let_go(gap.extent);
-                        (error, is_hole)
-                    }),
-            };
-            if let Err((error, is_hole)) = asked {
-                let mut state = self.state.lock();
-                let free = &mut state.free;
-                free.add(extent, true, true);
-                for (later, gap) in gaps[i..].iter().enumerate() {
-                    free.ready.remove(gap.extent);
-                    let may_be_there = if later == 0 { !is_hole } else { gap.unasked };
-                    if may_be_there {
-                        free.unasked.insert(gap.extent);
-                    }
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// After an allocation within the file that failed: ext4 has allocated what there was, and
-    /// nobody would know of that. Whether it is a hole now.
-    fn let_go(&self, extent: Extent) -> bool {
-        let punched = self.file.punch_hole(extent.offset, extent.bytes);
-        if let Err(error) = &punched {
-            tracing::debug!(%error, "what was allocated in part stays so");
-        }
-        punched.is_ok()
-    }
-
-    /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve
-    /// misses; more if that is less than a step.
-    fn grow(&self, wanted: u64, class: SpaceClass) -> Result<()> {
-        let _resizing = self.resizing.lock();
-        let (end, needed) = {
-            let state = self.state.lock();
-            let free = &state.free;
-            let missing = match class {
-                SpaceClass::Normal => state.reserve_target.saturating_sub(free.reserve.total()),
-                SpaceClass::Reserve => 0,
-            };
-            let missing = missing
-                .saturating_sub(free.ready.total().min(missing))
-                .next_multiple_of(EXTENT_ALIGNMENT);
-            if missing == 0 && free.ready.fit(wanted, None).is_some() {
-                return Ok(()); // somebody else grew it meanwhile
-            }
-            let tail = free.ready.ending_at(free.end).map_or(0, |run| run.bytes);
-            (free.end, missing + wanted.saturating_sub(tail.min(wanted)))
-        };
-        let needed = needed.max(EXTENT_ALIGNMENT);
-        let step = growth_bytes(end);
-        let grown = match self.obtain(end, needed.max(step)) {
-            Ok(()) => needed.max(step),
-            Err(error) if error.kind() == ErrorKind::NoSpace && step > needed => {
-                self.obtain(end, needed)?;
-                needed
-            }
-            Err(error) => return Err(error),
-        };
-        let mut state = self.state.lock();
-        state.free.end = end + grown;
-        self.file_bytes.store(end + grown, Ordering::Release);
-        state.free.add(
-            Extent {
-                offset: end,
-                bytes: grown,
-            },
-            true,
-            true,
-        );
-        let target = state.reserve_target;
-        state.free.refill_reserve(target);
-        Ok(())
-    }
-
-    /// When the file cannot grow: ready space again (a hole may have failed before), then the
-    /// reserve, or what it lacks, which comes before anything else; then short runs for one that is
-    /// long enough.
-    fn last_resort(&self, wanted: u64, class: SpaceClass, refused: &Error) -> Result<Extent> {
-        if let Some((extent, _)) = self.take(wanted, class, false) {
-            return Ok(extent);
-        }
-        match class {
-            SpaceClass::Normal => self.complete_reserve()?,
-            SpaceClass::Reserve => {
-                if let Some(extent) = self.take_reserve(wanted)? {
-                    return Ok(extent);
-                }
-            }
-        }
-        if let Some(extent) = self.exchange(wanted, class)? {
-            return Ok(extent);
-        }
-        self.unpark();
-        if let Some((extent, _)) = self.take(wanted, class, false) {
-            return Ok(extent);
-        }
-        let state = self.state.lock();
-        let what = match refused.is_quota() {
-            true => "a quota of the file system is met",
-            false => "the disk is full",
-        };
-        Err(Error::new(ErrorKind::NoSpace, what)
-            .because_of(refused)
-            .with("file", self.file.describe())
-            .with("bytes wanted", wanted)
-            .with("bytes free in the file", state.free.all.total())
-            .with("bytes in reserve", state.free.reserve.total()))
-    }
-
-    /// Takes back space that was handed out and could not be written.
-    pub(crate) fn park(&self, extent: Extent) {
-        let mut state = self.state.lock();
-        state.parked.push_back(extent);
-        if state.parked.len() > PARKED_MAX
-            && let Some(oldest) = state.parked.pop_front()
-        {
-            state.free.add(oldest, true, true);
-        }
-    }
-
-    /// Makes what is parked free: a place that may be bad is better than none.
-    fn unpark(&self) {
-        let mut state = self.state.lock();
-        while let Some(extent) = state.parked.pop_front() {
-            state.free.add(extent, true, true);
-        }
-    }
-
     /// Notes a page that was written into space handed out.
     pub(crate) fn add_fresh(&self, id: PageId, extent: Extent) {
         self.state.lock().pages.add_fresh(id, extent);
     }
 
-    /// Applies a durable checkpoint's changes.
+    /// Applies the changes of a durable checkpoint.
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
         let (written, released) = state.pages.commit(generation, changes);
@@ -570,7 +229,7 @@ impl Space {
         self.signal.notify();
     }
 
-    /// Frees pages that no tree will have.
+    /// Frees pages that no tree will refer to.
     pub(crate) fn abandon(&self, added: &[PageUse]) {
         let mut state = self.state.lock();
         let freed = state.pages.abandon(added);
@@ -593,9 +252,9 @@ impl Space {
         }))
     }
 
-    /// Derives all free space from a walk over the trees (D4). What the walk does not name is free;
-    /// whether the file system holds it for us is not known, so it is allocated before it is used
-    /// again. Of a walk that is not whole nothing is free, nor will be.
+    /// Derives all free space from a walk over the trees (D4). Everything that the walk does not
+    /// name is free. Whether the file system has allocated it is unknown, so it is allocated before
+    /// use. After a partial walk nothing is free until the next open.
     pub(crate) fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -619,11 +278,11 @@ impl Space {
         state.pages = pages;
         state.parked.clear();
         if !is_whole {
-            // Deletes free nothing, and one more at each open would stay in the file.
+            // Deletes cannot free anything, and each open would add another reserve to the file.
             state.reserve_target = 0;
         }
-        // Holes may be there that nothing of ours knows: worth punching only if the file occupies
-        // more than it should, what the file system keeps for itself aside.
+        // The file may have holes that are unknown here. Punching is worth while only if the file
+        // occupies more than expected. The margin covers what the file system uses itself.
         let expected = PAGES_START + state.pages.live_bytes() + state.slack() + growth_bytes(end);
         let occupying = allocated > expected;
         state.free = Free {
@@ -653,7 +312,7 @@ impl Space {
         }
     }
 
-    /// Panics when the extent of a write is not its own (D1).
+    /// Panics if another page or free space overlaps the extent of a write (D1).
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn assert_unused(&self, extent: Extent) {
         let state = self.state.lock();
@@ -677,20 +336,20 @@ struct PinInner {
 
 impl Drop for PinInner {
     fn drop(&mut self) {
-        // Only a counter: readers drop pins. The pages go with the next sweep, which the signal
-        // asks for.
+        // Readers drop pins, so a drop only counts. The signal asks for a sweep, which frees the
+        // pages.
         if self.space.state.lock().pages.unpin(self.generation) {
             self.space.signal.notify();
         }
     }
 }
 
-/// Keeps every page that the trees of one generation reach; dropping the last clone lets them go.
+/// Keeps every page that the trees of one generation reach. The drop of the last clone ends this.
 #[derive(Clone)]
 pub struct Pin(Arc<PinInner>);
 
 impl Pin {
-    /// The generation that it keeps.
+    /// The generation that the pin keeps.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.0.generation

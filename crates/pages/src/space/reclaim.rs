@@ -1,15 +1,15 @@
-//! Giving free space back to the file system, a piece at a time: the file's end is cut off, holes
-//! are punched elsewhere.
+//! Returns free space to the file system, one piece at a time: truncates the file's end, and
+//! punches holes elsewhere.
 //!
-//! Kept is a slack, since the next checkpoint wants space too: what the last ones wrote, within
-//! bounds. At rest only the reserve is kept. Reclaiming begins a growth step above the slack, so
-//! that it never takes back what the file just grew by, and ends at it. Only space that no durable
-//! superblock and no pin reaches is free (D5), so a crash at any point loses nothing.
+//! A slack stays, because the next checkpoint needs space too: what recent checkpoints wrote,
+//! within bounds. At rest only the reserve stays. Reclaiming begins a growth step above the slack
+//! and ends at the slack, so it never takes back a recent growth. Only space that no durable
+//! superblock and no pin reaches is free (D5), so a crash loses nothing.
 //!
-//! Nobody reads the file while a piece is given back, and where the file system tells the device of
-//! every hole at once, that takes milliseconds however small the hole is. So pieces are as large as
-//! they can be, within a bound, scraps are left alone in the midst of work, and who is in no hurry
-//! rests between pieces.
+//! No thread reads the file while a piece is returned. Some file systems tell the device of every
+//! hole at once. That takes milliseconds, however small the hole is. So pieces are as large as
+//! possible within a bound. Scraps stay while the store is busy, and callers without hurry rest
+//! between pieces.
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, Result, mutant};
@@ -18,22 +18,22 @@ use super::{Space, State, growth_bytes};
 use crate::page::Extent;
 use crate::superblock::PAGES_START;
 
-/// Most bytes that one step gives back.
+/// Most bytes that one step returns.
 const PIECE_BYTES_MAX: u64 = 16 << 20;
-/// Smaller runs are not given back in the midst of work.
+/// Smaller runs stay while the store is busy.
 const SCRAP_BYTES: u64 = 64 << 10;
 
-/// What a step found to do.
+/// The piece that a step returns.
 enum Piece {
-    /// Cut the file there; what lies behind is `Extent`.
-    Cut(Extent),
+    /// The end of the file, to truncate before this extent.
+    Truncate(Extent),
     Punch(Extent),
 }
 
-/// What a step came to.
+/// The result of one step.
 #[derive(Default)]
 pub(crate) struct Reclaimed {
-    /// Bytes that the disk may have got back.
+    /// Bytes that the step returned.
     pub(crate) bytes: u64,
     /// Whether there is more to do.
     pub(crate) more: bool,
@@ -50,7 +50,7 @@ impl State {
         self.reclaiming
     }
 
-    /// Whether any of the excess is worth giving back: it may lie in scraps, or in the reserve.
+    /// Whether any of the excess can be returned. It may be in scraps or in the reserve.
     fn has_piece(&self, excess: u64) -> bool {
         let ends_free = self.free.all.ending_at(self.free.end).is_some();
         let largest = self.free.occupying.largest();
@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// The next piece to give back, taken out of the free space.
+    /// The next piece to return, taken out of the free space.
     fn next_piece(&mut self) -> Option<Piece> {
         if !self.update_reclaiming() {
             return None;
@@ -73,29 +73,29 @@ impl State {
         self.lower_reserve();
         let excess = self.excess();
         if let Some(tail) = self.free.all.ending_at(self.free.end) {
-            // Behind the last run that occupies anything, cutting is free; of that run, only the
-            // excess goes.
+            // Behind the last occupying run, truncating the file costs nothing. Of that run, only
+            // the excess goes.
             let last = self.free.occupying.within(tail).next();
-            let cut = match last {
+            let tail_bytes = match last {
                 Some(run) if run.end() == tail.end() => run.bytes.min(excess).min(PIECE_BYTES_MAX),
                 Some(run) => tail.end() - run.end(),
                 None => tail.bytes,
             };
-            if cut > 0 {
+            if tail_bytes > 0 {
                 let piece = Extent {
-                    offset: tail.end() - cut,
-                    bytes: cut,
+                    offset: tail.end() - tail_bytes,
+                    bytes: tail_bytes,
                 };
                 self.free.take(piece);
                 self.free.end = piece.offset;
                 debug_assert!(self.free.end >= PAGES_START);
-                return Some(Piece::Cut(piece));
+                return Some(Piece::Truncate(piece));
             }
         }
         let run = self.free.occupying.largest()?;
         let bytes = run.bytes.min(excess).min(PIECE_BYTES_MAX);
         if bytes < self.piece_bytes_min() {
-            self.reclaiming = false; // the excess is all in the reserve, or not worth it
+            self.reclaiming = false; // the excess is in the reserve or in scraps
             return None;
         }
         let piece = Extent {
@@ -106,7 +106,7 @@ impl State {
         Some(Piece::Punch(piece))
     }
 
-    /// Moves the reserve's highest run down, if ready space below can take its place, so that it
+    /// Moves the reserve's highest run down into ready space, if a run there fits, so the reserve
     /// does not keep the file long.
     fn lower_reserve(&mut self) {
         let Some(high) = self.free.reserve.last() else {
@@ -127,13 +127,13 @@ impl State {
 }
 
 impl Space {
-    /// Whether a step would find something to do.
+    /// Whether a step has something to do.
     pub(crate) fn reclaim_needed(&self) -> bool {
         let mut state = self.state.lock();
         state.pages.loosened() || state.update_reclaiming()
     }
 
-    /// Makes the next steps go down to the reserve, however little lies above it.
+    /// Lets the next steps reclaim down to the reserve, however small the excess is.
     pub(crate) fn begin_reclaim(&self) {
         let mut state = self.state.lock();
         state.sweep();
@@ -143,21 +143,21 @@ impl Space {
         self.signal.notify();
     }
 
-    /// One piece: frees what pins let go, then gives at most one range back.
+    /// One step: frees the pages that pins no longer keep, then returns at most one extent.
     pub(crate) fn reclaim_step(&self) -> Result<Reclaimed> {
         let _resizing = self.resizing.lock();
         let piece = {
             let mut state = self.state.lock();
             state.sweep();
             let piece = state.next_piece();
-            if let Some(Piece::Cut(extent)) = &piece {
+            if let Some(Piece::Truncate(extent)) = &piece {
                 self.file_bytes.store(extent.offset, Ordering::Release);
             }
             piece
         };
         let (bytes, done) = match piece {
             None => (0, Ok(())),
-            Some(Piece::Cut(extent)) => (extent.bytes, self.cut(extent)),
+            Some(Piece::Truncate(extent)) => (extent.bytes, self.truncate(extent)),
             Some(Piece::Punch(extent)) => (extent.bytes, self.punch(extent)),
         };
         done?;
@@ -168,7 +168,7 @@ impl Space {
         })
     }
 
-    fn cut(&self, extent: Extent) -> Result<()> {
+    fn truncate(&self, extent: Extent) -> Result<()> {
         let done = self.file.set_bytes(extent.offset);
         if done.is_err() {
             let mut state = self.state.lock();

@@ -1,8 +1,8 @@
-//! Finding what is allocated, first of all the reserve (D10). After an open nobody knows which free
-//! space the file system holds for us, and the reserve of the last life is one run with the holes
-//! beside it, which a full disk has nothing for. What is allocated already is given however full
-//! the disk is, so free space is asked for in pieces: for the reserve first in such as would do,
-//! then in halves of what was refused.
+//! Finds allocated space, first of all for the reserve (D10). After an open the store does not know
+//! which free space the file system has allocated. The last life's reserve may be one run with
+//! holes beside it, and a full disk cannot fill holes. The file system grants allocated space
+//! however full the disk is. So the search asks for free space in pieces. For the reserve it first
+//! asks for pieces that would suffice, then for halves of refused pieces.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,18 +12,19 @@ use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
 use super::{Free, Space, SpaceClass};
 use crate::page::Extent;
 
-/// Refused pieces are halved down to about this.
+/// Refused pieces are halved down to about this size.
 pub(super) const PIECE_BYTES_MIN: u64 = 64 << 10;
-/// Pieces of one search: it ends within milliseconds.
+/// Most pieces of one search, so that it ends within milliseconds.
 const PIECES_MAX: usize = 1024;
 
-/// What a search was refused, and took out of the free space so as not to ask for it again.
+/// Pieces that a search was refused. They are out of the free space, so the search does not ask
+/// again.
 #[derive(Default)]
 pub(super) struct Refused {
-    /// Halves that were not asked for by themselves yet; the largest, and of those the lowest, is
-    /// next.
+    /// Halves that were not asked for separately yet. The largest comes next; of equal ones, the
+    /// lowest.
     halves: BinaryHeap<(u64, Reverse<u64>)>,
-    /// What is too small to be halved, and whether it may be allocated in part.
+    /// Pieces too small to halve, and whether each may be allocated in part.
     rest: Vec<(Extent, bool)>,
 }
 
@@ -35,7 +36,7 @@ impl Refused {
             .push((piece.bytes - half, Reverse(piece.offset + half)));
     }
 
-    /// The next half, if it is larger than that.
+    /// The next half, if it is larger than `bytes`.
     fn next_above(&mut self, bytes: u64) -> Option<Extent> {
         let next = self.halves.peek()?;
         if next.0 <= bytes {
@@ -45,7 +46,7 @@ impl Refused {
         Some(Extent { offset, bytes })
     }
 
-    /// All of it, each with whether it may be allocated in part.
+    /// All refused pieces, and whether each may be allocated in part.
     fn into_extents(self) -> impl Iterator<Item = (Extent, bool)> {
         let halves = self.halves.into_iter();
         halves
@@ -55,8 +56,8 @@ impl Refused {
 }
 
 impl Space {
-    /// Fills the reserve after an open: from free space of the file as far as it can be allocated,
-    /// else by growing. A full disk is no error here: writes will see it.
+    /// Fills the reserve after an open: from free space that can be allocated, then by growing the
+    /// file. A full disk is no error here, because later writes report it.
     pub(super) fn find_reserve(&self) -> Result<()> {
         if self.search_reserve()? {
             return Ok(());
@@ -74,8 +75,8 @@ impl Space {
         }
     }
 
-    /// Takes so much of the reserve, or of it and what is ready beside it, if there is a run of
-    /// that; where it is not whole, after a search for what it lacks.
+    /// Takes a run from the reserve, or across the bound of the reserve and ready space. If the
+    /// reserve is not full and no run fits, searches for allocated space first.
     pub(super) fn take_reserve(&self, wanted: u64) -> Result<Option<Extent>> {
         let take = || {
             let mut state = self.state.lock();
@@ -85,7 +86,7 @@ impl Space {
                 free.reserve.remove(extent);
                 return Some(extent);
             }
-            // One run of free space may lie across the reserve's bound.
+            // One run of free space may cross the reserve's bound.
             free.dissolve_reserve();
             let extent = free.ready.fit(wanted, None);
             if let Some(extent) = extent {
@@ -103,7 +104,7 @@ impl Space {
         Ok(take())
     }
 
-    /// Fills the reserve where something was not asked for that may hold what it lacks.
+    /// Fills the reserve if there is free space that the file system was not asked for yet.
     pub(super) fn complete_reserve(&self) -> Result<()> {
         let may_be_there = {
             let state = self.state.lock();
@@ -115,10 +116,11 @@ impl Space {
         Ok(())
     }
 
-    /// Fills the reserve from free space of the file as far as that can be allocated; whether it is
-    /// whole.
+    /// Fills the reserve from free space that can be allocated. Returns whether the reserve is
+    /// full.
     fn search_reserve(&self) -> Result<bool> {
-        // Two searches would hide from each other what they hold, and the file keeps its end.
+        // Two searches would hide their pieces from each other. The lock also keeps the file's end
+        // in place.
         let _resizing = self.resizing.lock();
         self.search(2 * PIECE_BYTES_MIN, |free, target, refused| {
             let missing = target.saturating_sub(free.reserve.total());
@@ -126,8 +128,8 @@ impl Space {
                 return None;
             }
             let missing = missing.next_multiple_of(EXTENT_ALIGNMENT);
-            // Ready space is all in the reserve by now, and holes are known: the file system was
-            // asked for them.
+            // All ready space is in the reserve by now. Holes are known, because the file system
+            // refused them.
             let unasked = free.unasked.fit(missing, None);
             let unasked = unasked.or_else(|| free.unasked.largest());
             let half = refused.next_above(unasked.map_or(0, |extent| extent.bytes));
@@ -136,10 +138,10 @@ impl Space {
         Ok(!self.is_short())
     }
 
-    /// Asks for pieces, as many as `next` takes out of the free space, where it is told the
-    /// reserve's target. What is refused from `halved_from` bytes on is left to it in halves;
-    /// shorter ones go back to the file system at once, and the next piece may have them.
-    /// `resizing` is held.
+    /// Asks the file system for each piece that `next` takes out of the free space. `next` also
+    /// gets the reserve's target and the refused pieces. A refused piece of at least `halved_from`
+    /// bytes is halved. A shorter one is punched at once, so the next piece may get its blocks. The
+    /// caller holds `resizing`.
     pub(super) fn search(
         &self,
         halved_from: u64,

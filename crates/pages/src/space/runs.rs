@@ -1,17 +1,16 @@
-//! A set of disjoint byte ranges, found by offset and by size. Neighbours that touch are always one
-//! run.
+//! A set of disjoint byte ranges, found by offset and by size. Adjacent ranges always form one run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::page::Extent;
 
-/// Runs whose size is within this share (1/n) above the wanted one compete by offset, so that files
-/// stay short.
+/// Runs whose size is within this share (1/n) above the wanted one compete by offset. This keeps
+/// files short.
 const NEAR_FIT_SHARE: u64 = 8;
-/// How many near fits are looked at.
+/// Most near fits that a search compares.
 const NEAR_FIT_PROBES: usize = 16;
 
-/// Disjoint, coalesced ranges. Every operation is O(log n) a run that it touches.
+/// Disjoint, coalesced ranges. Every operation is O(log n) for each run that it touches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs {
     by_offset: BTreeMap<u64, u64>,
@@ -20,7 +19,7 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Sum of all runs' bytes.
+    /// The bytes of all runs.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
@@ -37,7 +36,7 @@ impl Runs {
         self.total -= bytes;
     }
 
-    /// Adds a range. What of it is there already stays there once.
+    /// Adds a range. Bytes that are in the set already stay.
     pub(crate) fn insert(&mut self, extent: Extent) {
         if extent.bytes == 0 {
             return;
@@ -54,7 +53,7 @@ impl Runs {
         self.add_run(start, end - start);
     }
 
-    /// Removes whatever of a range is there.
+    /// Removes the bytes of a range from the set.
     pub(crate) fn remove(&mut self, extent: Extent) {
         if extent.bytes == 0 {
             return;
@@ -76,7 +75,7 @@ impl Runs {
         }
     }
 
-    /// The parts of a range that are there, from high to low offsets.
+    /// The parts of a range that are in the set, from high to low offsets.
     pub(crate) fn within(&self, extent: Extent) -> impl Iterator<Item = Extent> + '_ {
         let (start, end) = (extent.offset, extent.end());
         self.by_offset
@@ -94,7 +93,7 @@ impl Runs {
             })
     }
 
-    /// The parts of a range that are *not* there, ascending.
+    /// The parts of a range that are not in the set, ascending.
     pub(crate) fn gaps(&self, extent: Extent) -> Vec<Extent> {
         let mut gaps = Vec::new();
         let mut end = extent.end();
@@ -117,12 +116,12 @@ impl Runs {
         gaps
     }
 
-    /// Whether a range shares a byte with this set.
+    /// Whether a range shares a byte with the set.
     pub(crate) fn overlaps(&self, extent: Extent) -> bool {
         self.within(extent).next().is_some()
     }
 
-    /// The run that ends at that offset.
+    /// The run that ends at this offset.
     pub(crate) fn ending_at(&self, end: u64) -> Option<Extent> {
         let (&offset, &bytes) = self.by_offset.range(..end).next_back()?;
         (offset + bytes == end).then_some(Extent { offset, bytes })
@@ -142,8 +141,8 @@ impl Runs {
             .map(|&(bytes, offset)| Extent { offset, bytes })
     }
 
-    /// The start of the best fitting run, `wanted` bytes long: of the runs little larger than
-    /// `wanted` the lowest. A run that ends at `except_end` is passed over.
+    /// The first `wanted` bytes of the best fitting run: the lowest of the runs that are little
+    /// larger than `wanted`. A run that ends at `except_end` is skipped.
     pub(crate) fn fit(&self, wanted: u64, except_end: Option<u64>) -> Option<Extent> {
         let mut candidates = self
             .by_size
@@ -162,14 +161,14 @@ impl Runs {
         })
     }
 
-    /// Every run, the shortest first.
+    /// All runs, the shortest first.
     pub(crate) fn ascending(&self) -> impl Iterator<Item = Extent> + '_ {
         self.by_size
             .iter()
             .map(|&(bytes, offset)| Extent { offset, bytes })
     }
 
-    /// Every run, by offset.
+    /// All runs, by offset.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         self.by_offset
             .iter()
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_fits_the_lowest_is_taken_and_the_excepted_tail_is_not() {
+    fn the_lowest_of_equal_fits_is_found_and_the_tail_is_skipped() {
         let mut runs = Runs::default();
         for offset in [300, 100, 200] {
             runs.insert(extent(offset, 16));

@@ -1,4 +1,4 @@
-//! A filter partition in the cache, and the outline that may stand beside it.
+//! A filter partition in the cache, with its outline if one is known.
 
 use terrapin_base::Charge;
 use terrapin_base::sync::{Arc, OnceLock};

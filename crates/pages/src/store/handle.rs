@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_so_many_uses_go_through_the_cache_and_are_counted_there() {
+    fn one_of_sixteen_uses_goes_through_the_cache_which_counts_all() {
         let handle = Handle::default();
         let value = Arc::new(7);
         let mut counted = 0;
@@ -200,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_keeps_nothing_alive() {
+    fn a_handle_keeps_no_value_alive() {
         let handle = Handle::default();
-        for round in 0..3 {
+        for expected in 0..3 {
             let mut visits = 0;
             let mut get = |value: &Arc<u32>| {
                 handle.get_or(|_| {
@@ -210,12 +210,12 @@ mod tests {
                     Ok(value.clone())
                 })
             };
-            let value = Arc::new(round);
+            let value = Arc::new(expected);
             assert_eq!(
                 (*get(&value).unwrap(), *get(&value).unwrap()),
-                (round, round)
+                (expected, expected)
             );
-            assert_eq!(visits, 1, "of a value that was dropped nothing was left");
+            assert_eq!(visits, 1, "the handle kept a dropped value");
         }
     }
 }

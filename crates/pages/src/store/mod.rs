@@ -136,15 +136,16 @@ impl PageStore {
         );
     }
 
-    /// Applies a checkpoint's changes once both superblock slots hold `generation`: added pages
-    /// become live, released ones lose a reference; at none they are retired, and freed when no pin
-    /// on a generation in [born, `generation`) is left. Generations must go up. O(changes).
+    /// Applies a checkpoint's changes once both superblock slots hold `generation`. Added pages
+    /// become live, and released pages lose a reference. A page without references is retired. It
+    /// is freed when no pin is left on a generation from its birth up to `generation`. Each
+    /// generation must be higher than the one before. O(changes).
     pub fn commit(&self, generation: Generation, changes: Changes) {
         self.space.commit(generation, &changes);
         self.forget_gone();
     }
 
-    /// Frees the added pages of a merge that failed or was dropped, at once.
+    /// Frees at once the pages that a failed or dropped merge added.
     pub fn abandon(&self, changes: Changes) {
         self.abandon_pages(&changes.added);
     }
@@ -164,8 +165,8 @@ impl PageStore {
         }
     }
 
-    /// Keeps every page of a generation readable: the newest committed one, or the one about to be,
-    /// or one pinned already.
+    /// Keeps every page of a generation readable. The generation must be the newest committed one,
+    /// a later one, or one that is pinned already.
     #[must_use]
     pub fn pin(&self, generation: Generation) -> Pin {
         self.space.pin(generation)
@@ -182,16 +183,18 @@ impl PageStore {
         }
     }
 
-    /// Learns which space is free from a walk over the trees of `generation` (D4): `uses` names
-    /// every page, once per reference, catalog pages too. Call once after [`PageStore::open`],
-    /// before anything is written; both slots are, first, if they are not yet
-    /// ([`PageStore::settle_slots`]): where the disk is full, holes are made of what is free.
+    /// Learns the free space from a walk over the trees of `generation` (D4). `uses` names every
+    /// page once per reference, catalog pages too. Call this once after [`PageStore::open`], before
+    /// anything is written.
+    ///
+    /// The call first writes both superblock slots if they may differ
+    /// ([`PageStore::settle_slots`]), because a full disk lets it punch holes in free space.
     /// O(pages · log pages).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`], naming the pages, when two overlap, one lies outside of the file, or
-    /// two references to one differ; any error of `uses`, and of the slots' writes.
+    /// [`ErrorKind::Corrupt`], naming the pages, if two pages overlap, if a page is outside of the
+    /// file, or if two references to a page differ. Any error of `uses` and of writing the slots.
     pub fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -200,9 +203,9 @@ impl PageStore {
         self.rebuild_from(uses, generation, true)
     }
 
-    /// As [`PageStore::rebuild`], where a walk could not read all of a tree. What it did not name
-    /// may be that tree's: until the next open nothing of what the file holds now is taken for
-    /// free, nor given up, whatever later changes say, and new pages lie behind it.
+    /// Like [`PageStore::rebuild`], after a walk that could not read all of a tree. Pages that the
+    /// walk did not name may belong to that tree. Until the next open, no space of the present file
+    /// is taken as free or given up, whatever later changes say. New pages go behind it.
     pub fn rebuild_partly(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -228,10 +231,10 @@ impl PageStore {
         Ok(())
     }
 
-    /// One bounded piece of housekeeping: frees what pins let go, gives free space beyond the slack
-    /// (what a checkpoint needs, within bounds; at rest the reserve alone) back to the file system,
-    /// takes entries of dead pages out of the cache. Whether there is more to do at once. Reads
-    /// wait while space is given back.
+    /// One bounded step of housekeeping; returns whether there is more to do at once. The step
+    /// frees pages that pins no longer keep. It returns free space beyond the slack to the file
+    /// system. It removes cache entries of dead pages. The slack is what a checkpoint needs, within
+    /// bounds; at rest it is the reserve alone. Reads wait while space is returned.
     pub fn reclaim_step(&self) -> Result<bool> {
         self.purge_step();
         if self.read_only
@@ -250,8 +253,8 @@ impl PageStore {
         Ok(self.cache.purge_needed())
     }
 
-    /// The part of [`PageStore::reclaim_step`] that reads do not wait for: takes some entries of
-    /// dead pages out of the cache. Whether there are more.
+    /// The part of [`PageStore::reclaim_step`] that reads do not wait for: removes some cache
+    /// entries of dead pages. Returns whether there are more.
     pub fn purge_step(&self) -> bool {
         if self.cache.purge_needed() {
             self.cache.purge_step();
@@ -259,14 +262,15 @@ impl PageStore {
         self.cache.purge_needed()
     }
 
-    /// Whether [`PageStore::purge_step`] would find something to do. Cheap; may be a
-    /// [`terrapin_base::Condition`]'s test, told of as [`PageStore::reclaim_needed`] is.
+    /// Whether [`PageStore::purge_step`] has something to do. Cheap enough to be a
+    /// [`terrapin_base::Condition`]'s test. [`PageStore::reclaim_signal`] is notified when this may
+    /// have become true.
     #[must_use]
     pub fn purge_needed(&self) -> bool {
         self.cache.purge_needed()
     }
 
-    /// Whether [`PageStore::reclaim_step`] would find something to do. Cheap; may be a
+    /// Whether [`PageStore::reclaim_step`] has something to do. Cheap enough to be a
     /// [`terrapin_base::Condition`]'s test.
     #[must_use]
     pub fn reclaim_needed(&self) -> bool {
@@ -274,16 +278,16 @@ impl PageStore {
         self.cache.purge_needed() || (may_write && self.space.reclaim_needed())
     }
 
-    /// Told when [`PageStore::reclaim_needed`] may have become true.
+    /// The signal that is notified when [`PageStore::reclaim_needed`] may have become true.
     #[must_use]
     pub fn reclaim_signal(&self) -> &Arc<Signal> {
         self.space.signal()
     }
 
-    /// Makes the next [`PageStore::reclaim_step`]s go down to the reserve, until the next
-    /// [`PageStore::commit`]. Without this they begin only when a whole growth step lies above the
-    /// slack, so that a busy store does not give back what it is about to use. For an idle store, a
-    /// flush, a close.
+    /// Lets the next [`PageStore::reclaim_step`]s reclaim down to the reserve, until the next
+    /// [`PageStore::commit`]. Call this for an idle store, a flush or a close. Without this call,
+    /// reclaiming begins only a whole growth step above the slack. A busy store then keeps the
+    /// space that it will use soon.
     pub fn begin_reclaim(&self) {
         if !self.read_only {
             self.space.begin_reclaim();
@@ -291,44 +295,44 @@ impl PageStore {
         }
     }
 
-    /// Evicts cached entries while the caches hold more than the budget leaves them, some slabs of
-    /// blocks at most; whether there is more to do. Inserts make room by themselves: this is for
-    /// when the budget shrinks and nobody inserts.
+    /// Evicts some cache entries while the caches hold more than the budget leaves them. Returns
+    /// whether there is more to do. Inserts make room themselves. This call serves a budget that
+    /// shrinks while no insert comes.
     pub fn shrink(&self) -> bool {
         self.cache.shrink(SHRINK_SLABS)
     }
 
-    /// As [`PageStore::shrink`], until the caches hold no more than the budget leaves them, or
-    /// nothing more can go.
+    /// Calls [`PageStore::shrink`] until the caches hold no more than the budget leaves them, or
+    /// until eviction finds nothing more.
     pub fn shrink_fully(&self) {
         while self.shrink_needed() && self.shrink() {}
     }
 
-    /// Gives all memory of the caches back, but for what readers hold: for a store that nobody is
-    /// going to read any more.
+    /// Frees all memory of the caches, except what readers hold. For a store that will not be read
+    /// any more.
     pub fn empty_caches(&self) {
         self.cache.empty();
     }
 
-    /// Whether [`PageStore::shrink`] would find something to do.
+    /// Whether [`PageStore::shrink`] has something to do.
     #[must_use]
     pub fn shrink_needed(&self) -> bool {
         self.cache.over_budget()
     }
 
-    /// Whether so many bytes of blocks more can be cached without an eviction.
+    /// Whether `bytes` more of blocks can be cached without an eviction.
     #[must_use]
     pub fn has_room_for_blocks(&self, bytes: u64) -> bool {
         self.cache.has_room_for_blocks(bytes)
     }
 
-    /// Reads of blocks for scans so far.
+    /// Reads of blocks for scans since the store was opened.
     #[must_use]
     pub fn scan_reads(&self) -> u64 {
         self.counters.reads(ReadFor::Scan)
     }
 
-    /// Bytes on disk of pages that trees refer to, those of side roots and of merges under way
+    /// Bytes on disk of pages that trees refer to. Pages of side roots and of unfinished merges are
     /// included.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
@@ -402,14 +406,14 @@ impl PageStore {
         if self.read_only {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
-                "the database is open for reading only",
+                "the database is open for reading only: open it for writing to change it",
             ));
         }
         match self.poison.get() {
             None => Ok(()),
             Some(cause) => Err(Error::new(
                 ErrorKind::Poisoned,
-                "an earlier sync of the data file failed",
+                "an earlier sync of the data file failed: reopen the database to write again",
             )
             .with("cause", cause)),
         }

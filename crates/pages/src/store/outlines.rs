@@ -1,8 +1,10 @@
-//! Outlines of buffer segments' filters: most lookups pass a segment by its outline, and neither
-//! lock nor count anything. A node in memory keeps its segments' for as long as there is the node,
-//! and pages share them with its next version. They are charged as metadata that nothing evicts, so
-//! all of them take a small part of what caches may take, at most; segments that come when that is
-//! taken do without.
+//! Outlines of the filters of buffer segments. An outline tells most lookups that a segment lacks
+//! their key. Asking an outline takes no lock and counts nothing.
+//!
+//! A node in memory keeps the outlines of its segments for as long as the node lives. The cached
+//! filter pages pass them to the node's next version. The outlines are charged as metadata that
+//! cannot be evicted. All outlines together take at most a sixteenth of what the caches may take.
+//! Segments that come later have none.
 
 use terrapin_base::sync::{Arc, OnceLock};
 use terrapin_base::{Budget, Purpose, Result};
@@ -13,13 +15,13 @@ use super::filter_page::{FilterPage, KeptOutline};
 use super::handle::{GroupHandle, partitions_with_handles};
 use crate::group::GroupRef;
 
-/// All outlines take one part in so many of what caches may take, at most.
+/// All outlines together take at most one part in this many of what the caches may take.
 const PART: u64 = 16;
-/// More partitions than the segments of a node come to, by far: references that lie make no more
-/// places.
+/// Most outlines that a node has positions for: far more than its segments have partitions. Hostile
+/// references cannot make more positions.
 const PLACES_MAX: u32 = 1 << 16;
 
-/// What the outlines of a store take.
+/// The memory that the outlines of a store take.
 pub(super) struct Outlines(Arc<Budget>);
 
 impl Default for Outlines {
@@ -29,22 +31,22 @@ impl Default for Outlines {
 }
 
 impl Outlines {
-    /// Bytes of all.
+    /// Bytes of all outlines.
     fn bytes(&self) -> u64 {
         self.0.used(Purpose::Metadata)
     }
 }
 
-/// The outlines that a node in memory keeps of its segments' filters, all side by side: group
-/// behind group, one a partition.
+/// The outlines that a node in memory keeps of its segments' filters. They are in one array: group
+/// behind group, one outline for each partition.
 #[derive(Debug, Default)]
 pub struct SegmentOutlines {
-    /// Since one was first kept.
+    /// The array, allocated when the first outline is kept.
     kept: OnceLock<Box<[OnceLock<KeptOutline>]>>,
     places: u32,
 }
 
-/// Where the outlines of a segment's filter are among those of its node.
+/// Where the outlines of a segment's filter are in the array of its node.
 #[derive(Clone, Copy, Debug)]
 pub struct OutlinePlaces {
     first: u32,
@@ -52,7 +54,7 @@ pub struct OutlinePlaces {
 }
 
 impl OutlinePlaces {
-    /// Those of a segment that none are kept of.
+    /// The positions of a segment that has no outlines.
     pub const NONE: OutlinePlaces = OutlinePlaces {
         first: u32::MAX,
         partitions: 0,
@@ -64,12 +66,12 @@ impl OutlinePlaces {
     }
 }
 
-/// The outlines that are kept by now.
+/// The outlines that a node keeps at this moment.
 #[derive(Clone, Copy)]
 pub struct KnownOutlines<'n>(&'n [OnceLock<KeptOutline>]);
 
 impl KnownOutlines<'_> {
-    /// Whether the segment certainly lacks all keys of that hash, by what is known here.
+    /// Whether a known outline says that the segment holds no key of this hash.
     #[inline]
     #[must_use]
     pub fn deny(self, places: OutlinePlaces, hash: u64) -> bool {
@@ -80,8 +82,8 @@ impl KnownOutlines<'_> {
 }
 
 impl SegmentOutlines {
-    /// Places for the outlines of another segment, unless it has no filter or the node has too
-    /// many.
+    /// Positions for the outlines of another segment. None if the segment has no filter or the node
+    /// has too many.
     pub fn add(&mut self, group: &GroupRef) -> OutlinePlaces {
         match partitions_with_handles(group) {
             Some(partitions) if self.places + partitions <= PLACES_MAX => {
@@ -93,14 +95,14 @@ impl SegmentOutlines {
         }
     }
 
-    /// What is kept now.
+    /// The outlines that are kept at this moment.
     #[inline]
     #[must_use]
     pub fn known(&self) -> KnownOutlines<'_> {
         KnownOutlines(self.kept.get().map(|kept| &kept[..]).unwrap_or_default())
     }
 
-    /// Whether there is a place and nothing in it.
+    /// Whether an outline has a position and is not kept yet.
     #[inline]
     fn lack(&self, places: OutlinePlaces, number: u32) -> bool {
         places.partitions > 0
@@ -111,7 +113,7 @@ impl SegmentOutlines {
                 .is_none_or(|place| place.get().is_none())
     }
 
-    /// Keeps the outline of a partition.
+    /// Keeps the outline of partition `number`.
     #[cold]
     fn keep(&self, places: OutlinePlaces, number: u32, outline: KeptOutline) {
         let kept = self
@@ -122,7 +124,7 @@ impl SegmentOutlines {
         }
     }
 
-    /// Bytes of memory that the places come to take.
+    /// Bytes of memory that the array takes once it is allocated.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.places as usize * size_of::<OnceLock<KeptOutline>>()
@@ -130,8 +132,8 @@ impl SegmentOutlines {
 }
 
 impl PageStore {
-    /// As [`PageStore::may_contain_by`], of a buffer segment; its node keeps the outline that it
-    /// had to do without.
+    /// Whether a buffer segment may hold a key, like [`PageStore::may_contain_by`]. If the node
+    /// lacks the outline of the asked partition, it keeps that outline from now on.
     #[inline]
     pub fn segment_may_contain(
         &self,
@@ -151,7 +153,7 @@ impl PageStore {
         })
     }
 
-    /// Whether another partition's outline may come to be kept, however long that is.
+    /// Whether the outline of another partition of any length may still be kept.
     #[must_use]
     pub fn has_room_for_outlines(&self) -> bool {
         self.has_room_for_outline(PARTITION_BYTES_MAX)
@@ -171,16 +173,16 @@ impl PageStore {
         }
     }
 
-    /// Leaves the outline of a partition that was just written to who asks for it, if there is
-    /// room.
+    /// Keeps the outline of a partition that was just written, for the first reader to find, if
+    /// there is room.
     pub(super) fn leave_outline(&self, page: &FilterPage, outline: Outline) {
         if self.has_room_for_outline(page.bytes.len()) {
             page.outline.get_or_init(|| self.charged(outline));
         }
     }
 
-    /// The outline of a partition, made when it is first asked for, was not left by who wrote the
-    /// partition, and there is room.
+    /// The outline of a partition, if there is room for it. The call makes the outline unless the
+    /// writer or an earlier call did.
     fn outline_of(&self, page: &FilterPage, group: &GroupRef) -> Result<Option<KeptOutline>> {
         if let Some(kept) = page.outline.get() {
             return Ok(Some(kept.clone()));

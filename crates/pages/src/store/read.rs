@@ -1,10 +1,10 @@
-//! Reading: through the cache, else by as few device reads as can be. Everything that a reference
-//! says is checked against the file before it is trusted with memory, and every byte against its
-//! checksum before it is believed (D8).
+//! Reads: through the cache, otherwise by as few device reads as possible. Before a reference leads
+//! to an allocation, it is checked against the file. Before bytes are used, their checksum is
+//! checked (D8).
 //!
-//! Blocks lie byte after byte, and a device reads whole blocks of its own: what is read is the
-//! *cover* of what is asked for, out to the alignment of the file as it is now. So a database may
-//! be copied to a device with larger blocks.
+//! Blocks are adjacent without padding, and a device reads whole sectors. So a read fetches the
+//! *cover* of the wanted bytes, out to the file's alignment at that time. A database can therefore
+//! be copied to a device with larger sectors.
 
 use std::any::Any;
 use std::ops::Range;
@@ -23,10 +23,11 @@ use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
 
-/// Most blocks whose lookups are prepared at once: more than a scan has levels.
+/// Most blocks whose lookups are prefetched at once: more than a scan has levels.
 const PREFETCHED_MAX: usize = 32;
 
-/// Decodes a page's content: the object, and the bytes of memory that it takes.
+/// Decodes a page's content into an object, and returns the object with the memory bytes that it
+/// takes.
 pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 
 #[inline]
@@ -38,7 +39,7 @@ pub(super) fn block_key(page: PageId, number: usize) -> Key {
     }
 }
 
-/// The keys of blocks, and how many there are, up to a bound. Inlined, it copies no array.
+/// The keys of the first blocks, and their number. This is inlined, so no array is copied.
 #[inline]
 fn first_keys<'a>(
     blocks: impl Iterator<Item = (&'a GroupRef, usize)>,
@@ -61,7 +62,7 @@ fn index_key(page: PageId) -> Key {
 }
 
 impl PageStore {
-    /// The content of a node or catalog page, not cached.
+    /// The content of a node or catalog page, read without the cache.
     pub fn read_page(&self, page: &PageRef, kind: PageKind) -> Result<Vec<u8>> {
         self.with_page(page, kind, |content| Ok(content.to_vec()))
     }
@@ -78,8 +79,8 @@ impl PageStore {
         .map_err(|e| self.place_page(e, page.id).with("kind", kind.name()))
     }
 
-    /// A page decoded, through the cache, where it counts as metadata. Errors of `decode` are
-    /// passed on, and nothing is cached then.
+    /// A decoded page, through the cache, where it counts as metadata. The call passes errors of
+    /// `decode` on and caches nothing then.
     pub fn object<T: Any + Send + Sync>(
         &self,
         page: &PageRef,
@@ -89,7 +90,7 @@ impl PageStore {
         self.object_counting(page, kind, 0, decode)
     }
 
-    /// As [`PageStore::object`]; a hit counts for so many more.
+    /// Like [`PageStore::object`]. A hit counts `uncounted` further uses.
     pub(super) fn object_counting<T: Any + Send + Sync>(
         &self,
         page: &PageRef,
@@ -109,8 +110,7 @@ impl PageStore {
         Ok(self.cache.insert(key, Arc::new(object), memory_bytes))
     }
 
-    /// Puts the object of a page that was just written into the cache, as [`PageStore::object`]
-    /// would.
+    /// Caches the object of a page that was just written, as [`PageStore::object`] would.
     pub fn cache_object<T: Any + Send + Sync>(
         &self,
         page: &PageRef,
@@ -130,7 +130,7 @@ impl PageStore {
         self.index_counting(group, 0)
     }
 
-    /// As [`PageStore::index`]; a hit counts for so many more.
+    /// Like [`PageStore::index`]. A hit counts `uncounted` further uses.
     pub(super) fn index_counting(
         &self,
         group: &GroupRef,
@@ -146,19 +146,19 @@ impl PageStore {
         .map_err(|e| self.place(e))
     }
 
-    /// Whether a group's index is cached; leaves no trace.
+    /// Whether a group's index is cached. This is no use of it.
     #[must_use]
     pub fn has_index(&self, group: &GroupRef) -> bool {
         self.cache.has_metadata(index_key(group.id))
     }
 
-    /// Where a group's index lies in the file.
+    /// Offset and length of a group's index in the file.
     pub(super) fn index_place(&self, group: &GroupRef) -> Result<(u64, usize)> {
         self.place_in_group(group, group.index_offset, group.index_bytes)
             .map(|offset| (offset, group.index_bytes as usize))
     }
 
-    /// Decodes an index that was read, which starts at `at` in its group, into the cache.
+    /// Decodes an index that was read into the cache. The index starts at `at` in its group.
     pub(super) fn take_in_index(
         &self,
         bytes: &[u8],
@@ -177,8 +177,8 @@ impl PageStore {
             .insert(index_key(group), Arc::new(index), memory_bytes))
     }
 
-    /// Whether a group may hold a key of that hash; asks one partition of its filter, through the
-    /// cache. Without a filter it may.
+    /// Whether a group may hold a key of this hash. Asks one partition of the group's filter,
+    /// through the cache. `true` if the group has no filter.
     pub fn may_contain(&self, group: &GroupRef, hash: u64) -> Result<bool> {
         let partitions = group.filter_partitions();
         if partitions == 0 {
@@ -189,7 +189,7 @@ impl PageStore {
         self.ask(&page, group, number, hash)
     }
 
-    /// A filter partition, through the cache; a hit counts for so many more.
+    /// A filter partition, through the cache. A hit counts `uncounted` further uses.
     pub(super) fn filter_page(
         &self,
         group: &GroupRef,
@@ -219,7 +219,7 @@ impl PageStore {
         Ok(self.cache.insert(key, Arc::new(page), memory_bytes))
     }
 
-    /// Asks the partition that a hash leads to.
+    /// Asks one partition for a hash.
     #[inline]
     pub(super) fn ask(
         &self,
@@ -232,13 +232,13 @@ impl PageStore {
             .map_err(|e| self.place_page(e, group.id).with("partition", number))
     }
 
-    /// A block, if it is cached. Counts as a hit, or not at all.
+    /// A block, if it is cached. Counts a hit, and no miss.
     #[must_use]
     pub fn cached_block(&self, group: &GroupRef, number: usize) -> Option<Arc<Block>> {
         self.cached_block_as(group, number, Fill::Normal)
     }
 
-    /// As [`PageStore::cached_block`]; the use counts as one of that kind.
+    /// Like [`PageStore::cached_block`]. The use counts as one of kind `fill`.
     #[must_use]
     pub fn cached_block_as(
         &self,
@@ -250,40 +250,40 @@ impl PageStore {
             .block_if_there(block_key(group.id, number), fill.worth())
     }
 
-    /// Whether a block is cached; leaves no trace, and the block may leave at any time.
+    /// Whether a block is cached. This is no use of it, and the block may be evicted at any time.
     #[must_use]
     pub fn has_block(&self, group: &GroupRef, number: usize) -> bool {
         self.cache.has_block(block_key(group.id, number))
     }
 
-    /// Has the processor bring near what lookups of cached blocks visit: it waits for memory once a
-    /// step, and not for each block. Of very many only for some.
+    /// Prefetches the memory that lookups of cached blocks visit. The processor then waits once a
+    /// step instead of once a block. Of very many blocks only the first are prefetched.
     pub fn prefetch_blocks<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
         let (keys, count) = first_keys(blocks);
         self.cache.prefetch_blocks(&keys[..count]);
     }
 
-    /// Has it bring near where those blocks' records begin, for who reads them in order; after
-    /// [`PageStore::prefetch_blocks`].
+    /// Prefetches where the records of blocks begin, for a caller that reads them in order. Call
+    /// [`PageStore::prefetch_blocks`] first.
     pub fn prefetch_records<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
         let (keys, count) = first_keys(blocks);
         self.cache.prefetch_records(&keys[..count]);
     }
 
-    /// How a block stands in the cache whose group is being replaced. It leaves its lives to what
-    /// takes its place in the new one, see [`crate::group::GroupBuilder::takes_place_of`].
+    /// How a block stands in the cache whose group is being replaced. The block loses its lives to
+    /// the block that replaces it, see [`crate::group::GroupBuilder::takes_place_of`].
     #[must_use]
     pub fn bequeath_block(&self, group: &GroupRef, number: usize) -> Standing {
         self.cache.bequeath(block_key(group.id, number))
     }
 
-    /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`]
-    /// or [`PageStore::has_block`], which do not.
+    /// Counts a miss of a block, after [`PageStore::cached_block`] or [`PageStore::has_block`],
+    /// which count none.
     pub fn missed_block(&self, group: &GroupRef, number: usize) {
         self.cache.missed_block(block_key(group.id, number));
     }
 
-    /// A block, through the cache: at most one device read. Panics when `number` is not below
+    /// A block, through the cache, with at most one device read. Panics if `number` is not below
     /// [`GroupIndex::blocks`].
     pub fn block(
         &self,
@@ -298,9 +298,9 @@ impl PageStore {
         self.read_one(group, index, number, fill)
     }
 
-    /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the
-    /// first that is not cached to the last; for a long run of a scan, a batch of reads. For
-    /// read-ahead and merges. Panics when the range goes beyond [`GroupIndex::blocks`].
+    /// Adjacent blocks, appended to `out` in order. One device read fetches all from the first to
+    /// the last that is not cached. A long run of a scan uses a batch of reads. Serves read-ahead
+    /// and merges. Panics if the range goes beyond [`GroupIndex::blocks`].
     pub fn block_run(
         &self,
         group: &GroupRef,
@@ -353,7 +353,7 @@ impl PageStore {
         Ok(())
     }
 
-    /// A group's whole image, to verify it; not cached, one large read.
+    /// A group's whole image, to verify it: one large read without the cache.
     pub fn read_whole_group(&self, group: &GroupRef) -> Result<AlignedBuf> {
         let bytes = self
             .check_bounds(group.offset, group.bytes)
@@ -380,8 +380,8 @@ impl PageStore {
         }
     }
 
-    /// Decodes a block that was read, into the cache's memory and the cache or, if nothing is to be
-    /// left there, into the caller's own.
+    /// Decodes a block that was read. The block enters the cache, unless `fill` says no; then it
+    /// takes memory of `own`.
     pub(super) fn take_in(
         &self,
         bytes: &[u8],
@@ -404,7 +404,7 @@ impl PageStore {
         Ok(self.cache.insert_block(key, block, fill.worth(), 0))
     }
 
-    /// Reads a block that was just looked up in vain.
+    /// Reads a block after a lookup missed it.
     pub(super) fn read_one(
         &self,
         group: &GroupRef,
@@ -428,7 +428,7 @@ impl PageStore {
         self.place_page(error, id).with("block", number)
     }
 
-    /// Where a block lies in the file.
+    /// Offset and length of a block in the file.
     pub(super) fn block_place(
         &self,
         group: &GroupRef,
@@ -440,7 +440,7 @@ impl PageStore {
             .map(|offset| (offset, bytes as usize))
     }
 
-    /// Where a part of a group starts in the file, if the group contains it.
+    /// The offset in the file of a part of a group, if the group contains the part.
     fn place_in_group(&self, group: &GroupRef, offset: u32, bytes: u32) -> Result<u64> {
         let end = u64::from(offset) + u64::from(bytes);
         let start = group.offset.checked_add(u64::from(offset));
@@ -454,7 +454,7 @@ impl PageStore {
         }
     }
 
-    /// The length as a size in memory, if those bytes lie in the file.
+    /// `bytes` as a size in memory, if the file contains these bytes.
     fn check_bounds(&self, offset: u64, bytes: u64) -> Result<usize> {
         let inside = offset
             .checked_add(bytes)
@@ -470,20 +470,19 @@ impl PageStore {
             })
     }
 
-    /// Where a read of bytes of the file starts and how long it is: out to what the device reads at
-    /// least.
+    /// Start and length of a read of some bytes of the file: out to whole sectors of the device.
     pub(super) fn cover(&self, offset: u64, bytes: usize) -> Result<(u64, usize)> {
         self.check_bounds(offset, bytes as u64)?;
         let alignment = u64::from(self.file.alignment());
         let start = offset / alignment * alignment;
         let end = offset + bytes as u64;
-        // Only a file that somebody shortened ends within a device's block.
+        // Only a shortened file ends within a sector of the device.
         let covered = end.next_multiple_of(alignment);
         let end = covered.min(self.space.file_bytes()).max(end);
         Ok((start, (end - start) as usize))
     }
 
-    /// Reads bytes of the file and hands them on: one device read.
+    /// Reads bytes of the file in one device read and passes them to `use_bytes`.
     fn with_bytes<T>(
         &self,
         reader: ReadFor,
@@ -494,7 +493,7 @@ impl PageStore {
         self.with_bytes_meanwhile(reader, offset, bytes, &mut || {}, use_bytes)
     }
 
-    /// As [`PageStore::with_bytes`]; does something `meanwhile`, see
+    /// Like [`PageStore::with_bytes`]. Calls `meanwhile` during the read, see
     /// [`File::read_meanwhile`](terrapin_disk::File::read_meanwhile).
     fn with_bytes_meanwhile<T>(
         &self,

@@ -1,9 +1,9 @@
-//! Many blocks at once: those that are asked for are read in parallel where the system can, while
-//! the caller goes on asking, and decoded while the device works on others. A stream has indexes of
-//! groups among them, which whoever comes to those groups finds in the cache.
+//! Batches and streams of blocks. The device reads the wanted blocks in parallel, where the system
+//! can, while the caller asks for more. The store decodes some blocks while the device reads
+//! others. A stream may read indexes of groups ahead into the cache.
 //!
-//! Blocks that lie side by side, or share what a device reads at least, and are asked for one after
-//! the other make one read.
+//! One read fetches blocks that are adjacent, or that share a sector of the device, if they are
+//! wanted one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,67 +19,66 @@ use crate::block::Block;
 use crate::group::{GroupIndex, GroupRef};
 use crate::metrics::ReadFor;
 
-/// Most bytes of one read, unless a block is longer: what has come of a longer stretch is decoded
-/// while the rest is read.
+/// Most bytes of one read, unless a block is longer. The store decodes the first part of a longer
+/// stretch while the device reads the rest.
 pub(super) const STRETCH_BYTES_MAX: usize = 128 << 10;
-/// In a stream of so many such stretches or more, of a read twice as long: a read costs the
-/// processor something, however long it is.
+/// Streams of at least this many stretches read twice as much at once. Each read costs processor
+/// time, whatever its length.
 const LONG_STRETCHES_FROM: usize = 16;
-/// Bytes of reads under way in a stream at first.
+/// Bytes of concurrent reads in a new stream.
 const STREAM_BYTES_FIRST: usize = 4 * STRETCH_BYTES_MAX;
-/// A stream with less memory is not worth while: a read is under way while another is gone over.
+/// Least memory of a stream: the device reads one part while the scan passes another.
 const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
-/// A scan that passed more than one part in so many of what caches may take leaves no block where
-/// another would have to go for it: the scans' lane holds no more, so it would put out what it left
-/// itself.
+/// A scan that passed more than one part in this many of what the caches may take caches a block
+/// only while there is room. The scans' lane holds no more, so the scan would evict its own blocks.
 const SCAN_KEPT_PARTS: u64 = 8;
-/// A stream takes at most one part in so many of what the caches may take: a scan has several.
+/// A stream takes at most one part in this many of what the caches may take, because a scan has
+/// several streams.
 const STREAM_PARTS: u64 = 16;
-/// All streams together take this part of it at most, however many ranges stand still: who comes
-/// then reads no further ahead than it has passed.
+/// All streams together take at most one part in this many of what the caches may take, however
+/// many ranges stand still. A range without a stream reads no further ahead than it has passed.
 const STREAMS_PART: usize = 2;
-/// Memory that a block of a batch is expected to take at least, and the device's bytes around it.
+/// Memory that a block of a batch is expected to take at least, with the sectors around it.
 const BLOCK_BYTES_EXPECTED: usize = 2 * MEMORY_ALIGNMENT;
-/// So many blocks of a batch are read at once, however long they are, unless that is more than a
-/// stream may take.
+/// Blocks of a batch that are read at once, however long they are, unless a stream may not take as
+/// much.
 const BLOCKS_TOGETHER: usize = 16;
 
-/// Blocks that are being read. They are numbered from 0 in the order in which they were asked for,
-/// anew once all were taken.
+/// Blocks that are being read. Each has a number: 0, 1, … in the order in which the caller asked.
+/// The numbers start anew once all blocks were taken.
 pub struct Reading {
     flight: Flight,
     fill: Fill,
     own: OwnMemory,
-    /// What was asked for and not taken, in order.
+    /// Parts that were asked for and not taken, in order.
     wanted: VecDeque<Wanted>,
-    /// How many were taken before them.
+    /// How many parts were taken.
     taken: u64,
     /// The reads in the flight, in order.
     stretches: VecDeque<Stretch>,
-    /// How many were over before them.
+    /// How many reads are over.
     over: u64,
-    /// The last read, which what is asked for next may lie beside. There is room for it in the
-    /// flight.
+    /// The last read, which the next part may extend. The flight has room for it.
     open: Option<Stretch>,
-    /// Most bytes of one read, and of its blocks once they are decoded, unless it has but one.
+    /// Most bytes of one read, unless it has but one part.
     stretch_bytes_max: usize,
     held_bytes_max: u64,
-    /// How many blocks a batch is for; none for a stream.
+    /// How many blocks a batch is for. 0 for a stream.
     blocks: usize,
-    /// Bytes of all reads, and how many there may be when another is added; what is longer goes
-    /// alone. As many more as were taken, up to a bound.
+    /// Bytes of all reads under way, the allowed sum of them, and the bound of that sum. A longer
+    /// read goes alone. The allowed sum grows by the bytes that were taken.
     bytes: usize,
     bytes_allowed: usize,
     bytes_max: usize,
-    /// Bytes that were passed, here and by the same scan before.
+    /// Bytes that this stream and earlier ones of the same scan have passed.
     bytes_passed: u64,
-    /// For memory that is not the thread's.
+    /// The charge for memory that is not the thread's own.
     charge: Option<Charge>,
-    /// What a stream has of the memory of all of them.
+    /// The stream's part of the memory of all streams.
     share: Option<Share>,
 }
 
-/// Bytes of [`PageStore::streams`].
+/// Bytes that a stream adds to [`PageStore::streams`].
 struct Share {
     all: Arc<AtomicUsize>,
     bytes: usize,
@@ -103,26 +102,26 @@ impl Drop for Share {
 struct Wanted {
     group: PageId,
     part: Part,
-    /// Where it starts in the file.
+    /// The part's first byte in the file.
     offset: u64,
     bytes: usize,
 }
 
 enum Part {
-    /// The block of that number.
+    /// The block of this number.
     Block(usize),
-    /// The index, for the cache: where it starts in the group.
+    /// The index, for the cache, with its offset in the group.
     Index(u32),
 }
 
-/// One read: the cover of some parts, which were asked for one after the other.
+/// One read: the cover of some parts that were asked for one after the other.
 struct Stretch {
     start: u64,
     bytes: usize,
-    /// Which of all that were asked for.
+    /// The number of its first part among all that were ever asked for.
     first: u64,
     parts: usize,
-    /// Bytes of these, stored or decoded, whichever is more.
+    /// Bytes of the parts, stored or decoded, whichever is more.
     held: u64,
 }
 
@@ -131,8 +130,7 @@ impl Stretch {
         self.start + self.bytes as u64
     }
 
-    /// Both in one when nothing lies between, and the sum is not longer than `bytes_max`, nor what
-    /// is held of it than `held_max`.
+    /// Both reads in one, if no gap is between them and the sum keeps within both bounds.
     fn joined(&self, other: &Stretch, bytes_max: usize, held_max: u64) -> Option<Stretch> {
         let touch = other.start <= self.end() && self.start <= other.end();
         let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
@@ -148,7 +146,7 @@ impl Stretch {
     }
 }
 
-/// A flight of reads that leave that in the cache.
+/// A flight of reads with this effect on the cache.
 fn flight(memory: AlignedBuf, fill: Fill) -> Flight {
     Flight::new(memory).cached(fill.reader().may_come_again())
 }
@@ -176,13 +174,13 @@ impl Reading {
         }
     }
 
-    /// Whether everything that was asked for was taken.
+    /// Whether all blocks that were asked for were taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.wanted.is_empty()
     }
 
-    /// Whether another read can be added besides those under way.
+    /// Whether another read can be added to those under way.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.has_room_for(self.stretch_bytes_max)
@@ -192,7 +190,7 @@ impl Reading {
         self.bytes == 0 || self.bytes + bytes <= self.bytes_allowed
     }
 
-    /// Bytes of reads that there may be now.
+    /// The bytes of reads that may be under way now.
     #[must_use]
     pub fn bytes_allowed(&self) -> usize {
         self.bytes_allowed
@@ -207,8 +205,8 @@ impl Reading {
         }
     }
 
-    /// Adds a read of a part of so many bytes, which others that are asked for may make so long;
-    /// `false` when there is no room before others are over.
+    /// Adds a read of one part. Later parts may make the read up to `bytes_max` long. `false` if
+    /// there is no room until earlier reads are over.
     fn add(
         &mut self,
         stretch: Stretch,
@@ -232,8 +230,8 @@ impl Reading {
         }
         self.close();
         if self.flight.is_empty() {
-            // Nothing is in its memory. Those that are to come are as long, as far as anybody
-            // knows.
+            // The flight's memory is unused. The blocks still to come are expected to be as long as
+            // this one.
             let asked = self.taken as usize + self.wanted.len();
             let left = self.blocks.saturating_sub(asked);
             let bytes = store.batch_bytes(left, part_bytes).max(stretch.bytes);
@@ -267,8 +265,8 @@ impl Drop for Reading {
 }
 
 impl PageStore {
-    /// For about so many blocks of any groups, of which few are read at once: in the thread's
-    /// memory, or, where they are many, in memory that is charged while it lives.
+    /// A reading for about `blocks` blocks of any groups. A small batch uses the thread's memory; a
+    /// larger one takes memory that is charged while the reading lives.
     #[must_use]
     pub fn reading(&self, blocks: usize, fill: Fill) -> Reading {
         let bytes = blocks.saturating_mul(BLOCK_BYTES_EXPECTED);
@@ -278,7 +276,7 @@ impl PageStore {
         reading
     }
 
-    /// Memory for reads of so many bytes, which is charged if it is not the thread's.
+    /// Memory for reads of `bytes` bytes, charged if it is not the thread's own.
     fn flight_memory(&self, bytes: usize) -> (AlignedBuf, Option<Charge>) {
         let memory = self.take_scratch(bytes);
         let is_long = memory.len() > SCRATCH_KEPT_BYTES_MAX;
@@ -289,37 +287,37 @@ impl PageStore {
         (memory, charge)
     }
 
-    /// Bytes of memory for so many blocks of a batch, each of so many bytes; for some of them where
-    /// all are too much.
+    /// Bytes of memory for `blocks` blocks of a batch, each of `block_bytes`. Fewer if all would
+    /// take too much.
     fn batch_bytes(&self, blocks: usize, block_bytes: usize) -> usize {
         let alignment = self.file.alignment() as usize;
-        // What covers one wherever it lies.
+        // The longest cover of a block, whatever its offset.
         let cover = (block_bytes + 2 * alignment - 2) / alignment * alignment;
         let each = cover
             .next_multiple_of(MEMORY_ALIGNMENT)
             .max(BLOCK_BYTES_EXPECTED);
         let some = self.stream_bytes(each.saturating_mul(BLOCKS_TOGETHER));
-        // A block that is as long as hostile bytes say is not there many times (D8).
+        // Hostile bytes may claim a long block. The file cannot hold many of that length (D8).
         let file_bytes = usize::try_from(self.file_bytes()).unwrap_or(usize::MAX);
         let most = some.max(SCRATCH_BYTES_MAX).min(file_bytes);
         blocks.saturating_mul(each).min(most)
     }
 
-    /// How many bytes may be under way in a stream that is to have so many, as memory is now.
+    /// Bytes of reads that a stream may have under way if it asks for `bytes`, as memory is now.
     #[must_use]
     pub fn stream_bytes(&self, bytes: usize) -> usize {
         let room = self.cache.budget().room_for_caches() / STREAM_PARTS;
         bytes.min(usize::try_from(room).unwrap_or(usize::MAX))
     }
 
-    /// For many blocks one behind the other, some of which are read ahead of those that are taken,
-    /// at most so many bytes and as many as were taken, for a scan that passed so many before: in
-    /// memory of its own, which is charged. None when memory is short.
+    /// A reading for many blocks in order. It reads some blocks ahead of those that are taken: at
+    /// most `bytes`, and at most as many bytes as were taken. `passed` is the bytes that the scan
+    /// passed before. The stream's memory is its own and is charged. `None` if memory is short.
     #[must_use]
     pub fn stream(&self, fill: Fill, bytes: usize, passed: u64) -> Option<Reading> {
         let is_long = self.stream_bytes(bytes) >= LONG_STRETCHES_FROM * STRETCH_BYTES_MAX;
         let stretch_bytes_max = STRETCH_BYTES_MAX * if is_long { 2 } else { 1 };
-        // Where the memory begins anew at the front, up to a read's is left out at the end.
+        // Where the memory wraps around, up to one read's length stays unused at its end.
         let memory_bytes = bytes + stretch_bytes_max;
         let held = self.streams.load(Ordering::Relaxed);
         let all = usize::try_from(self.cache.budget().room_for_caches()).unwrap_or(usize::MAX);
@@ -329,7 +327,7 @@ impl PageStore {
         if memory_bytes < STREAM_MEMORY_BYTES_MIN.max(2 * stretch_bytes_max) {
             return None;
         }
-        // And blocks that the cache is not to hold.
+        // The charge includes blocks that the cache does not keep.
         let charge_bytes = (memory_bytes + stretch_bytes_max) as u64;
         let charge = self.cache.budget().charge(Purpose::Merge, charge_bytes);
         let memory = AlignedBuf::with_capacity(memory_bytes);
@@ -344,8 +342,8 @@ impl PageStore {
         Some(reading)
     }
 
-    /// Asks for a block that was not in the cache; its number, or none when there is no room before
-    /// those that were asked for are taken. Panics when `number` is not below
+    /// Asks for a block that was not in the cache. Returns the block's number, or `None` if there
+    /// is no room until earlier blocks are taken. Panics if `number` is not below
     /// [`GroupIndex::blocks`].
     pub fn want(
         &self,
@@ -359,9 +357,9 @@ impl PageStore {
         self.want_part(reading, group, Part::Block(number), (offset, bytes), held)
     }
 
-    /// Asks for the index of a group that is come to later, if it is neither cached nor long; it is
-    /// put into the cache when its turn comes. `false` when there is no room. What is wrong with it
-    /// is told to whoever comes to the group.
+    /// Asks for the index of a later group, unless the index is cached or long. The index enters
+    /// the cache when its read is taken. `false` if there is no room. This call hides errors in the
+    /// index: the caller meets them when it comes to the group.
     pub fn want_index(&self, reading: &mut Reading, group: &GroupRef) -> Result<bool> {
         if group.index_bytes as usize > STRETCH_BYTES_MAX || self.has_index(group) {
             return Ok(true);
@@ -406,7 +404,7 @@ impl PageStore {
         Ok(Some(at))
     }
 
-    /// Has the device begin what was asked for, if it can while the caller does something else.
+    /// Starts the reads of all that was asked for, if the device can work meanwhile.
     pub fn start(&self, reading: &mut Reading) -> Result<()> {
         reading.close();
         self.file
@@ -414,8 +412,8 @@ impl PageStore {
             .map_err(|e| self.place(e))
     }
 
-    /// Takes everything that was asked for, in any order: `take` is told the number of a block. All
-    /// are tried; the first error, by their order, is returned.
+    /// Takes all blocks that were asked for, in any order. `take` gets each block with its number.
+    /// The call tries all blocks, then returns the error of the lowest number.
     pub fn finish(
         &self,
         reading: &mut Reading,
@@ -442,9 +440,9 @@ impl PageStore {
         failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Takes the blocks of the oldest read, if it has any, and appends them to `out` in the order
-    /// in which they were asked for. A block that is damaged is an error in its place; a read that
-    /// failed is one in the place of all its blocks, behind which nothing more can be taken.
+    /// Takes the blocks of the oldest read, if there is one, and appends them to `out` in order. A
+    /// damaged block is an error in its position. A failed read is one error in place of its
+    /// blocks, and no later block can be taken.
     pub fn take_oldest(
         &self,
         reading: &mut Reading,
@@ -496,7 +494,8 @@ impl PageStore {
             let bytes = match bytes {
                 Ok(bytes) => bytes,
                 Err(error) => {
-                    // Who comes to a group whose index was not read reads it again, and is told.
+                    // A caller that comes to a group whose index was not read reads the index
+                    // again, and gets the error.
                     if let Some((number, _)) = parts.find(is_block) {
                         take(first + number, Err(self.place(error)));
                     }
@@ -525,8 +524,8 @@ impl PageStore {
         shown.map_err(|e| self.place(e))
     }
 
-    /// Many blocks of any groups; those that are not cached are read in one batch. The result has
-    /// the order of `wants`.
+    /// Many blocks of any groups. One batch reads those that are not cached. The result has the
+    /// order of `wants`.
     pub fn blocks(
         &self,
         wants: &[(GroupRef, Arc<GroupIndex>, usize)],
@@ -541,7 +540,7 @@ impl PageStore {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Reads those of some blocks that were not found.
+    /// Reads the blocks that were not found.
     pub(super) fn read_missing<'w>(
         &self,
         wants: impl Iterator<Item = (&'w GroupRef, &'w GroupIndex, usize)>,
@@ -555,7 +554,7 @@ impl PageStore {
             if found[at].is_some() {
                 continue;
             }
-            // One read needs no batch.
+            // A single block needs no batch.
             if missing == 1 {
                 found[at] = Some(self.read_one(group, index, number, fill)?);
                 return Ok(());

@@ -1,6 +1,6 @@
-//! The root of everything durable. Two slots hold it in turn; the newest valid one counts, and one
-//! damaged slot is no harm, since a checkpoint writes the second slot only when the first is on
-//! stable storage (D2).
+//! The superblock, the root of everything durable. Checkpoints write it to two slots. The newest
+//! valid slot counts. A checkpoint writes the second slot only after the first is on stable
+//! storage, so one damaged slot does no harm (D2).
 
 pub(crate) mod format;
 
@@ -11,53 +11,53 @@ use crate::page::PageRef;
 
 /// The format that this code writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 3;
-/// Bytes of a slot; slot `n` starts at `n * SLOT_BYTES`.
+/// Bytes of a slot. Slot `n` starts at `n * SLOT_BYTES`.
 pub const SLOT_BYTES: u64 = 4096;
-/// How many slots there are.
+/// The number of slots.
 pub const SLOTS: usize = 2;
-/// Where pages start.
+/// The offset of the first page.
 pub const PAGES_START: u64 = SLOT_BYTES * SLOTS as u64;
 
-/// The last generation: there is one number behind it, so that counting on from any that a slot has
-/// is no overflow.
+/// The last generation. One number above it stays unused, so the next generation after any that a
+/// slot holds does not overflow.
 pub(crate) const GENERATION_MAX: Generation = Generation(u64::MAX - 1);
 
-/// What a superblock slot says.
+/// The content of a superblock slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Format of the whole database: [`FORMAT_VERSION`].
     pub format_version: u32,
-    /// Random name of the database, the same in its log.
+    /// Random id of the database. Its log has the same id.
     pub database_id: u64,
-    /// The checkpoint that this is the root of.
+    /// The checkpoint whose root this is.
     pub generation: Generation,
-    /// The life of the log in which it was written.
+    /// The life of the log in which this superblock was written.
     pub incarnation: Incarnation,
-    /// Bytes that offsets and lengths of pages are multiples of: 512 to 4096, a power of two.
+    /// Bytes that offsets and lengths of pages are multiples of. A power of two from 512 to 4096.
     pub unit: u32,
-    /// The catalog's root; none before the first checkpoint.
+    /// The catalog's root. `None` before the first checkpoint.
     pub catalog: Option<PageRef>,
-    /// Random number of the open for writing that wrote it; 0 before there is a log. Copies of a
-    /// database that go on separately have different ones.
+    /// Random number of the open for writing that wrote this superblock. 0 before there is a log.
+    /// Copies of a database that are written separately have different branches.
     pub branch: u64,
-    /// Branch of the log that it was opened with; equal to `branch` once a checkpoint of this life
-    /// was written. The newest life of the log has one of the two.
+    /// Branch of the log that this life opened. Equal to `branch` once this life has written a
+    /// checkpoint. The newest life of the log has one of the two.
     pub log_branch: u64,
-    /// The data file that it was written to.
+    /// The identity of the data file that this superblock was written to.
     pub home: FileIdentity,
-    /// Nothing was written to the data file afterwards: the database was closed.
+    /// Whether the database was closed with this superblock as its last write to the data file.
     pub closed: bool,
 }
 
 impl Superblock {
-    /// The branches that the newest life of its log may have.
+    /// The branches that the newest life of the log may have.
     #[must_use]
     pub fn branches(&self) -> [u64; 2] {
         [self.branch, self.log_branch]
     }
 }
 
-/// What a slot's bytes are.
+/// The content of a slot's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// A superblock.
@@ -66,9 +66,9 @@ pub(crate) enum Slot {
     Newer(u32),
     /// A sound superblock of an older format.
     Older(u32),
-    /// Ours by its first bytes, but damaged.
+    /// A superblock by its first bytes, but damaged.
     Damaged,
-    /// Something else.
+    /// Other bytes.
     Foreign,
 }
 

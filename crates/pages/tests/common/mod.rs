@@ -1,4 +1,4 @@
-//! Helpers of the page store's tests: stores on a simulated disk, groups of made-up records.
+//! Helpers of the page store's tests: stores on a simulated disk, and groups of generated records.
 #![allow(dead_code)] // each test file uses a part
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub fn create(medium: &SimDisk, options: StoreOptions) -> Arc<PageStore> {
     store
 }
 
-/// Opens, learns what `uses` says, and begins a life.
+/// Opens a store, rebuilds its space from `uses`, and begins a life.
 pub fn open(
     medium: &SimDisk,
     options: StoreOptions,
@@ -96,7 +96,7 @@ pub fn write_node(store: &PageStore, bytes: usize) -> PageRef {
         .unwrap()
 }
 
-/// Writes pages of so many bytes until one is refused, and why that was.
+/// Writes pages of `bytes` bytes until one is refused. Returns the error.
 pub fn fill_with(store: &PageStore, bytes: usize, class: SpaceClass) -> (Vec<PageRef>, Error) {
     let mut pages = Vec::new();
     loop {
@@ -147,7 +147,7 @@ pub fn checkpoint(store: &PageStore, changes: Changes) -> Generation {
     generation
 }
 
-/// Steps until there is nothing more to reclaim.
+/// Runs steps until there is nothing more to reclaim.
 pub fn reclaim_all(store: &PageStore) {
     let mut steps = 0;
     while store.reclaim_step().unwrap() {

@@ -1,5 +1,5 @@
-//! Checks for what the general runs do not show: media that rot, creations cut short, threads. Each
-//! passes with a sound engine, and says of a broken one what was promised.
+//! Checks of properties that the general runs do not reach: damaged media, interrupted creations,
+//! threads. A sound engine passes each check. A failed check names the broken promise.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,23 +18,23 @@ use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN, Recovery};
 
 use crate::process::Process;
 
-/// What a check comes to: what is wrong.
+/// The outcome of a check: an error says what is wrong.
 type Outcome = Result<(), String>;
-/// What a store must hold.
+/// The records that a store must hold.
 type Truth = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a damaged file may be said to be.
+/// The errors that an open or a read of a damaged file may return.
 const DAMAGE: [ErrorKind; 3] = [
     ErrorKind::Corrupt,
     ErrorKind::NewerFormat,
     ErrorKind::NotADatabase,
 ];
-/// A keyspace whose writes are not logged, but flushed.
+/// A keyspace whose writes are flushed and not logged.
 const FLUSHED: &str = "flushed";
 /// The first file of a log.
 const FIRST_SEGMENT: &str = "log-0000000000000001";
 
-/// Small in everything; nodes of four children, so that a few hundred records make a tree.
+/// Small options: nodes of four children, so that a few hundred records make a tree.
 fn tiny() -> Options {
     Options::new()
         .memory(1 << 20)
@@ -60,11 +60,11 @@ fn text(context: &str) -> impl Fn(terrapin::Error) -> String {
     move |error| format!("{context}: {error}")
 }
 
-/// Puts records, and says what must be there.
+/// Puts records, and returns what the store must hold then.
 fn fill(keyspace: &Keyspace, count: u64, durability: Durability) -> Result<Truth, String> {
     let mut truth = Truth::new();
     for number in 0..count {
-        // Not in the order of keys, so that leaves are written more than once.
+        // The order is not that of the keys, so that leaves are written more than once.
         let number = number * 37 % count;
         let put = keyspace.put_with(key(number), value(number), durability);
         put.map_err(text("put"))?;
@@ -73,7 +73,7 @@ fn fill(keyspace: &Keyspace, count: u64, durability: Durability) -> Result<Truth
     Ok(truth)
 }
 
-/// Whether every answer is right; with `Ok(false)`, one was an error.
+/// Whether all answers are right. Returns `Ok(false)` if one was an error.
 fn answers(database: &Database, truth: &Truth) -> Result<bool, String> {
     let keyspace = database.default_keyspace();
     for (key, value) in truth {
@@ -81,7 +81,7 @@ fn answers(database: &Database, truth: &Truth) -> Result<bool, String> {
             Ok(got) if got.as_deref() == Some(&value[..]) => {}
             Ok(got) => {
                 return Err(format!(
-                    "get of {:?} says {got:?}",
+                    "get of {:?} returns {got:?}",
                     String::from_utf8_lossy(key)
                 ));
             }
@@ -100,15 +100,15 @@ fn answers(database: &Database, truth: &Truth) -> Result<bool, String> {
     match right {
         true => Ok(true),
         false => Err(format!(
-            "a scan gives {} records, other than the {} that are there",
+            "a scan returns {} records, other than the {} expected ones",
             scanned.len(),
             truth.len()
         )),
     }
 }
 
-/// Opens a copy of a disk with one byte changed: an error, or right answers. `must_open` when it
-/// may not be an error.
+/// Opens a copy of a disk with one byte changed. The open must fail or answer right. With
+/// `must_open` it must not fail.
 fn flipped(
     disk: &SimDisk,
     options: &Options,
@@ -130,13 +130,13 @@ fn flipped(
                 Err(wrong) => Err(said(wrong)),
             }
         }
-        Err(error) if must_open => Err(said(format!("it does not open: {error}"))),
+        Err(error) if must_open => Err(said(format!("the database does not open: {error}"))),
         Err(error) if DAMAGE.contains(&error.kind()) => Ok(()),
-        Err(error) => Err(said(format!("it is no damage, but {error}"))),
+        Err(error) => Err(said(format!("the error names no damage: {error}"))),
     }
 }
 
-/// A closed store of a tree with nodes, and what it holds.
+/// A closed store of a tree with nodes, and its records.
 fn closed_store(options: &Options) -> Result<(SimDisk, Truth), String> {
     let world = Process::new(1, SimDisk::new(3));
     let database = world.open(options).map_err(text("open"))?;
@@ -145,7 +145,7 @@ fn closed_store(options: &Options) -> Result<(SimDisk, Truth), String> {
     Ok((world.disk, truth))
 }
 
-/// A changed byte anywhere in the pages of a closed store is an error, or changes no answer (D8).
+/// A changed byte in the pages of a closed store is an error, or changes no answer (D8).
 pub(super) fn damaged_pages(_scratch: &Path) -> Outcome {
     let options = tiny();
     let (disk, truth) = closed_store(&options)?;
@@ -159,7 +159,7 @@ pub(super) fn damaged_pages(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// One damaged superblock slot is no harm, also after a power cut, and whichever it is (D2).
+/// Either superblock slot may be damaged without harm, also after a power cut (D2).
 pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
     let options = tiny();
     let world = Process::new(1, SimDisk::new(3));
@@ -180,11 +180,11 @@ pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Damage of a synced record in the log of a killed process is refused, or harmless. It never costs
+/// Damage of a synced record in the log of a killed process is refused or harmless. It never costs
 /// a record.
 pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
-    // One segment, several times as large as the ring, so that the ring does not have what is
-    // damaged; and one memtable.
+    // One segment, several times as large as the ring, so that the ring does not hold the damaged
+    // record. One memtable takes all records.
     let options = tiny()
         .log_segment_bytes(1 << 20)
         .log_bytes_max(4 << 20)
@@ -206,7 +206,7 @@ pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Every byte of a page group counts for the full check that `verify` makes of it.
+/// The full check of `verify` notices a change of any byte of a page group.
 pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
     let mut builder = GroupBuilder::new(GroupOptions {
         target_bytes: 4096,
@@ -229,14 +229,14 @@ pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
         if check_group(&damaged, &group).is_ok() {
             let all = image.len();
             return Err(format!(
-                "byte {at} of {all} of a page group may be anything"
+                "a change of byte {at} of {all} of a page group goes unnoticed"
             ));
         }
     }
     Ok(())
 }
 
-/// After a clean close no open needs the ring, even if the power fails then.
+/// After a clean close no open needs the ring, even after a power cut.
 pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
     let options = tiny();
     let (disk, truth) = closed_store(&options)?;
@@ -254,9 +254,9 @@ pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A cut after a close is no later than the log's end as a recovery finds it, which refuses a tree
-/// that is ahead of it (D3).
-pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
+/// A boundary taken after a close is not beyond the end of the log that a recovery finds. A tree
+/// ahead of that end would be refused (D3).
+pub(super) fn boundary_after_close(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(1));
     let options = LogOptions {
         ring_bytes: 64 << 10,
@@ -279,19 +279,19 @@ pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
     match boundary.lsn <= found.end() {
         true => Ok(()),
         false => Err(format!(
-            "the log was cut at {} and ends at {}",
+            "the boundary is at {}, and the log ends at {}",
             boundary.lsn,
             found.end()
         )),
     }
 }
 
-/// A bad block in the middle of the log is refused: after a kill by the ring's marks, and after an
-/// idle time and a power cut by those of the log file.
+/// A bad block in the middle of the log is refused. After a kill, the ring's marks prove the
+/// damage. After an idle time and a power cut, the marks of the log file do.
 pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
     let options = tiny()
         .memory(8 << 20)
-        // No checkpoint has what the log lacks.
+        // No checkpoint holds the records that the log lacks.
         .group_bytes(1 << 20)
         .block_bytes(4096)
         .log_segment_bytes(1 << 20)
@@ -316,7 +316,8 @@ pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
             let ring = world.disk.content("ring").map_or(0, |ring| ring.len());
             world.disk.plant("ring", &vec![0; ring]);
         }
-        // In the last burst that was synced: only the mark of its own sync tells that it was.
+        // The block is in the last synced burst. Only the mark of its own sync proves that it was
+        // synced.
         let segment = world.disk.content(FIRST_SEGMENT).unwrap_or_default();
         let end = segment.iter().rposition(|&byte| byte == 7).unwrap_or(0);
         let place = if idles { end - 6000 } else { 64 << 10 };
@@ -337,8 +338,8 @@ pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Deletes of long records among short ones give the space back, and the figure of space says what
-/// is in use (decision 0035).
+/// Deletes of long records among short ones free their space, and the metrics count the space in
+/// use (decision 0035).
 pub(super) fn space_after_deletes(_scratch: &Path) -> Outcome {
     let options = Options::new()
         .memory(16 << 20)
@@ -370,19 +371,19 @@ pub(super) fn space_after_deletes(_scratch: &Path) -> Outcome {
         let said = metrics.space_amplification;
         drop(keyspace);
         world.kill(Some(database));
-        // Short records alone take more for each of their bytes.
+        // Short records alone take more space for each of their bytes.
         let most = if deleted == 100 { 2.5 } else { 1.5 };
         if used > most || (said / used - 1.0).abs() > 0.1 {
             return Err(format!(
-                "{bytes} bytes of records take {used} times as much, and {said} is said"
+                "{bytes} bytes of records take {used} times as much, and the metrics say {said}"
             ));
         }
     }
     Ok(())
 }
 
-/// A creation may be cut short anywhere: the next open makes the database.
-pub(super) fn cut_creation(_scratch: &Path) -> Outcome {
+/// After an interrupted creation, whatever the call, the next open creates the database.
+pub(super) fn interrupted_creation(_scratch: &Path) -> Outcome {
     let options = tiny();
     for seed in 1..24 {
         for mode in CrashMode::ALL {
@@ -408,7 +409,7 @@ pub(super) fn cut_creation(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Who reads two records of one batch from one snapshot finds both from the same batch (D7).
+/// A snapshot that shows two records of one batch shows both from the same batch (D7).
 pub(super) fn whole_batches(_scratch: &Path) -> Outcome {
     const KEYS: u64 = 200;
     let disk = SimDisk::new(1);
@@ -452,10 +453,10 @@ fn whole_batch(database: &Database, keyspace: &Keyspace, keys: &[Vec<u8>; 2]) ->
     }
 }
 
-/// What was flushed after a clear is there, wherever the process dies (D7); and what a recovery has
-/// found, no power cut takes back (D6).
+/// A record flushed after a clear exists, wherever the process dies (D7). A power cut takes back no
+/// record that a recovery has found (D6).
 pub(super) fn flushed_after_clear(_scratch: &Path) -> Outcome {
-    // What is merged when a process dies depends on the order of steps, hence on the seed.
+    // The seed decides the order of steps, and so what is merged when the process dies.
     (1..4).try_for_each(flushed_after_clear_on)
 }
 
@@ -466,7 +467,7 @@ fn flushed_after_clear_on(seed: u64) -> Outcome {
         let database = world.open(&options).map_err(text("open"))?;
         world.disk.die_at_call(call);
         let mut allowed = vec![None];
-        // An error tells that the process is dead: what is allowed then stands.
+        // An error means that the process is dead. The allowed contents are those of that moment.
         let _ = clear_and_flush(&world, &database, &mut allowed);
         let over = world.disk.is_alive();
         world.kill(Some(database));
@@ -479,7 +480,7 @@ fn flushed_after_clear_on(seed: u64) -> Outcome {
             .any(|value| value.as_deref() == found.as_deref())
         {
             return Err(format!(
-                "seed {seed}: the process died at call {call}: {found:?} is there, and not one of {allowed:?}"
+                "seed {seed}: the process died at call {call}: the store holds {found:?}, and not one of {allowed:?}"
             ));
         }
         world.kill(Some(database));
@@ -489,7 +490,7 @@ fn flushed_after_clear_on(seed: u64) -> Outcome {
         let again = flushed(&database)?;
         if again != found {
             return Err(format!(
-                "the process died at call {call}: {found:?} is there, and after a power cut {again:?}"
+                "the process died at call {call}: the store holds {found:?}, and after a power cut {again:?}"
             ));
         }
         world.kill(Some(database));
@@ -508,7 +509,7 @@ fn flushed(database: &Database) -> Result<Option<Vec<u8>>, String> {
     Ok(value.map(|value| value.to_vec()))
 }
 
-/// Writes beside a keyspace that is cleared again and again, and keeps what may be found there.
+/// Writes beside a keyspace that is cleared repeatedly, and notes the contents that it may have.
 fn clear_and_flush(
     world: &Process,
     database: &Database,
@@ -534,15 +535,14 @@ fn clear_and_flush(
         if alive() {
             *allowed = vec![Some(wanted)];
         }
-        // Calls of the disk, at which the process may die while nothing but what was flushed is
-        // allowed.
+        // Calls of the disk at which the process may die, while only the flushed record is allowed.
         busy.put_with(key(9), "and more", Durability::Sync)?;
     }
     Ok(())
 }
 
-/// What was flushed to one keyspace stays, though checkpoints run while the log is replayed for
-/// another, and the process dies then (D3).
+/// A record flushed to one keyspace stays, although checkpoints run while the log is replayed for
+/// another and the process dies then (D3).
 pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(6));
     let large = tiny().checkpoint_distance(CheckpointDistance::Fixed(100));
@@ -550,7 +550,7 @@ pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
     fill(&database.default_keyspace(), 300, Durability::Process)?;
     log_and_flush(&database).map_err(text("flush"))?;
     world.kill(Some(database));
-    // Memtables are smaller from here on: some are merged before the replay comes to the put.
+    // Memtables are smaller from here on. Some are merged before the replay reaches the put.
     let database = world.open(&tiny()).map_err(text("recovery"))?;
     world.kill(Some(database));
     let database = world.open(&tiny()).map_err(text("second recovery"))?;
@@ -558,7 +558,9 @@ pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
     world.kill(Some(database));
     match found.as_deref() {
         Some(b"flushed") => Ok(()),
-        found => Err(format!("{found:?} is there, and not what was flushed")),
+        found => Err(format!(
+            "the store holds {found:?}, and not the flushed record"
+        )),
     }
 }
 
@@ -569,8 +571,8 @@ fn log_and_flush(database: &Database) -> terrapin::Result<()> {
     database.flush()
 }
 
-/// A write that is late for a clear or a drop goes with it or stays, after a power cut, too (D2,
-/// D7). Only the engine itself can place that.
+/// A write that is late for a clear or a drop goes with it or stays, also after a power cut (D2,
+/// D7). Only code inside of the engine can time such a write.
 #[cfg(terrapin_mutants)]
 pub(super) fn late_writes(_scratch: &Path) -> Outcome {
     terrapin::testing::late::check()
@@ -578,10 +580,10 @@ pub(super) fn late_writes(_scratch: &Path) -> Outcome {
 
 #[cfg(not(terrapin_mutants))]
 pub(super) fn late_writes(_scratch: &Path) -> Outcome {
-    Err("it is in builds with --cfg terrapin_mutants only".to_owned())
+    Err("this check needs a build with --cfg terrapin_mutants".to_owned())
 }
 
-/// A tree of many memtables, of which buffers hold some, and a snapshot of it.
+/// A tree of many memtables, some of whose records are in buffers, and a snapshot of it.
 fn buffered(world: &Process, count: u64) -> Result<(Database, Snapshot), String> {
     let options = tiny().group_bytes(4 << 10);
     let database = world.open(&options).map_err(text("open"))?;
@@ -591,8 +593,8 @@ fn buffered(world: &Process, count: u64) -> Result<(Database, Snapshot), String>
     Ok((database, snapshot))
 }
 
-/// On a disk that is nearly full no tree is compacted into the room that puts need, though a
-/// snapshot keeps what was there (D10).
+/// On a nearly full disk, no tree is compacted into the room that puts need, although a snapshot
+/// keeps old pages (D10).
 pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
     const RECORDS: u64 = 16_000;
     let world = Process::new(1, SimDisk::new(6));
@@ -603,7 +605,7 @@ pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
         drop(keyspace.range(key(number % RECORDS)..).next());
     }
     world.sim.settle();
-    // More than a memtable.
+    // More records than a memtable holds.
     for number in 0..150 {
         let put = keyspace.put(key(number), value(number));
         put.map_err(text("a put after ranges"))?;
@@ -613,8 +615,8 @@ pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Ranges over a snapshot that is older than its tree have nothing compacted: it would not help
-/// them.
+/// Ranges over a snapshot that is older than its tree start no compaction, because it would not
+/// help them.
 pub(super) fn old_views(_scratch: &Path) -> Outcome {
     const RECORDS: u64 = 4000;
     let world = Process::new(1, SimDisk::new(6));
@@ -632,13 +634,13 @@ pub(super) fn old_views(_scratch: &Path) -> Outcome {
     match compactions {
         0 => Ok(()),
         some => Err(format!(
-            "{some} compactions were paid for by ranges that they cannot help"
+            "ranges paid for {some} compactions that cannot help them"
         )),
     }
 }
 
-/// A snapshot that is taken between a checkpoint's list of views and its end sees all of the
-/// memtable that was merged.
+/// A snapshot that is taken between a checkpoint's list of views and the checkpoint's end sees all
+/// of the merged memtable.
 pub(super) fn late_views(_scratch: &Path) -> Outcome {
     let mut merged = 0;
     for steps in 0..120 {
@@ -652,7 +654,7 @@ pub(super) fn late_views(_scratch: &Path) -> Outcome {
         let early = database.snapshot().map_err(text("snapshot"))?;
         keyspace.put("a", "2").map_err(text("put"))?;
         world.sim.advance_ns(2_000_000_000);
-        // It is full, and sealed at once.
+        // The memtable is full and sealed at once.
         let smaller = keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(1));
         smaller.map_err(text("a smaller memtable"))?;
         for _ in 0..steps {
@@ -681,14 +683,14 @@ pub(super) fn late_views(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A second open of a directory is refused while the first is there (D9).
+/// A second open of a directory is refused during the first one (D9).
 pub(super) fn second_open(scratch: &Path) -> Outcome {
     let first = Database::open(scratch).map_err(text("open"))?;
     let second = Database::open(scratch);
     let outcome = match &second {
         Err(error) if error.kind() == ErrorKind::Locked => Ok(()),
-        Err(error) => Err(format!("a second open says {error}")),
-        Ok(_) => Err("a second open is let in".to_owned()),
+        Err(error) => Err(format!("a second open returns {error}")),
+        Ok(_) => Err("a second open succeeds".to_owned()),
     };
     drop((first, second));
     outcome

@@ -15,22 +15,22 @@ use super::{Mutant, NOTICED, TABLE};
 
 /// Exit status: every case passed with the mutant.
 const SURVIVED: u8 = 10;
-/// Exit status: the case fails without the mutant too.
+/// Exit status: the case also fails without the mutant.
 const UNSOUND: u8 = 11;
 /// Exit status: the script took longer than [`TIME_MAX`].
 const HUNG: u8 = 12;
 
-/// Longest time for a mutant, the case without it included.
+/// Longest time for a mutant, with the case without it.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Runs the script of a mutant, and prints which case noticed it.
+/// Runs the script of a mutant, and prints the case that noticed it.
 pub(super) fn child(name: &str, scratch: &Path) -> ExitCode {
     let mutant = TABLE.iter().find(|mutant| mutant.name == name);
     let Some(mutant) = mutant else {
         println!("no mutant is named {name}");
         return ExitCode::from(UNSOUND);
     };
-    // A panic of a broken engine is expected: print none.
+    // A panic of a broken engine is expected, so none is printed.
     std::panic::set_hook(Box::new(|_| {}));
     let (over, is_over) = mpsc::channel();
     thread::scope(|scope| {

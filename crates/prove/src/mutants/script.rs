@@ -1,5 +1,5 @@
-//! What must notice a mutant: cases that a sound engine passes. Most are the general tests' own,
-//! from their first seeds on.
+//! The scripts that must notice a mutant: cases that a sound engine passes. Most are the first
+//! seeds of the general tests.
 
 use std::path::Path;
 
@@ -10,44 +10,44 @@ use terrapin_model::{
 
 use crate::protocol::Protocol;
 
-/// A run of cases, of which one must fail.
+/// A sequence of cases, of which one must fail.
 pub enum Script {
     /// Random runs of the model beside its oracle, seeds from 1.
     Random {
-        /// How many.
+        /// Number of runs.
         seeds: u64,
-        /// Operations of each.
+        /// Operations of each run.
         operations: usize,
     },
     /// Crash runs of the model, seeds from 1.
     Crash {
-        /// How many.
+        /// Number of runs.
         seeds: u64,
-        /// Operations of each.
+        /// Operations of each run.
         operations: usize,
     },
     /// Crash runs of the model on a disk that [`Protocol`] watches, seeds from 1.
     Watched {
-        /// How many.
+        /// Number of runs.
         seeds: u64,
-        /// Operations of each.
+        /// Operations of each run.
         operations: usize,
     },
     /// Every conformance script, under each configuration of the matrix.
     Conformance,
     /// Units of another layer, from 0.
     Layer {
-        /// Its name.
+        /// Name of the layer.
         name: &'static str,
-        /// How many.
+        /// Number of units.
         units: u64,
     },
-    /// A check of `checks.rs`: its name, and itself.
+    /// A check of `checks.rs`: its name and its function.
     Check(&'static str, fn(&Path) -> Result<(), String>),
 }
 
 impl Script {
-    /// How many cases there are.
+    /// Number of cases.
     #[must_use]
     pub fn cases(&self) -> u64 {
         match self {
@@ -60,7 +60,7 @@ impl Script {
         }
     }
 
-    /// What a case is called.
+    /// The name of a case.
     #[must_use]
     pub fn name(&self, case: u64) -> String {
         match self {
@@ -86,8 +86,8 @@ impl Script {
         }
     }
 
-    /// Runs a case. It may put files into the directory. What it returns is wrong is what the
-    /// engine did.
+    /// Runs a case, which may put files into the directory. An error says what the engine did
+    /// wrong.
     pub fn run(&self, case: u64, scratch: &Path) -> Result<(), String> {
         match self {
             Script::Random { operations, .. } => random_run(case + 1, *operations)

@@ -23,7 +23,7 @@ pub const TABLE: &[Mutant] = &[
         name: "log-segments-unsynced",
         does: "the log's segments are not synced",
         file: "crates/wal/src/drain.rs",
-        breaks: "D2, Sync durability: what was acknowledged as synced survives a power cut",
+        breaks: "D2, Sync durability: a synced write survives a power cut",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -53,7 +53,7 @@ pub const TABLE: &[Mutant] = &[
         name: "directory-unsynced-after-unnaming",
         does: "the directory is not synced after a segment lost its name",
         file: "crates/wal/src/segments.rs",
-        breaks: "D3: a file is written again only when its old name is gone for good",
+        breaks: "D3: a log file is reused only once its old name is durably gone",
         script: Script::Layer {
             name: "crash-points",
             units: 69,
@@ -81,9 +81,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "ring-not-copied-to-segments",
-        does: "what was accepted from the ring is not copied into segments",
+        does: "records that a recovery accepts from the ring are not copied into segments",
         file: "crates/wal/src/recovery.rs",
-        breaks: "D6: a second recovery finds what the first one found",
+        breaks: "D6: a second recovery finds every record that the first one found",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -93,7 +93,7 @@ pub const TABLE: &[Mutant] = &[
         name: "record-checksum-without-payload",
         does: "a log record's checksum does not cover its payload",
         file: "crates/wal/src/format.rs",
-        breaks: "D8: a torn tail is cut",
+        breaks: "D8: recovery drops a torn tail",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -103,21 +103,21 @@ pub const TABLE: &[Mutant] = &[
         name: "log-without-marks",
         does: "no marks are written",
         file: "crates/wal/src/log/append.rs",
-        breaks: "a bad record below what was synced is corruption, and is refused",
+        breaks: "a bad record below the synced LSN is corruption, and is refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
     Mutant {
         name: "bad-record-below-mark-is-torn-tail",
-        does: "a bad record below the highest mark is taken for the torn tail",
+        does: "a bad record below the highest mark counts as the torn tail",
         file: "crates/wal/src/recovery.rs",
-        breaks: "a bad record below what was synced is corruption, and is refused",
+        breaks: "a bad record below the synced LSN is corruption, and is refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
     Mutant {
         name: "commit-without-page-sync",
         does: "pages are not synced before the first slot is written",
         file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
-        breaks: "D2: pages are durable before a slot leads to them",
+        breaks: "D2: pages are durable before a slot refers to them",
         script: Script::Watched {
             seeds: 60,
             operations: 600,
@@ -125,9 +125,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "commit-without-log-sync",
-        does: "the log is not synced through the cut before the slots are written",
+        does: "the log is not synced up to the boundary before the slots are written",
         file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
-        breaks: "D3: no applied LSN exceeds what was synced",
+        breaks: "D3: no applied LSN exceeds the synced LSN",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -137,7 +137,7 @@ pub const TABLE: &[Mutant] = &[
         name: "pins-keep-no-pages",
         does: "pins do not keep pages",
         file: "crates/pages/src/space/live.rs",
-        breaks: "D5: space is reused when no older view is left",
+        breaks: "D5: space is reused only once no older view is left",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -145,9 +145,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "replay-first-keyspace-of-batch",
-        does: "of a batch, only the first keyspace's operations are replayed",
+        does: "a replay applies only the operations of a batch's first keyspace",
         file: "crates/terrapin/src/open/recovery.rs",
-        breaks: "D7: a batch is there whole or not at all, across keyspaces",
+        breaks: "D7: a batch exists whole or not at all, across keyspaces",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -157,7 +157,7 @@ pub const TABLE: &[Mutant] = &[
         name: "sync-write-without-wait",
         does: "a Sync write does not wait for the sync",
         file: "crates/terrapin/src/write/mod.rs",
-        breaks: "Sync durability: on stable storage before the call returns",
+        breaks: "Sync durability: a write is on stable storage before its call returns",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -187,7 +187,7 @@ pub const TABLE: &[Mutant] = &[
         name: "drop-not-logged",
         does: "the drop of a keyspace is not in the log",
         file: "crates/terrapin/src/keyspaces/schema.rs",
-        breaks: "D7: a dropped keyspace does not come back",
+        breaks: "D7: a dropped keyspace does not return",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -195,7 +195,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "merge-prefers-older-run",
-        does: "where two runs have a key, a merge takes the older",
+        does: "of two runs that have a key, a merge takes the older record",
         file: "crates/structure/src/merge.rs",
         breaks: "a get sees the newest published write",
         script: Script::Random {
@@ -207,7 +207,7 @@ pub const TABLE: &[Mutant] = &[
         name: "deletes-vanish-above-leaves",
         does: "deletes vanish above the leaves",
         file: "crates/betree/src/merge/write.rs",
-        breaks: "no key returns whose delete was made",
+        breaks: "a deleted key does not return",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -215,9 +215,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "flushed-messages-still-count",
-        does: "what was flushed down counts on in the buffer",
+        does: "flushed messages still count in the buffer",
         file: "crates/betree/src/merge/frame.rs",
-        breaks: "live ranges say what of a segment still counts",
+        breaks: "live parts say which messages of a segment still count",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -227,7 +227,7 @@ pub const TABLE: &[Mutant] = &[
         name: "filter-lacks-key",
         does: "a filter is built without one key",
         file: "crates/pages/src/group/build.rs",
-        breaks: "a filter never denies a key that is there",
+        breaks: "a filter never denies a key of its group",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -237,7 +237,7 @@ pub const TABLE: &[Mutant] = &[
         name: "index-search-before-equal-separator",
         does: "the search in a group's index takes the block before a separator that equals the key",
         file: "crates/pages/src/group/index.rs",
-        breaks: "a key is looked for in the only block that may hold it",
+        breaks: "a search reads the only block that may hold the key",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -245,9 +245,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "block-search-skips-last",
-        does: "the search in a block leaves out the last of several candidates",
+        does: "the search in a block skips the last of several candidates",
         file: "crates/pages/src/block/decode.rs",
-        breaks: "a key that is in its block is found",
+        breaks: "a search finds every key of a block",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -258,13 +258,13 @@ pub const TABLE: &[Mutant] = &[
         does: "the directory is not synced after the ring got its name",
         file: "crates/wal/src/ring.rs",
         breaks: "a log without a ring is damage, never a crash",
-        script: Script::Check("a creation cut short", checks::cut_creation),
+        script: Script::Check("an interrupted creation", checks::interrupted_creation),
     },
     Mutant {
         name: "copied-ring-unsynced",
-        does: "what was copied from the ring is not synced before the new life begins",
+        does: "records copied from the ring are not synced before the new life begins",
         file: "crates/wal/src/copy.rs",
-        breaks: "D6: what recovery found is durable before it is built upon",
+        breaks: "D6: records that a recovery found are durable before new ones follow",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -272,16 +272,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "segment-header-without-checksum",
-        does: "a log segment's header is believed without its checksum",
+        does: "the checksum of a log segment's header is ignored",
         file: "crates/wal/src/format.rs",
-        breaks: "D8: what is damaged is refused",
+        breaks: "D8: damaged bytes are refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
     Mutant {
         name: "ring-freed-before-drain",
-        does: "the ring's space is given back before it is drained",
+        does: "ring space is freed before it is drained",
         file: "crates/wal/src/drain.rs",
-        breaks: "ring space is free once the write has returned",
+        breaks: "ring space is freed only once its records are in a segment",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -289,7 +289,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "ring-freed-by-bytes",
-        does: "the ring's space is given back by bytes, not by whole records",
+        does: "ring space is freed by bytes, not by whole records",
         file: "crates/wal/src/drain.rs",
         breaks: "D6: every record is whole in a segment or in the ring",
         script: Script::Crash {
@@ -301,7 +301,7 @@ pub const TABLE: &[Mutant] = &[
         name: "wrapped-record-lacks-byte",
         does: "a record that wraps around the ring's end lacks a byte",
         file: "crates/disk/src/ring.rs",
-        breaks: "Process durability: what was acknowledged survives a kill",
+        breaks: "Process durability: an acknowledged write survives a kill",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -341,7 +341,7 @@ pub const TABLE: &[Mutant] = &[
         name: "commit-without-second-slot-sync",
         does: "the second slot is not synced before space is freed",
         file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
-        breaks: "D2, D5: freed once both slots hold the checkpoint",
+        breaks: "D2, D5: space is freed once both slots hold the checkpoint",
         script: Script::Watched {
             seeds: 60,
             operations: 600,
@@ -351,7 +351,7 @@ pub const TABLE: &[Mutant] = &[
         name: "commit-without-second-slot",
         does: "the second slot is not written",
         file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
-        breaks: "D1: what either slot reaches is not overwritten",
+        breaks: "D1: a page that a slot reaches is not overwritten",
         script: Script::Watched {
             seeds: 60,
             operations: 600,
@@ -359,9 +359,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "commit-slot-before-page-sync",
-        does: "the first slot is written before the pages are synced and the log is",
+        does: "the first slot is written before the pages and the log are synced",
         file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
-        breaks: "D2: pages, log, slot, in this order",
+        breaks: "D2: pages, log and slot become durable in this order",
         script: Script::Watched {
             seeds: 60,
             operations: 600,
@@ -371,7 +371,7 @@ pub const TABLE: &[Mutant] = &[
         name: "commit-durable-before-first-slot-sync",
         does: "a checkpoint counts as durable once its first slot is written",
         file: "crates/terrapin/src/checkpoint/commit_mutants.rs",
-        breaks: "D2, D5: freed and trimmed once both slots are durable",
+        breaks: "D2, D5: space is freed and the log trimmed once both slots are durable",
         script: Script::Watched {
             seeds: 60,
             operations: 600,
@@ -379,9 +379,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "log-trimmed-to-catalog-lsn",
-        does: "the log is trimmed to the catalog's applied LSN, whatever keyspaces need",
+        does: "the log is trimmed to the catalog's applied LSN, without regard to keyspaces",
         file: "crates/terrapin/src/keyspaces/catalog/mod.rs",
-        breaks: "D3: trimmed below the smallest applied LSN",
+        breaks: "D3: the log is trimmed below the smallest applied LSN only",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -389,9 +389,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "written-keyspace-counts-as-quiet",
-        does: "a keyspace that is being written to counts as quiet",
+        does: "a keyspace with a write under way counts as quiet",
         file: "crates/terrapin/src/checkpoint/outcome.rs",
-        breaks: "D3: only an empty memtable counts as applied through the cut",
+        breaks: "D3: only a keyspace with an empty memtable counts as applied up to the boundary",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -399,11 +399,11 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "found-slot-unsynced",
-        does: "a slot that was found is built upon without a sync",
+        does: "a recovery uses the slot that it found without a sync",
         file: "crates/pages/src/store/write.rs",
-        breaks: "D2, D6: what a recovery found is durable",
+        breaks: "D2, D6: the state that a recovery found is durable",
         script: Script::Check(
-            "what was flushed after a clear",
+            "a record flushed after a clear",
             checks::flushed_after_clear,
         ),
     },
@@ -421,7 +421,7 @@ pub const TABLE: &[Mutant] = &[
         name: "catalog-pages-free-after-open",
         does: "the catalog's own pages count as free after an open",
         file: "crates/terrapin/src/keyspaces/catalog/mod.rs",
-        breaks: "D4: free is what no walk from the superblock reaches",
+        breaks: "D4: only space that no walk from the superblock reaches is free",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -431,7 +431,7 @@ pub const TABLE: &[Mutant] = &[
         name: "hole-one-extent-too-far",
         does: "a hole is punched one extent too far",
         file: "crates/pages/src/space/reclaim.rs",
-        breaks: "D1: what a slot reaches is not destroyed",
+        breaks: "D1: a page that a slot reaches is not destroyed",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -452,11 +452,11 @@ pub const TABLE: &[Mutant] = &[
         does: "a batch is published before it is in its memtables",
         file: "crates/terrapin/src/write/mod.rs",
         breaks: "D7: a batch is visible whole or not at all",
-        script: Script::Check("batches seen by another thread", checks::whole_batches),
+        script: Script::Check("batches beside a reading thread", checks::whole_batches),
     },
     Mutant {
         name: "writer-takes-memtable-before-wait",
-        does: "a writer takes its memtable before it waits",
+        does: "a writer chooses its memtable before it waits",
         file: "crates/terrapin/src/write/mod.rs",
         breaks: "a write enters the memtable that owns its LSN",
         script: Script::Random {
@@ -466,7 +466,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "run-shows-later-writes",
-        does: "a run gives a view what was written after it",
+        does: "a run shows a view writes of after its moment",
         file: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
@@ -478,7 +478,7 @@ pub const TABLE: &[Mutant] = &[
         name: "run-pages-freed-at-once",
         does: "the pages of a run are freed at once",
         file: "crates/terrapin/src/checkpoint/run_writer.rs",
-        breaks: "D5: no page is reused that a view reaches",
+        breaks: "D5: a page that a view reaches is not reused",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -488,7 +488,7 @@ pub const TABLE: &[Mutant] = &[
         name: "clear-keeps-active-memtable",
         does: "a clear keeps the active memtable",
         file: "crates/terrapin/src/keyspaces/schema.rs",
-        breaks: "D7: clear cuts the memtable",
+        breaks: "D7: a clear ends the active memtable",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -496,9 +496,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "keyspace-number-reused",
-        does: "the number of a dropped keyspace is given again",
+        does: "a new keyspace gets the number of a dropped one",
         file: "crates/terrapin/src/keyspaces/catalog/mod.rs",
-        breaks: "D7: ids are never reused",
+        breaks: "D7: the numbers of keyspaces are never reused",
         script: Script::Crash {
             seeds: 400,
             operations: 600,
@@ -506,11 +506,11 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "schema-changes-replayed-twice",
-        does: "changes of keyspaces that the catalog has are applied again",
+        does: "a replay applies changes of keyspaces that the catalog has already",
         file: "crates/terrapin/src/open/recovery.rs",
-        breaks: "D7: skipped below the catalog's applied LSN",
+        breaks: "D7: a replay skips changes below the catalog's applied LSN",
         script: Script::Check(
-            "what was flushed after a clear",
+            "a record flushed after a clear",
             checks::flushed_after_clear,
         ),
     },
@@ -526,9 +526,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "flush-forgets-unlogged-memtables",
-        does: "flush forgets which memtables hold what is not in the log",
+        does: "a flush forgets which memtables hold writes outside of the log",
         file: "crates/terrapin/src/write/mod.rs",
-        breaks: "flush makes writes of durability None durable",
+        breaks: "a flush makes writes of durability None durable",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -536,16 +536,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "second-open-admitted",
-        does: "a second open in one process is let in",
+        does: "a second open for writing in one process succeeds",
         file: "crates/disk/src/real/lock.rs",
-        breaks: "D9: one opener at a time",
+        breaks: "D9: one open for writing at a time",
         script: Script::Check("a second open", checks::second_open),
     },
     Mutant {
         name: "unreadable-block-is-not-found",
-        does: "a block that cannot be read means that the key is not there",
+        does: "an unreadable block reads as a missing key",
         file: "crates/betree/src/get.rs",
-        breaks: "an I/O error is never not-found",
+        breaks: "an I/O error never reads as not found",
         script: Script::Layer {
             name: "failed-calls",
             units: 32,
@@ -553,9 +553,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "unreadable-block-ends-scan",
-        does: "a scan ends at a block that cannot be read",
+        does: "a scan ends at an unreadable block",
         file: "crates/betree/src/scan/mod.rs",
-        breaks: "an I/O error is never the end of a scan",
+        breaks: "an I/O error never reads as the end of a scan",
         script: Script::Layer {
             name: "failed-calls",
             units: 32,
@@ -565,7 +565,7 @@ pub const TABLE: &[Mutant] = &[
         name: "separator-one-byte-short",
         does: "separators of leaves are one byte short",
         file: "crates/betree/src/merge/write.rs",
-        breaks: "a key is looked for in the leaf that has it",
+        breaks: "a search reads the leaf that holds the key",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -573,9 +573,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "level-written-without-older-runs",
-        does: "a level is written without what it held",
+        does: "a level is written without its old messages",
         file: "crates/betree/src/merge/descend.rs",
-        breaks: "nothing acknowledged is lost",
+        breaks: "no acknowledged write is lost",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -583,9 +583,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "block-checksum-ignored",
-        does: "a block's checksum is not looked at",
+        does: "a block's checksum is ignored",
         file: "crates/pages/src/block/decode.rs",
-        breaks: "D8: what is damaged is refused",
+        breaks: "D8: damaged bytes are refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
             checks::damaged_pages,
@@ -593,9 +593,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "page-checksum-ignored",
-        does: "a page's checksum is not looked at",
+        does: "a page's checksum is ignored",
         file: "crates/pages/src/page/format.rs",
-        breaks: "D8: what is damaged is refused",
+        breaks: "D8: damaged bytes are refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
             checks::damaged_pages,
@@ -603,16 +603,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "superblock-checksum-ignored",
-        does: "a superblock's checksum is not looked at",
+        does: "a superblock's checksum is ignored",
         file: "crates/pages/src/superblock/format.rs",
-        breaks: "D8: what is damaged is refused",
+        breaks: "D8: damaged bytes are refused",
         script: Script::Check("one damaged superblock slot", checks::damaged_slot),
     },
     Mutant {
         name: "index-checksum-ignored",
-        does: "an index's checksum is not looked at",
+        does: "an index's checksum is ignored",
         file: "crates/pages/src/group/index.rs",
-        breaks: "D8: what is damaged is refused",
+        breaks: "D8: damaged bytes are refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
             checks::damaged_pages,
@@ -620,16 +620,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "group-checksum-ignored",
-        does: "a group's footer is believed without its checksum",
+        does: "the checksum of a group's footer is ignored",
         file: "crates/pages/src/group/format.rs",
         breaks: "verify notices damage of every live byte",
         script: Script::Check("a changed byte in a page group", checks::damaged_group),
     },
     Mutant {
         name: "filter-checksum-ignored",
-        does: "a filter's checksum is not looked at",
+        does: "a filter's checksum is ignored",
         file: "crates/pages/src/store/read.rs",
-        breaks: "D8: what is damaged is refused",
+        breaks: "D8: damaged bytes are refused",
         script: Script::Check(
             "a changed byte in the pages of a closed store",
             checks::damaged_pages,
@@ -637,9 +637,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "scan-prefix-one-byte-short",
-        does: "a scan cuts a key back to one byte less than the prefix",
+        does: "a scan shortens a key to one byte less than the prefix",
         file: "crates/betree/src/scan/source.rs",
-        breaks: "scans give the keys that were put",
+        breaks: "scans return the keys that were put",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -657,9 +657,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "merge-memory-never-returned",
-        does: "what a merge took of the memory budget is never given back",
+        does: "the memory charge of a merge is never released",
         file: "crates/base/src/budget.rs",
-        breaks: "what is charged is what is held",
+        breaks: "charges equal the memory in use",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -667,9 +667,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "earlier-operation-of-batch-wins",
-        does: "of two operations of a batch on one key the earlier wins",
+        does: "of two operations of a batch on one key, the earlier wins",
         file: "crates/memtable/src/leaf.rs",
-        breaks: "a batch is applied in its order",
+        breaks: "the operations of a batch apply in order",
         script: Script::Conformance,
     },
     Mutant {
@@ -694,7 +694,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "scan-run-passes-other-source",
-        does: "a scan's run of records goes past where another source comes first",
+        does: "a scan takes a run of records beyond the first key of another source",
         file: "crates/betree/src/scan/mod.rs",
         breaks: "a scan returns its records in the order of their keys",
         script: Script::Random {
@@ -704,9 +704,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "applied-lsn-past-seal",
-        does: "the catalog's applied LSN is one past the cut",
+        does: "the catalog's applied LSN is one past the boundary",
         file: "crates/terrapin/src/memory/seal.rs",
-        breaks: "D3: no record is skipped that is not in a tree",
+        breaks: "D3: a replay skips no record that no tree holds",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -714,9 +714,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "readable-segment-counts-as-durable",
-        does: "what a recovery can read in a segment is taken for durable",
+        does: "a recovery takes all readable bytes of a segment for durable",
         file: "crates/wal/src/recovery.rs",
-        breaks: "D6: what a failed sync has lost is not built upon",
+        breaks: "D6: no record follows records that a failed sync may have lost",
         script: Script::Layer {
             name: "failed-calls",
             units: 32,
@@ -724,9 +724,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "replaced-block-cached-as-next",
-        does: "a block that replaces a cached one is cached as the one behind it",
+        does: "a block that replaces a cached one is cached under the next block's number",
         file: "crates/pages/src/store/write.rs",
-        breaks: "reads: the cache never shows another block than the one asked for",
+        breaks: "the cache returns the block that a read asked for",
         script: Script::Random {
             seeds: 60,
             operations: 1000,
@@ -734,16 +734,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "seal-after-close-behind-sync",
-        does: "a cut after a close lies behind what the close's sync added",
+        does: "a boundary after a close is beyond the real end of the log",
         file: "crates/wal/src/log/mod.rs",
-        breaks: "D3: a log never ends before what a tree holds",
-        script: Script::Check("a cut after a close", checks::cut_after_close),
+        breaks: "D3: a log never ends before the applied LSN of a tree",
+        script: Script::Check("the boundary after a close", checks::boundary_after_close),
     },
     Mutant {
         name: "replay-checkpoint-lowers-lsn",
-        does: "a checkpoint during a replay takes applied LSNs back to where the replay is",
+        does: "a checkpoint during a replay lowers applied LSNs to the replay's position",
         file: "crates/terrapin/src/checkpoint/outcome.rs",
-        breaks: "D3: no record is replayed over what a tree has beyond it",
+        breaks: "D3: no record is replayed over newer ones of a tree",
         script: Script::Check(
             "a kill after a checkpoint during a replay",
             checks::checkpoint_in_replay,
@@ -751,16 +751,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "late-write-left-out-of-log",
-        does: "a checkpoint leaves out of the log what a late write of it was swallowed by",
+        does: "a checkpoint does not sync the clear that removed the memtable of a late write",
         file: "crates/terrapin/src/checkpoint/job.rs",
-        breaks: "D2, D7: what is durable is a prefix of the commits, and batches are whole",
+        breaks: "D2, D7: durable writes are a prefix of the commits, with whole batches",
         script: Script::Check("writes that are late for a clear", checks::late_writes),
     },
     Mutant {
         name: "compaction-ignores-room",
-        does: "a stretch is compacted without a look at the room",
+        does: "a stretch is compacted without a check of the room",
         file: "crates/terrapin/src/disk_space/room.rs",
-        breaks: "D10: puts are refused for want of what was acknowledged, and of nothing else",
+        breaks: "D10: puts are refused only if acknowledged writes need the room",
         script: Script::Check(
             "puts after ranges on a nearly full disk",
             checks::room_for_puts,
@@ -785,7 +785,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "newest-log-branch-unchecked",
-        does: "the log's newest branch is not held against the superblock",
+        does: "the log's newest branch is not compared with the superblock",
         file: "crates/wal/src/headers.rs",
         breaks: "a file of another copy of the database is refused (decision 0032)",
         script: Script::Layer {
@@ -795,7 +795,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "log-branches-unchecked",
-        does: "segments of the log join whatever their branches are",
+        does: "log segments of different branches join",
         file: "crates/wal/src/chain.rs",
         breaks: "a file of another copy of the database is refused (decision 0032)",
         script: Script::Layer {
@@ -807,7 +807,7 @@ pub const TABLE: &[Mutant] = &[
         name: "open-copy-unchecked",
         does: "a copy of an open database is served unchecked",
         file: "crates/terrapin/src/open/verify.rs",
-        breaks: "a copy is refused, or every record of it reads right (decision 0033)",
+        breaks: "a copy is refused, or each of its records reads right (decision 0033)",
         script: Script::Layer {
             name: "media",
             units: 12,
@@ -815,23 +815,23 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "hidden-bytes-forgotten-in-buffer",
-        does: "what messages hide is forgotten when they come into a buffer",
+        does: "hidden bytes of messages are forgotten in a buffer",
         file: "crates/betree/src/merge/write.rs",
-        breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
+        breaks: "deletes free space, and metrics count the space in use (decision 0035)",
         script: Script::Check("space after deletes", checks::space_after_deletes),
     },
     Mutant {
         name: "hidden-bytes-left-out-of-node",
-        does: "nodes leave out of their sums what messages hide",
+        does: "nodes leave hidden bytes out of their sums",
         file: "crates/betree/src/node.rs",
-        breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
+        breaks: "deletes free space, and metrics count the space in use (decision 0035)",
         script: Script::Check("space after deletes", checks::space_after_deletes),
     },
     Mutant {
         name: "merge-ignores-hidden-bytes",
-        does: "a merge counts messages for as long as they are, whatever they hide",
+        does: "a merge counts the bytes of messages without their hidden bytes",
         file: "crates/betree/src/merge/descend.rs",
-        breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
+        breaks: "deletes free space, and metrics count the space in use (decision 0035)",
         script: Script::Layer {
             name: "space",
             units: 24,
@@ -839,16 +839,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "any-view-gets-run",
-        does: "views of any moment get a run",
+        does: "a run serves views of moments that it does not hold",
         file: "crates/terrapin/src/checkpoint/held.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Check("a snapshot beside a checkpoint", checks::late_views),
     },
     Mutant {
         name: "older-run-of-view-wins",
-        does: "of a view's runs the older one counts",
+        does: "the older of a view's runs wins",
         file: "crates/terrapin/src/read/mod.rs",
-        breaks: "of equal keys the newest counts",
+        breaks: "of equal keys, the newest record wins",
         script: Script::Random {
             seeds: 60,
             operations: 4000,
@@ -856,16 +856,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         name: "chain-shows-later-writes",
-        does: "a long chain shows what was written after its moment",
+        does: "a long version chain shows writes of after the view's moment",
         file: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Conformance,
     },
     Mutant {
         name: "last-earlier-block-freed",
-        does: "the last block that counts of an earlier life is given back",
+        does: "the last log block of an earlier life is freed",
         file: "crates/wal/src/segments.rs",
-        breaks: "D6: a recovery loses nothing that the one before accepted",
+        breaks: "D6: a recovery loses no record that an earlier one accepted",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -875,14 +875,14 @@ pub const TABLE: &[Mutant] = &[
         name: "last-mark-not-durable",
         does: "the mark of the last sync does not become durable",
         file: "crates/wal/src/drain.rs",
-        breaks: "damage to what was synced looks like no torn tail after an idle time (decision 0030)",
+        breaks: "after an idle time, damage of synced records is no torn tail (decision 0030)",
         script: Script::Check("a bad block in the log", checks::bad_block_in_log),
     },
     Mutant {
         name: "ring-marks-ignored",
         does: "marks in the ring do not count",
         file: "crates/wal/src/stream.rs",
-        breaks: "damage to what was synced looks like no torn tail after a kill (decision 0030)",
+        breaks: "after a kill, damage of synced records is no torn tail (decision 0030)",
         script: Script::Check("a bad block in the log", checks::bad_block_in_log),
     },
 ];

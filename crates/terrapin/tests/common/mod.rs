@@ -1,5 +1,5 @@
-//! A simulated world for tests of the engine: one seed, one disk, no thread. Tiny sizes, so that
-//! rare paths are common.
+//! A simulated world for tests of the engine: one seed, one disk, no thread. Sizes are tiny, so
+//! that rare paths are common.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ impl World {
         options.open_on(self.env.clone(), self.disk.handle())
     }
 
-    /// The process dies: jobs stop where they stand, files keep what was written.
+    /// The process dies. Jobs stop at once, and files keep their written bytes.
     pub fn kill(&self, database: Database) {
         self.sim.kill();
         self.disk.crash_process();
@@ -54,12 +54,12 @@ impl World {
         self.sim.kill();
     }
 
-    /// A death that was placed and did not come is called off.
+    /// Cancels a planned death that did not come.
     pub fn disarm(&self) {
         self.disk.die_at_call(u64::MAX);
     }
 
-    /// Verifies the files; they must be sound.
+    /// Verifies the files, which must be sound.
     pub fn verify(&self) {
         let _ = self.verified();
     }
@@ -77,8 +77,8 @@ impl World {
     }
 }
 
-/// Small in everything: memtables of some KiB, nodes of four children, blocks of 512 bytes, log
-/// files of 64 KiB.
+/// Small options: memtables of some KiB, nodes of four children, blocks of 512 bytes, log files of
+/// 64 KiB.
 pub fn tiny() -> Options {
     Options::new()
         .memory(2 << 20)
@@ -92,7 +92,7 @@ pub fn tiny() -> Options {
         .background_threads(2)
 }
 
-/// How often listeners are told of a failure from now on; all are to be of that kind.
+/// Counts the failures that listeners hear of from now on. All must be of this kind.
 pub fn failures(database: &Database, kind: ErrorKind) -> Arc<AtomicU64> {
     let told = Arc::new(AtomicU64::new(0));
     let count = told.clone();
@@ -111,7 +111,7 @@ pub fn all(keyspace: &Keyspace) -> Map {
 }
 
 pub fn key(number: u64) -> Vec<u8> {
-    // Scrambled, so that neighbours in time are not neighbours in order.
+    // Scrambled, so that keys near in time are not near in order.
     number
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .to_be_bytes()
@@ -126,7 +126,7 @@ pub fn value(number: u64, bytes: usize) -> Vec<u8> {
 
 pub const LEVELS: [Durability; 3] = [Durability::Process, Durability::Sync, Durability::None];
 
-/// A directory of a test's own, removed at its end.
+/// A directory of one test, removed at its end.
 pub struct Directory(pub PathBuf);
 
 impl Directory {
