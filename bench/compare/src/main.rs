@@ -3,7 +3,7 @@
 //! output.
 //!
 //! - `plan`: what is measured; `engines`: the engines
-//! - `matrix`: starts the processes; `worker`: the work of one process
+//! - `matrix`: starts the processes; `worker`: the work of one process; `files`: bytes by file name
 //! - `result`: the figures of one run; `summary`, `table`, `plot`, `document`: the reports
 //! - `sweep`: draws the sweep over χ
 #![deny(unsafe_code)]
@@ -11,6 +11,7 @@
 
 mod document;
 mod engines;
+mod files;
 mod group;
 mod host;
 mod matrix;
@@ -30,7 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use terrapin_base::{Error, Result};
 
 use crate::matrix::Matrix;
-use crate::plan::{Cell, Memory, Size};
+use crate::plan::{Cell, Memory, Record, Size};
 use crate::summary::Summary;
 
 /// Compares storage engines, cell by cell
@@ -76,19 +77,32 @@ enum Command {
     },
 }
 
+/// The name of the cells that `--values` and `--memory` choose.
+const SHAPE: &str = "shape";
+
 #[derive(Args)]
 struct Run {
-    /// Cells, as BYTES-MEMORY-THREADS: 128 or 1024, third or all, 1 or 2; or core, those with
-    /// memory a third of the data and 2 threads
+    /// Cells, as BYTES-MEMORY-THREADS (4096-64th-2); or core, those of 128 bytes and 1 KiB with
+    /// memory a third of the data and 2 threads; or shape, those of --values and --memory with 2
+    /// threads [default: the published cells]
     #[arg(value_name = "CELL")]
     cells: Vec<String>,
-    /// How much data and how long: quick, full, or tiny (which only shows that everything works)
-    #[arg(long, value_name = "NAME", default_value = "quick")]
-    size: Size,
-    /// Phases besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
+    /// Bytes of a record, 8 of them key, in the cells of shape: 128, 1k, 4k, 16k, 256k, 1m
+    /// [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    phases: Vec<String>,
-    /// Engines [default: all of this build]
+    values: Vec<Record>,
+    /// Memory in the cells of shape, as a share of the data: 100th, 64th, tenth, third, all
+    /// [default: all five]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    memory: Vec<Memory>,
+    /// How much data and how long: quick, shape (816 MiB in every cell), full, or tiny (which only
+    /// shows that everything works) [default: shape for shape, quick for other cells]
+    #[arg(long, value_name = "NAME")]
+    size: Option<Size>,
+    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
+    #[arg(long, visible_alias = "phases", value_name = "LIST", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Engines and variants [default: all engines of this build, without variants]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     engines: Vec<String>,
     /// Runs of each engine in each cell
@@ -107,14 +121,21 @@ struct Run {
 
 impl Run {
     fn cells(&self) -> Result<Vec<Cell>> {
+        let published = Cell::all().into_iter().filter(Cell::is_published);
         if self.cells.is_empty() {
-            return Ok(Cell::matrix());
+            return Ok(published.collect());
         }
         let mut cells = Vec::new();
         for name in &self.cells {
             if name == "core" {
                 let core = |c: &Cell| c.memory == Memory::Third && c.threads == 2;
-                cells.extend(Cell::matrix().into_iter().filter(core));
+                cells.extend(published.clone().filter(core));
+            } else if name == SHAPE {
+                cells.extend(Cell::all().into_iter().filter(|cell| {
+                    (self.values.is_empty() || self.values.contains(&cell.record))
+                        && (self.memory.is_empty() || self.memory.contains(&cell.memory))
+                        && cell.threads == 2
+                }));
             } else {
                 cells.push(name.parse()?);
             }
@@ -122,11 +143,25 @@ impl Run {
         Ok(cells)
     }
 
+    fn size(&self) -> Size {
+        self.size.unwrap_or(match self.has_shape() {
+            true => Size::Shape,
+            false => Size::Quick,
+        })
+    }
+
+    fn has_shape(&self) -> bool {
+        self.cells.iter().any(|name| name == SHAPE)
+    }
+
     fn run(&self) -> Result<bool> {
+        if !self.has_shape() && !(self.values.is_empty() && self.memory.is_empty()) {
+            return Err(Error::invalid("--values and --memory choose cells of: run shape"));
+        }
         let cells = self.cells()?;
         let names: Vec<&str> = self.engines.iter().map(String::as_str).collect();
         let engines = if names.is_empty() {
-            engines::ENGINES.iter().collect()
+            engines::plain().collect()
         } else {
             names
                 .into_iter()
@@ -134,8 +169,8 @@ impl Run {
                 .collect::<Result<_>>()?
         };
         let matrix = Matrix {
-            size: self.size,
-            phases: self.phases.clone(),
+            size: self.size(),
+            phases: self.workloads.clone(),
             engines,
             repeats: self.repeats,
             again: self.again,
@@ -156,9 +191,9 @@ impl Run {
 
 /// Writes tables, figures and plots of the existing results.
 fn report(results: &Path) -> Result<()> {
-    for size in [Size::Tiny, Size::Quick, Size::Full] {
+    for size in Size::ALL {
         let (mut summaries, mut machines) = (Vec::new(), Vec::new());
-        for cell in Cell::matrix() {
+        for cell in Cell::all() {
             let runs = matrix::runs(results, size, cell)?;
             for run in &runs {
                 let machine = (run.machine.clone(), run.allocator.clone());
@@ -210,10 +245,10 @@ fn main() -> ExitCode {
         Command::Engines => {
             let mut out = std::io::stdout().lock();
             // A reader that has gone wants no more output.
-            let _ = engines::ENGINES.iter().try_for_each(|engine| {
+            let _ = engines::all().try_for_each(|engine| {
                 writeln!(
                     out,
-                    "{:<10}{} ({})",
+                    "{:<19}{} ({})",
                     engine.name,
                     engine.version(),
                     engine.how

@@ -11,6 +11,10 @@ use terrapin_bench::{Distribution, Phase, Workload};
 /// Bytes of every key.
 pub const KEY_BYTES: usize = 8;
 
+/// The smallest memory that a cell has: what Terrapin accepts with its other options at their
+/// defaults. Four times the log's ring.
+const MEMORY_BYTES_MIN: u64 = 8 << 20;
+
 /// How much data, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -19,16 +23,23 @@ pub enum Size {
     Tiny,
     /// Minutes per cell.
     Quick,
+    /// Minutes per cell, with the same bytes of data in all cells. A hundredth of the data is just
+    /// above [`MEMORY_BYTES_MIN`].
+    Shape,
     /// The size of the published figures.
     Full,
 }
 
 impl Size {
+    /// All sizes.
+    pub const ALL: [Size; 4] = [Size::Tiny, Size::Quick, Size::Shape, Size::Full];
+
     /// The name in paths and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Size::Tiny => "tiny",
             Size::Quick => "quick",
+            Size::Shape => "shape",
             Size::Full => "full",
         }
     }
@@ -37,23 +48,24 @@ impl Size {
     /// cells. Otherwise an engine's fixed needs (threads, code, buffers) would be as large as its
     /// memory.
     fn records(self, record: Record, memory: Memory) -> u64 {
-        match (self, record, memory) {
-            (Size::Tiny, Record::Small, _) => 50_000,
-            (Size::Tiny, Record::Large, _) => 6_000,
-            (Size::Quick, Record::Small, Memory::Third) => 2_000_000,
-            (Size::Quick, Record::Large, Memory::Third) => 300_000,
-            (Size::Quick, Record::Small, Memory::All) => 1_000_000,
-            (Size::Quick, Record::Large, Memory::All) => 150_000,
-            (Size::Full, Record::Small, _) => 20_000_000,
-            (Size::Full, Record::Large, _) => 3_000_000,
-        }
+        let data_bytes = match (self, record, memory) {
+            (Size::Quick, Record::K1, Memory::All) => return 150_000,
+            (Size::Quick, Record::K1, _) => return 300_000,
+            (Size::Full, Record::K1, _) => return 3_000_000,
+            (Size::Tiny, ..) => 6_400_000,
+            (Size::Quick, _, Memory::All) => 128_000_000,
+            (Size::Quick, ..) => 256_000_000,
+            (Size::Shape, ..) => 816 << 20,
+            (Size::Full, ..) => 2_560_000_000,
+        };
+        data_bytes / record.bytes() as u64
     }
 
     /// Duration of a phase that writes.
     fn phase_ms(self) -> u64 {
         match self {
             Size::Tiny => 200,
-            Size::Quick => 3_000,
+            Size::Quick | Size::Shape => 3_000,
             Size::Full => 60_000,
         }
     }
@@ -63,7 +75,7 @@ impl Size {
     fn read_ms(self) -> u64 {
         match self {
             Size::Tiny => 200,
-            Size::Quick => 3_000,
+            Size::Quick | Size::Shape => 3_000,
             Size::Full => 30_000,
         }
     }
@@ -72,8 +84,8 @@ impl Size {
     fn warm_up_ms(self, memory: Memory) -> u64 {
         match (self, memory) {
             (Size::Tiny, _) => 20,
-            (Size::Quick, Memory::Third) => 1_000,
-            (Size::Quick, Memory::All) => 500,
+            (Size::Quick | Size::Shape, Memory::All) => 500,
+            (Size::Quick | Size::Shape, _) => 1_000,
             (Size::Full, _) => 10_000,
         }
     }
@@ -81,10 +93,10 @@ impl Size {
     /// Memory of every process beyond its budget: code, stacks, and thread-local data.
     fn room_bytes(self, memory: Memory) -> u64 {
         match (self, memory) {
+            (Size::Tiny | Size::Full, _) | (_, Memory::All) => 64 << 20,
             // With twice that, engines that read through the page cache would keep as much as all
             // others have memory.
-            (Size::Quick, Memory::Third) => 32 << 20,
-            _ => 64 << 20,
+            (Size::Quick | Size::Shape, _) => 32 << 20,
         }
     }
 
@@ -92,6 +104,7 @@ impl Size {
     fn load_limit_ms(self) -> u64 {
         match self {
             Size::Tiny => 60_000,
+            Size::Shape => 120_000,
             Size::Quick => 180_000,
             Size::Full => 3_600_000,
         }
@@ -101,29 +114,69 @@ impl Size {
 impl FromStr for Size {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
-        [Size::Tiny, Size::Quick, Size::Full]
-            .into_iter()
+        (Size::ALL.into_iter())
             .find(|size| size.name() == text)
-            .ok_or_else(|| Error::invalid("a size is tiny, quick or full"))
+            .ok_or_else(|| Error::invalid("a size is tiny, quick, shape or full"))
     }
 }
 
-/// Bytes of a record.
+/// Bytes of a record: 8 of key, the others of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// 8 bytes of key and 120 of value.
-    Small,
-    /// 8 bytes of key and 1016 of value.
-    Large,
+    /// 128 bytes.
+    #[serde(alias = "Small")]
+    B128,
+    /// 1 KiB.
+    #[serde(alias = "Large")]
+    K1,
+    /// 4 KiB.
+    K4,
+    /// 16 KiB.
+    K16,
+    /// 256 KiB.
+    K256,
+    /// 1 MiB.
+    M1,
 }
 
 impl Record {
+    /// All, smallest first.
+    pub const ALL: [Record; 6] = [
+        Record::B128,
+        Record::K1,
+        Record::K4,
+        Record::K16,
+        Record::K256,
+        Record::M1,
+    ];
+
+    /// The name on the command line, and key and value bytes.
+    fn name_and_bytes(self) -> (&'static str, usize) {
+        match self {
+            Record::B128 => ("128", 128),
+            Record::K1 => ("1k", 1 << 10),
+            Record::K4 => ("4k", 4 << 10),
+            Record::K16 => ("16k", 16 << 10),
+            Record::K256 => ("256k", 256 << 10),
+            Record::M1 => ("1m", 1 << 20),
+        }
+    }
+
     /// Key and value bytes.
     pub fn bytes(self) -> usize {
-        match self {
-            Record::Small => 128,
-            Record::Large => 1024,
-        }
+        self.name_and_bytes().1
+    }
+}
+
+impl FromStr for Record {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        (Record::ALL.into_iter())
+            .find(|record| record.name_and_bytes().0.eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                Error::invalid("a record has 128, 1k, 4k, 16k, 256k or 1m bytes")
+                    .with("given", text)
+            })
     }
 }
 
@@ -135,6 +188,67 @@ pub enum Memory {
     /// More than all of it, with every engine's overhead: half-filled pages, records inserted by
     /// ranges, and the half that a buffer of a power of two may leave out.
     All,
+    /// A tenth of the data.
+    Tenth,
+    /// A 64th of the data.
+    SixtyFourth,
+    /// A hundredth of the data.
+    Hundredth,
+}
+
+impl Memory {
+    /// All shares, those of the published cells first.
+    pub const ALL: [Memory; 5] = [
+        Memory::Third,
+        Memory::All,
+        Memory::Tenth,
+        Memory::SixtyFourth,
+        Memory::Hundredth,
+    ];
+
+    /// The name on the command line and in the names of cells.
+    fn name(self) -> &'static str {
+        match self {
+            Memory::Third => "third",
+            Memory::All => "all",
+            Memory::Tenth => "tenth",
+            Memory::SixtyFourth => "64th",
+            Memory::Hundredth => "100th",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Memory::Third => "memory a third of the data",
+            Memory::All => "all in memory",
+            Memory::Tenth => "memory a tenth of the data",
+            Memory::SixtyFourth => "memory a 64th of the data",
+            Memory::Hundredth => "memory 1 % of the data",
+        }
+    }
+
+    fn of(self, data_bytes: u64) -> u64 {
+        match self {
+            Memory::Third => data_bytes / 3,
+            // One engine's file grows to 2.4 times the data, and its buffer takes powers of two
+            // only.
+            Memory::All => (data_bytes * 5 / 2).next_power_of_two(),
+            Memory::Tenth => data_bytes / 10,
+            Memory::SixtyFourth => data_bytes / 64,
+            Memory::Hundredth => data_bytes / 100,
+        }
+    }
+}
+
+impl FromStr for Memory {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        (Memory::ALL.into_iter())
+            .find(|memory| memory.name() == text)
+            .ok_or_else(|| {
+                Error::invalid("the memory is 100th, 64th, tenth, third or all").with("given", text)
+            })
+    }
 }
 
 /// One cell: the engines in it have the same records, memory and threads.
@@ -149,33 +263,34 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// All cells, the most important first.
-    pub fn matrix() -> Vec<Cell> {
+    /// All cells, those of the published figures first, the most important before others.
+    pub fn all() -> Vec<Cell> {
         let mut cells = Vec::new();
-        for memory in [Memory::Third, Memory::All] {
+        for memory in Memory::ALL {
             for threads in [2, 1] {
-                for record in [Record::Small, Record::Large] {
-                    cells.push(Cell {
-                        record,
-                        memory,
-                        threads,
-                    });
-                }
+                cells.extend(Record::ALL.map(|record| Cell {
+                    record,
+                    memory,
+                    threads,
+                }));
             }
         }
         cells
     }
 
+    /// Whether the cell is one of the eight published ones.
+    pub fn is_published(&self) -> bool {
+        matches!(self.record, Record::B128 | Record::K1)
+            && matches!(self.memory, Memory::Third | Memory::All)
+    }
+
     /// The cell in words, for a heading.
     pub fn title(self) -> String {
-        let memory = match self.memory {
-            Memory::Third => "memory a third of the data",
-            Memory::All => "all in memory",
-        };
         let plural = if self.threads == 1 { "" } else { "s" };
         format!(
-            "{} bytes a record, {memory}, {} thread{plural}",
+            "{} bytes a record, {}, {} thread{plural}",
             self.record.bytes(),
+            self.memory.title(),
             self.threads
         )
     }
@@ -183,23 +298,22 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = match self.memory {
-            Memory::Third => "third",
-            Memory::All => "all",
-        };
-        write!(f, "{}-{memory}-{}", self.record.bytes(), self.threads)
+        let (bytes, memory) = (self.record.bytes(), self.memory.name());
+        write!(f, "{bytes}-{memory}-{}", self.threads)
     }
 }
 
 impl FromStr for Cell {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
-        Cell::matrix()
-            .into_iter()
+        (Cell::all().into_iter())
             .find(|cell| cell.to_string() == text)
             .ok_or_else(|| {
-                Error::invalid("a cell is BYTES-MEMORY-THREADS: 128 or 1024, third or all, 1 or 2")
-                    .with("given", text.to_owned())
+                Error::invalid(
+                    "a cell is BYTES-MEMORY-THREADS: 128, 1024, 4096, 16384, 262144 or 1048576; \
+                     100th, 64th, tenth, third or all; 1 or 2",
+                )
+                .with("given", text.to_owned())
             })
     }
 }
@@ -263,25 +377,29 @@ pub enum MemoryKind {
 impl Plan {
     /// The plan of a cell; no names means all phases.
     pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
+        let named = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         for name in names {
-            if PHASES.iter().all(|(known, ..)| known != name) {
+            if PHASES.iter().all(|(known, ..)| !known.eq_ignore_ascii_case(name)) {
                 return Err(Error::invalid("there is no such phase").with("given", name));
             }
         }
         let records = size.records(cell.record, cell.memory);
-        let data = records * cell.record.bytes() as u64;
-        let memory_bytes = match cell.memory {
-            Memory::Third => data / 3,
-            // One engine's file grows to 2.4 times the data, and its buffer takes powers of two
-            // only.
-            Memory::All => (data * 5 / 2).next_power_of_two(),
-        };
-        // No engine opens with less than this.
-        let memory_bytes = memory_bytes.max(16 << 20);
+        let mut memory_bytes = cell.memory.of(records * cell.record.bytes() as u64);
+        if size == Size::Tiny {
+            memory_bytes = memory_bytes.max(2 * MEMORY_BYTES_MIN);
+        }
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(
+                "the cell's memory is less than Terrapin accepts; choose --size shape or full",
+            )
+            .with("cell", cell)
+            .with("memory", memory_bytes)
+            .with("smallest", MEMORY_BYTES_MIN));
+        }
         let phases = PHASES
             .iter()
             .map(|(name, ..)| (*name).to_owned())
-            .filter(|name| names.is_empty() || name == "load" || names.contains(name))
+            .filter(|name| names.is_empty() || name == "load" || named(name))
             .collect();
         Ok(Plan {
             size,
@@ -379,13 +497,42 @@ mod tests {
 
     #[test]
     fn cells_have_names_that_are_read_back() {
-        let cells = Cell::matrix();
-        assert_eq!(cells.len(), 8);
+        let cells = Cell::all();
+        assert_eq!(cells.len(), 60);
         assert_eq!(cells[0].to_string(), "128-third-2");
+        assert_eq!(cells.iter().filter(|cell| cell.is_published()).count(), 8);
         for cell in cells {
             assert_eq!(cell.to_string().parse::<Cell>().unwrap(), cell);
+            let name = cell.record.name_and_bytes().0;
+            assert_eq!(name.parse::<Record>().unwrap(), cell.record);
+            assert_eq!(cell.memory.name().parse::<Memory>().unwrap(), cell.memory);
         }
         assert!("128-half-2".parse::<Cell>().is_err());
+    }
+
+    #[test]
+    fn every_cell_of_the_shape_size_has_memory_that_terrapin_accepts() {
+        for cell in Cell::all() {
+            Plan::new(Size::Shape, cell, &[]).unwrap();
+        }
+        let cell: Cell = "128-100th-2".parse().unwrap();
+        let plan = Plan::new(Size::Shape, cell, &[]).unwrap();
+        assert!(plan.data_bytes() >= 100 * MEMORY_BYTES_MIN);
+        let error = Plan::new(Size::Quick, cell, &[]).unwrap_err();
+        assert!(error.to_string().contains("--size shape"), "{error}");
+        let directory = std::env::temp_dir().join(format!("compare-floor-{}", std::process::id()));
+        let open = |memory| terrapin::Options::new().memory(memory).open(&directory);
+        assert!(open(MEMORY_BYTES_MIN - 1).is_err());
+        open(MEMORY_BYTES_MIN).unwrap().close().unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Results from before the other sizes of records name the two sizes differently.
+    #[test]
+    fn cells_of_old_results_are_read() {
+        let cell = r#"{"record": "Large", "memory": "All", "threads": 1}"#;
+        let cell: Cell = serde_json::from_str(cell).unwrap();
+        assert_eq!(cell.to_string(), "1024-all-1");
     }
 
     #[test]
@@ -404,7 +551,7 @@ mod tests {
     #[test]
     fn a_plan_keeps_the_order_and_always_loads() {
         let cell: Cell = "1024-all-1".parse().unwrap();
-        let plan = Plan::new(Size::Quick, cell, &["e".into(), "c".into()]).unwrap();
+        let plan = Plan::new(Size::Quick, cell, &["E".into(), "c".into()]).unwrap();
         assert_eq!(plan.phases, ["load", "c", "e"]);
         assert!(plan.memory_bytes.is_power_of_two() && plan.memory_bytes > plan.data_bytes());
         assert_eq!(plan.value_bytes(), 1016);

@@ -87,7 +87,7 @@ fn panel(area: &Area<'_>, phase: &str, summary: &Summary) -> Result<()> {
 }
 
 fn colour(contender: &Contender) -> RGBColor {
-    if contender.engine == "terrapin" {
+    if contender.engine.starts_with("terrapin") {
         TERRAPIN
     } else if contender.logged {
         LOGGED

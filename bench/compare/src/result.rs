@@ -40,6 +40,12 @@ pub struct Outcome {
     pub device_bytes_written: u64,
     /// Bytes that the process read from storage.
     pub device_bytes_read: u64,
+    /// What of it went to log files; none if the engine does not tell them apart.
+    #[serde(default)]
+    pub log_bytes_written: Option<u64>,
+    /// What of it went to data files.
+    #[serde(default)]
+    pub data_file_bytes_written: Option<u64>,
     /// Bytes written to the whole block device, file system and other processes included.
     pub disk_bytes_written: Option<u64>,
     /// Bytes read from the whole block device.
@@ -61,6 +67,13 @@ impl Outcome {
     pub fn new(name: &str, phase: &PhaseReport, settle: Option<&PhaseReport>) -> Self {
         let sum = |figure: fn(&PhaseReport) -> u64| figure(phase) + settle.map_or(0, figure);
         let last = settle.unwrap_or(phase);
+        let written = phase.written.map(|mut written| {
+            if let Some(more) = settle.and_then(|s| s.written) {
+                written.log_bytes += more.log_bytes;
+                written.data_bytes += more.data_bytes;
+            }
+            written
+        });
         let l = &phase.latency_us;
         Outcome {
             phase: name.to_owned(),
@@ -77,6 +90,8 @@ impl Outcome {
             user_bytes_written: phase.user_bytes_written,
             device_bytes_written: sum(|r| r.device_bytes_written),
             device_bytes_read: sum(|r| r.device_bytes_read),
+            log_bytes_written: written.map(|w| w.log_bytes),
+            data_file_bytes_written: written.map(|w| w.data_bytes),
             disk_bytes_written: None,
             disk_bytes_read: None,
             cpu_seconds: phase.cpu_seconds + settle.map_or(0.0, |s| s.cpu_seconds),
@@ -100,7 +115,23 @@ impl Outcome {
         )
     }
 
-    /// The same with the bytes of the whole block device, which include the file system and other
+    /// Bytes written to log files per client byte.
+    pub fn log_amplification(&self) -> f64 {
+        ratio(
+            self.log_bytes_written.unwrap_or(0) as f64,
+            self.user_bytes_written as f64,
+        )
+    }
+
+    /// Bytes written to data files per client byte.
+    pub fn data_amplification(&self) -> f64 {
+        ratio(
+            self.data_file_bytes_written.unwrap_or(0) as f64,
+            self.user_bytes_written as f64,
+        )
+    }
+
+    /// Bytes of the whole block device written per client byte, which include the file system and other
     /// programs.
     pub fn disk_amplification(&self) -> f64 {
         ratio(
@@ -138,6 +169,8 @@ pub enum Line {
     Phase(Outcome),
     /// The run failed: a wrong or missing record, or an error of the engine.
     Failure(String),
+    /// The engine does not take such records. Nothing was measured.
+    Unsupported(String),
     /// All phases are done, and all records were there at the end.
     Done,
 }
@@ -165,6 +198,9 @@ pub struct Run {
     pub notes: Vec<String>,
     /// Why the run ended early.
     pub failure: Option<String>,
+    /// Why the engine cannot run the cell.
+    #[serde(default)]
+    pub unsupported: Option<String>,
     /// The measured phases.
     pub outcomes: Vec<Outcome>,
 }
@@ -174,6 +210,6 @@ impl Run {
     pub fn counts(&self) -> bool {
         let unfinished = |o: &Outcome| o.phase == "load" && o.operations < self.plan.records;
         let too_slow = !self.outcomes.is_empty() && self.outcomes.iter().all(unfinished);
-        self.failure.is_none() || too_slow
+        self.unsupported.is_none() && (self.failure.is_none() || too_slow)
     }
 }

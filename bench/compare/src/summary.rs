@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engines::ENGINES;
+use crate::engines;
 use crate::plan::{Cell, PHASES, Size};
 use crate::result::{Outcome, Run};
 
@@ -63,7 +63,13 @@ pub struct Row {
     pub max_us: Figure,
     /// Device bytes written per client byte; 0 for phases without writes.
     pub write_amplification: Figure,
-    /// The same with the bytes of the whole block device.
+    /// Log bytes written per client byte; 0 for engines that do not tell log and data apart.
+    #[serde(default)]
+    pub log_amplification: Figure,
+    /// Data file bytes written per client byte.
+    #[serde(default)]
+    pub data_amplification: Figure,
+    /// Bytes written to the whole block device per client byte.
     pub disk_amplification: Figure,
     /// Device bytes read per operation.
     pub read_bytes: Figure,
@@ -91,6 +97,8 @@ impl Row {
             p9999_us: figure(|o| o.latency_us.p9999),
             max_us: figure(|o| o.latency_us.max),
             write_amplification: figure(Outcome::write_amplification),
+            log_amplification: figure(Outcome::log_amplification),
+            data_amplification: figure(Outcome::data_amplification),
             disk_amplification: figure(Outcome::disk_amplification),
             read_bytes: figure(Outcome::read_bytes_per_operation),
             cpu_us: figure(Outcome::cpu_us_per_operation),
@@ -114,6 +122,12 @@ pub struct Contender {
     pub repeats: usize,
     /// Why its runs failed, each reason once.
     pub failures: Vec<String>,
+    /// Why it cannot run the cell.
+    #[serde(default)]
+    pub unsupported: Option<String>,
+    /// The limit of its process in bytes, page cache included, in the last run.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
     /// By phase.
     pub rows: BTreeMap<String, Row>,
 }
@@ -151,7 +165,7 @@ impl Summary {
     pub fn new(size: Size, cell: Cell, runs: &[Run]) -> Option<Self> {
         let first = runs.iter().min_by_key(|run| run.began)?;
         let mut contenders = Vec::new();
-        for engine in ENGINES {
+        for engine in engines::all() {
             let mut mine: Vec<_> = runs.iter().filter(|r| r.engine == engine.name).collect();
             mine.sort_by_key(|run| run.repeat);
             if !mine.is_empty() {
@@ -218,6 +232,8 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
         versions: distinct(runs.iter().map(|run| run.version.clone())),
         logged,
         repeats: runs.iter().filter(|run| run.counts()).count(),
+        unsupported: runs.iter().find_map(|run| run.unsupported.clone()),
+        memory_limit_bytes: runs.last().and_then(|run| run.memory_limit_bytes),
         failures: distinct(runs.iter().filter_map(|run| run.failure.clone())),
         rows,
     }
@@ -266,6 +282,7 @@ mod tests {
             memory_limit_bytes: None,
             notes: Vec::new(),
             failure: None,
+            unsupported: None,
             outcomes: Vec::new(),
         };
         let mut phases = |failure: Option<&str>, operations| {

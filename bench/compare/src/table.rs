@@ -34,7 +34,7 @@ pub fn markdown(machines: &[(Machine, String)], summaries: &[Summary]) -> String
 
 fn engines_table(summaries: &[Summary]) -> String {
     let mut text = String::from("| engine | version | log | how |\n| --- | --- | --- | --- |\n");
-    for engine in engines::ENGINES {
+    for engine in engines::all() {
         let contenders = summaries.iter().flat_map(|s| &s.contenders);
         let ours = contenders.filter(|contender| contender.engine == engine.name);
         let versions = distinct(ours.flat_map(|contender| contender.versions.iter().cloned()));
@@ -78,6 +78,15 @@ fn cell(summary: &Summary) -> String {
         day(summary.ended),
         summary.cell,
     );
+    let limits = summary.contenders.iter().filter_map(|contender| {
+        let mib = contender.memory_limit_bytes? >> 20;
+        Some(format!("{} {mib} MiB", contender.engine))
+    });
+    let limits: Vec<String> = limits.collect();
+    if !limits.is_empty() {
+        let all = limits.join(", ");
+        let _ = writeln!(text, "Limits of the processes, page cache included: {all}.\n");
+    }
     for note in &summary.notes {
         let _ = writeln!(text, "Not as planned: {note}.\n");
     }
@@ -88,6 +97,9 @@ fn cell(summary: &Summary) -> String {
         text.push_str(&costs(summary, phase));
     }
     for contender in &summary.contenders {
+        if let Some(why) = &contender.unsupported {
+            let _ = writeln!(text, "{}: not supported: {why}.\n", contender.engine);
+        }
         for failure in &contender.failures {
             let _ = writeln!(text, "{} failed: {failure}.\n", contender.engine);
         }
@@ -152,20 +164,25 @@ type Takes = fn(&Contender) -> bool;
 
 /// Groups of peers.
 const GROUPS: [(&str, Takes); 3] = [
-    ("÷ rocksdb", |c| c.engine == "rocksdb"),
+    ("÷ rocksdb", |c| is_of(c, "rocksdb")),
     ("÷ the best with a log", |c| c.logged),
     ("÷ the best", |_| true),
 ];
 
-/// Terrapin's rates as multiples of the others'.
+/// Whether a contender is an engine or one of its variants.
+fn is_of(contender: &Contender, engine: &str) -> bool {
+    (contender.engine.strip_prefix(engine))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// Terrapin's rates as multiples of the others'. Variants of Terrapin are no others.
 fn against(summary: &Summary, groups: &[(&str, Takes)]) -> String {
-    let is_terrapin = |c: &&Contender| c.engine == TERRAPIN;
-    let Some(terrapin) = summary.contenders.iter().find(is_terrapin) else {
+    let Some(terrapin) = summary.contenders.iter().find(|c| c.engine == TERRAPIN) else {
         return String::new();
     };
     let mut text = String::new();
     for (title, takes) in groups {
-        let peers = summary.contenders.iter().filter(|c| !is_terrapin(c));
+        let peers = summary.contenders.iter().filter(|c| !is_of(c, TERRAPIN));
         let peers: Vec<_> = peers.filter(|c| takes(c)).collect();
         let _ = write!(text, "| {TERRAPIN} {title} ");
         for phase in &summary.phases {
@@ -182,9 +199,9 @@ fn against(summary: &Summary, groups: &[(&str, Takes)]) -> String {
 
 fn costs(summary: &Summary, phase: &str) -> String {
     let mut text = format!(
-        "| {phase} | p50 µs | p99 | p99.9 | p99.99 | max | written/user | whole disk | read B/op | CPU µs/op | space/data | RSS MiB | settling s |\n"
+        "| {phase} | p50 µs | p99 | p99.9 | p99.99 | max | written/user | log/user | data/user | whole disk | read B/op | CPU µs/op | space/data | RSS MiB | settling s |\n"
     );
-    text.push_str(&"| --- ".repeat(13));
+    text.push_str(&"| --- ".repeat(15));
     text.push_str("|\n");
     for contender in &summary.contenders {
         if let Some(row) = contender.rows.get(phase) {
@@ -207,6 +224,8 @@ fn figures(row: &Row) -> String {
         row.p9999_us,
         row.max_us,
         row.write_amplification,
+        row.log_amplification,
+        row.data_amplification,
         row.disk_amplification,
         row.read_bytes,
         row.cpu_us,

@@ -5,10 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_bench::{Config, Driver, Progress, Records, Store, Workload};
 
 use crate::engines;
+use crate::files::Files;
 use crate::group;
 use crate::host::{self, Disk};
 use crate::plan::{KEY_BYTES, Memory, Plan};
@@ -42,6 +43,9 @@ pub fn run(job: &Job) -> Result<()> {
         .and_then(|engine| (engine.run)(job));
     say(&match result {
         Ok(()) => Line::Done,
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            Line::Unsupported(error.to_string())
+        }
         Err(error) => Line::Failure(error.to_string()),
     })
 }
@@ -59,8 +63,16 @@ pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
         scan_records_max: terrapin_bench::SCAN_RECORDS_MAX,
         seed: u64::from(job.repeat),
     };
+    let files = (engines::find(&job.engine)?.is_data_file)
+        .map(|is_data_file| Files::watch(directory, is_data_file))
+        .transpose()?;
+    let data_file_bytes = || files.as_ref().and_then(|files| files.bytes());
     let progress = Progress::default();
     let driver = Driver::new(&config, store, directory, &progress)?;
+    driver.write_first().map_err(|error| match error.kind() {
+        ErrorKind::TooLarge => Error::new(ErrorKind::Unsupported, error.to_string()),
+        _ => error,
+    })?;
     let mut notes = Vec::new();
     for name in &plan.phases {
         let phase = plan
@@ -80,6 +92,7 @@ pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
             driver.phase(plan.warm_up(&phase))?;
         }
         let before = Disk::now(directory);
+        let data_before = data_file_bytes();
         let report = driver.phase(phase)?;
         let settle = if phase.workload.writes() {
             Some(driver.settle()?)
@@ -90,6 +103,11 @@ pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
         if let (Some(before), Some(after)) = (before, Disk::now(directory)) {
             outcome.disk_bytes_written = Some(after.written - before.written);
             outcome.disk_bytes_read = Some(after.read - before.read);
+        }
+        if let (Some(before), Some(after)) = (data_before, data_file_bytes()) {
+            let data = after - before;
+            outcome.data_file_bytes_written = Some(data);
+            outcome.log_bytes_written = Some(outcome.device_bytes_written.saturating_sub(data));
         }
         say(&Line::Phase(outcome))?;
         if load && report.records < plan.records {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::{Range, RangeInclusive};
 
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{Error, Result};
 
 use crate::generator::mix;
 
@@ -93,7 +93,8 @@ impl Records {
     /// decides.
     ///
     /// Errors: `InvalidArgument` where the shortest keys are too short for the kind, or a key would
-    /// be longer than the store takes; `TooLarge` for such values.
+    /// be longer than Terrapin takes. Values may be larger than a store takes: the store refuses the
+    /// first write.
     pub fn of_kind(
         kind: KeyKind,
         key_bytes: RangeInclusive<usize>,
@@ -107,11 +108,6 @@ impl Records {
             ))
             .with("kind", format!("{kind:?}").to_lowercase())
             .with("given", format!("{min}..{max}")));
-        }
-        if value_bytes > terrapin_base::VALUE_BYTES_MAX {
-            return Err(Error::new(ErrorKind::TooLarge, "the values are too large")
-                .with("given", value_bytes)
-                .with("limit", terrapin_base::VALUE_BYTES_MAX));
         }
         Ok(Records {
             kind,

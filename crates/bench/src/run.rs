@@ -197,6 +197,15 @@ impl<'a, S: Store> Driver<'a, S> {
         })
     }
 
+    /// Writes the first record of the load, which the load then writes again. A store that refuses
+    /// records of this size does so here. Errors: those of the store.
+    pub fn write_first(&self) -> Result<()> {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        self.config.shape.key(0, &mut key);
+        self.config.shape.value(&key, self.config.seed, &mut value);
+        self.store.client()?.write(&key, &value)
+    }
+
     /// Runs one phase. Its records must exist: load comes first.
     pub fn phase(&self, phase: Phase) -> Result<PhaseReport> {
         let (operations, threads) = (phase.operations, self.config.threads as u64);
@@ -807,6 +816,7 @@ mod tests {
         driver
             .phase(phase(Workload::Load, Distribution::Uniform))
             .unwrap();
+        driver.write_first().unwrap();
         driver.read_all().unwrap();
         let endless = Phase {
             operations: u64::MAX,

@@ -6,28 +6,50 @@
 //! one, and no option bounds their sum. The page cache gets the rest. With a small memory it was
 //! killed at its limit, so it may have 96 MiB more. Its journal goes to the page cache with each
 //! write, as by default, and is not synced.
+//!
+//! The variant with separated values has that mode's defaults, except for the smallest value that
+//! it separates.
 
 use std::time::Duration;
 
 use fjall::config::CompressionPolicy;
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
-use super::{Engine, foreign};
+use super::{Engine, SEPARATE_BYTES_MIN, foreign};
 use crate::plan::{Memory, MemoryKind};
 use crate::worker::{self, Job};
 
-pub(super) const ENGINE: Engine = Engine {
+const ENGINE: Engine = Engine {
     name: "fjall",
     packages: &["fjall", "lsm-tree"],
     logged: true,
     memory: MemoryKind::Allocated,
     overhead_bytes: 96 << 20,
     small_only: false,
+    is_data_file: Some(|path| {
+        path.parent().is_some_and(|p| p.ends_with("tables") || p.ends_with("blobs"))
+    }),
     how: "buffered I/O, buffered log",
-    run,
+    run: |job| run(job, KeyspaceCreateOptions::default()),
 };
+
+pub(super) const ENGINES: &[Engine] = &[
+    ENGINE,
+    Engine {
+        name: "fjall-kv",
+        how: "as fjall, with values of 512 bytes or more apart from keys",
+        run: |job| {
+            let apart = KvSeparationOptions::default()
+                .separation_threshold(SEPARATE_BYTES_MIN)
+                .compression(CompressionType::None);
+            let options = KeyspaceCreateOptions::default();
+            run(job, options.with_kv_separation(Some(apart)))
+        },
+        ..ENGINE
+    },
+];
 
 /// fjall has no call that waits for compactions. It counts as done when it was idle in this many
 /// checks in a row.
@@ -35,11 +57,11 @@ const IDLE_LOOKS: u32 = 5;
 /// Time between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-fn run(job: &Job) -> Result<()> {
+fn run(job: &Job, options: KeyspaceCreateOptions) -> Result<()> {
     let memory = job.plan.memory_bytes;
     let cache = match job.plan.cell.memory {
-        Memory::Third => memory / 4,
         Memory::All => memory / 4 * 3,
+        _ => memory / 4,
     };
     let database = Database::builder(&job.directory)
         .cache_size(cache)
@@ -47,7 +69,7 @@ fn run(job: &Job) -> Result<()> {
         .open()
         .map_err(foreign)?;
     let options = || {
-        KeyspaceCreateOptions::default()
+        options
             .max_memtable_size((memory / 8).clamp(1 << 20, 64 << 20))
             .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
     };

@@ -29,6 +29,7 @@ pub(super) const ENGINE: Engine = Engine {
     memory: MemoryKind::Bounded,
     overhead_bytes: 0,
     small_only: false,
+    is_data_file: None,
     how: "writable map, no log: commits survive the process, not a power cut",
     run,
 };

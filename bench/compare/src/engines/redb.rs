@@ -24,6 +24,7 @@ pub(super) const ENGINE: Engine = Engine {
     memory: MemoryKind::Bounded,
     overhead_bytes: 32 << 20,
     small_only: true,
+    is_data_file: None,
     how: "buffered I/O, no log: a write is durable within a second",
     run,
 };
@@ -37,8 +38,8 @@ fn run(job: &Job) -> Result<()> {
     let mut builder = Database::builder();
     let memory = job.plan.memory_bytes;
     let cache = match job.plan.cell.memory {
-        Memory::Third => memory,
         Memory::All => memory / 2,
+        _ => memory,
     };
     builder.set_cache_size(cache as usize);
     let store = RedbStore {

@@ -12,41 +12,76 @@
 //!   compiled for this processor (`.cargo/config.toml`), without which its checksums are slow;
 //! * the first level holds as much as the four files that trigger its compaction, and files are at
 //!   most 64 MiB;
+//! * where memory is less than a third of the data, indexes and filters are in partitions, so that
+//!   parts of them can be cached;
 //! * the log is on and not synced for each write.
+//!
+//! The variant with universal compaction has that compaction's defaults. The one with values in
+//! blob files collects their garbage, and caches them in the block cache.
 
 use rocksdb::{
-    BlockBasedOptions, BlockBasedTablePinningTier, Cache, DB, DBCompressionType, Options,
+    BlockBasedIndexType, BlockBasedOptions, BlockBasedTablePinningTier, Cache, DB,
+    DBCompactionStyle, DBCompressionType, Options,
     ReadOptions, WaitForCompactOptions, WriteBufferManager, WriteOptions,
 };
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
-use super::{Engine, foreign};
+use super::{Engine, SEPARATE_BYTES_MIN, foreign};
 use crate::plan::{Memory, MemoryKind};
 use crate::worker::{self, Job};
 
-pub(super) const ENGINE: Engine = Engine {
+const ENGINE: Engine = Engine {
     name: "rocksdb",
     packages: &["rocksdb", "librocksdb-sys"],
     logged: true,
     memory: MemoryKind::Fragmented,
     overhead_bytes: 0,
     small_only: false,
+    is_data_file: Some(|path| path.extension().is_some_and(|e| e == "sst" || e == "blob")),
     how: "direct I/O, buffered log",
-    run,
+    run: |job| run(job, |_, _| ()),
 };
 
-fn run(job: &Job) -> Result<()> {
+pub(super) const ENGINES: &[Engine] = &[
+    ENGINE,
+    Engine {
+        name: "rocksdb-universal",
+        how: "as rocksdb, with universal compaction",
+        run: |job| {
+            run(job, |options, _| {
+                options.set_compaction_style(DBCompactionStyle::Universal);
+            })
+        },
+        ..ENGINE
+    },
+    Engine {
+        name: "rocksdb-blob",
+        how: "as rocksdb, with values of 512 bytes or more in blob files",
+        run: |job| {
+            run(job, |options, cache| {
+                options.set_enable_blob_files(true);
+                options.set_min_blob_size(SEPARATE_BYTES_MIN.into());
+                options.set_blob_cache(cache);
+                options.set_enable_blob_gc(true);
+            })
+        },
+        ..ENGINE
+    },
+];
+
+/// Runs a job with options that `vary` changes last. It gets the block cache too.
+fn run(job: &Job, vary: fn(&mut Options, &Cache)) -> Result<()> {
     let memory = job.plan.memory_bytes as usize;
     let memtable = (memory / 8).clamp(1 << 20, 64 << 20);
     let (cache, pinned) = match job.plan.cell.memory {
-        Memory::Third => (
-            Cache::new_lru_cache(memory),
-            BlockBasedTablePinningTier::FlushAndSimilar,
-        ),
         Memory::All => (
             Cache::new_hyper_clock_cache(memory, 0),
             BlockBasedTablePinningTier::All,
+        ),
+        _ => (
+            Cache::new_lru_cache(memory),
+            BlockBasedTablePinningTier::FlushAndSimilar,
         ),
     };
 
@@ -55,6 +90,10 @@ fn run(job: &Job) -> Result<()> {
     table.set_bloom_filter(10.0, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_unpartitioned_pinning_tier(pinned);
+    if !matches!(job.plan.cell.memory, Memory::Third | Memory::All) {
+        table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+        table.set_partition_filters(true);
+    }
 
     let mut options = Options::default();
     options.create_if_missing(true);
@@ -74,6 +113,7 @@ fn run(job: &Job) -> Result<()> {
     let level_base = 4 * memtable as u64;
     options.set_max_bytes_for_level_base(level_base);
     options.set_target_file_size_base((level_base / 4).clamp(2 << 20, 64 << 20));
+    vary(&mut options, &cache);
 
     let store = RocksStore {
         db: DB::open(&options, &job.directory).map_err(foreign)?,

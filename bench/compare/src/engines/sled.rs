@@ -17,6 +17,7 @@ pub(super) const ENGINE: Engine = Engine {
     memory: MemoryKind::Bounded,
     overhead_bytes: 256 << 20,
     small_only: true,
+    is_data_file: None,
     how: "buffered I/O, the log is the database; takes up to 256 MiB more than told",
     run,
 };
