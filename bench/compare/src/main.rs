@@ -100,7 +100,12 @@ struct Run {
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
     /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
-    #[arg(long, visible_alias = "phases", value_name = "LIST", value_delimiter = ',')]
+    #[arg(
+        long,
+        visible_alias = "phases",
+        value_name = "LIST",
+        value_delimiter = ','
+    )]
     workloads: Vec<String>,
     /// Engines and variants [default: all engines of this build, without variants]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -156,7 +161,9 @@ impl Run {
 
     fn run(&self) -> Result<bool> {
         if !self.has_shape() && !(self.values.is_empty() && self.memory.is_empty()) {
-            return Err(Error::invalid("--values and --memory choose cells of: run shape"));
+            return Err(Error::invalid(
+                "--values and --memory choose cells of: run shape",
+            ));
         }
         let cells = self.cells()?;
         let names: Vec<&str> = self.engines.iter().map(String::as_str).collect();

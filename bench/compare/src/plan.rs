@@ -379,7 +379,10 @@ impl Plan {
     pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
         let named = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         for name in names {
-            if PHASES.iter().all(|(known, ..)| !known.eq_ignore_ascii_case(name)) {
+            if PHASES
+                .iter()
+                .all(|(known, ..)| !known.eq_ignore_ascii_case(name))
+            {
                 return Err(Error::invalid("there is no such phase").with("given", name));
             }
         }

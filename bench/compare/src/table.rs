@@ -85,7 +85,10 @@ fn cell(summary: &Summary) -> String {
     let limits: Vec<String> = limits.collect();
     if !limits.is_empty() {
         let all = limits.join(", ");
-        let _ = writeln!(text, "Limits of the processes, page cache included: {all}.\n");
+        let _ = writeln!(
+            text,
+            "Limits of the processes, page cache included: {all}.\n"
+        );
     }
     for note in &summary.notes {
         let _ = writeln!(text, "Not as planned: {note}.\n");

@@ -41,9 +41,12 @@ fn run(job: &Job) -> Result<()> {
     // The sizes of its small pages follow from these.
     let record = job.plan.cell.record.bytes();
     if record > RECORD_BYTES_MAX {
-        return Err(Error::new(ErrorKind::Unsupported, "the record is too large for bf-tree")
-            .with("given", record)
-            .with("limit", RECORD_BYTES_MAX));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "the record is too large for bf-tree",
+        )
+        .with("given", record)
+        .with("limit", RECORD_BYTES_MAX));
     }
     if 2 * record > PAGE_BYTES {
         config.leaf_page_size((2 * record).next_multiple_of(PAGE_BYTES) + PAGE_BYTES);

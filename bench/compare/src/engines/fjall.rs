@@ -13,7 +13,9 @@
 use std::time::Duration;
 
 use fjall::config::CompressionPolicy;
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
+};
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
@@ -29,7 +31,8 @@ const ENGINE: Engine = Engine {
     overhead_bytes: 96 << 20,
     small_only: false,
     is_data_file: Some(|path| {
-        path.parent().is_some_and(|p| p.ends_with("tables") || p.ends_with("blobs"))
+        path.parent()
+            .is_some_and(|p| p.ends_with("tables") || p.ends_with("blobs"))
     }),
     how: "buffered I/O, buffered log",
     run: |job| run(job, KeyspaceCreateOptions::default()),

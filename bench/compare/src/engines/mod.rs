@@ -107,11 +107,9 @@ impl Engine {
 
 /// The engine with a name.
 pub fn find(name: &str) -> Result<&'static Engine> {
-    all()
-        .find(|engine| engine.name == name)
-        .ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "this build has no such engine").with("given", name)
-        })
+    all().find(|engine| engine.name == name).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "this build has no such engine").with("given", name)
+    })
 }
 
 /// The process's `malloc`, for all engines: RocksDB's jemalloc replaces it everywhere.
@@ -159,8 +157,13 @@ mod tests {
     fn a_variant_has_the_limits_and_the_log_of_its_engine() {
         for family in FAMILIES {
             for variant in &family[1..] {
-                let same = |of: fn(&Engine) -> (bool, MemoryKind, u64)| of(variant) == of(&family[0]);
-                assert!(same(|e| (e.logged, e.memory, e.overhead_bytes)), "{}", variant.name);
+                let same =
+                    |of: fn(&Engine) -> (bool, MemoryKind, u64)| of(variant) == of(&family[0]);
+                assert!(
+                    same(|e| (e.logged, e.memory, e.overhead_bytes)),
+                    "{}",
+                    variant.name
+                );
                 let prefix = format!("{}-", family[0].name);
                 assert!(variant.name.starts_with(&prefix), "{}", variant.name);
             }

@@ -21,8 +21,8 @@
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, BlockBasedTablePinningTier, Cache, DB,
-    DBCompactionStyle, DBCompressionType, Options,
-    ReadOptions, WaitForCompactOptions, WriteBufferManager, WriteOptions,
+    DBCompactionStyle, DBCompressionType, Options, ReadOptions, WaitForCompactOptions,
+    WriteBufferManager, WriteOptions,
 };
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
