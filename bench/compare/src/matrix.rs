@@ -254,7 +254,7 @@ fn listen(child: &mut Child, patience: Duration, run: &mut Run, title: &str) -> 
         .wait()
         .map_err(|e| Error::io("cannot wait for an engine's process", e))?;
     let told = run.failure.is_some() || run.unsupported.is_some();
-    if !(done && status.success()) && !told {
+    if !(told || done && status.success()) {
         run.failure = Some(format!("died ({status})"));
     }
     Ok(())
