@@ -254,7 +254,8 @@ fn listen(child: &mut Child, patience: Duration, run: &mut Run, title: &str) -> 
         .wait()
         .map_err(|e| Error::io("cannot wait for an engine's process", e))?;
     let told = run.failure.is_some() || run.unsupported.is_some();
-    if !(told || done && status.success()) {
+    let is_whole = done && status.success();
+    if !is_whole && !told {
         run.failure = Some(format!("died ({status})"));
     }
     Ok(())

@@ -131,8 +131,8 @@ impl Outcome {
         )
     }
 
-    /// Bytes of the whole block device written per client byte, which include the file system and other
-    /// programs.
+    /// Bytes of the whole block device written per client byte, which include the file system and
+    /// other programs.
     pub fn disk_amplification(&self) -> f64 {
         ratio(
             self.disk_bytes_written.unwrap_or(0) as f64,
