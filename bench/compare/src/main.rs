@@ -160,7 +160,8 @@ impl Run {
     }
 
     fn run(&self) -> Result<bool> {
-        if !self.has_shape() && !(self.values.is_empty() && self.memory.is_empty()) {
+        let chooses = !self.values.is_empty() || !self.memory.is_empty();
+        if chooses && !self.has_shape() {
             return Err(Error::invalid(
                 "--values and --memory choose cells of: run shape",
             ));
