@@ -1,10 +1,10 @@
 //! The layer `mutants`: deliberate breakages of the engine, each of which a script must notice.
 //!
 //! All mutants are in one build of their own, behind `--cfg terrapin_mutants`. A process chooses
-//! one by its name ([`terrapin_base::mutant`]). The [`table()`] says of each what it breaks and which
-//! script must notice it. A unit of the layer makes that build once, with little optimisation and
-//! without debug assertions, and starts it as a process of one mutant. A case of the script must
-//! fail there with the mutant and pass without it. A mutant that survives means that a test is
+//! one by its name ([`terrapin_base::mutant`]). The [`table()`] says of each what it breaks and
+//! which script must notice it. A unit of the layer makes that build once, with little optimisation
+//! and without debug assertions, and starts it as a process of one mutant. A case of the script
+//! must fail there with the mutant and pass without it. A mutant that survives means that a test is
 //! missing, or that the engine does not need the line.
 
 mod checks;
