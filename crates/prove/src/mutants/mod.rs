@@ -1,10 +1,10 @@
 //! The layer `mutants`: deliberate breakages of the engine, each of which a script must notice.
 //!
 //! All mutants are in one build of their own, behind `--cfg terrapin_mutants`. A process chooses
-//! one by its name ([`terrapin_base::mutant`]). [`TABLE`] says of each what it breaks and which
-//! script must notice it. A unit of the layer makes that build once, with little optimisation and
-//! without debug assertions, and starts it as a process of one mutant. A case of the script must
-//! fail there with the mutant and pass without it. A mutant that survives means that a test is
+//! one by its name ([`terrapin_base::mutant`]). The [`table()`] says of each what it breaks and
+//! which script must notice it. A unit of the layer makes that build once, with little optimisation
+//! and without debug assertions, and starts it as a process of one mutant. A case of the script
+//! must fail there with the mutant and pass without it. A mutant that survives means that a test is
 //! missing, or that the engine does not need the line.
 
 mod checks;
@@ -21,7 +21,7 @@ use std::{env, fs};
 use crate::{Find, Layer, Units};
 
 pub use script::Script;
-pub use table::{Mutant, TABLE};
+pub use table::{COUNT, Mutant, table};
 
 /// The name of the layer.
 pub const LAYER: &str = "mutants";
@@ -36,9 +36,9 @@ pub fn layers() -> Vec<Layer> {
     vec![Layer {
         name: LAYER,
         counts: "mutants killed",
-        ci: TABLE.len() as u64,
-        full: TABLE.len() as u64,
-        units: Units::Fixed(TABLE.len() as u64),
+        ci: COUNT as u64,
+        full: COUNT as u64,
+        units: Units::Fixed(COUNT as u64),
         alone: false,
         unit: killed,
     }]
@@ -47,7 +47,7 @@ pub fn layers() -> Vec<Layer> {
 /// The unit of the layer that tries the mutant of this name, if there is one.
 #[must_use]
 pub fn unit_of(name: &str) -> Option<u64> {
-    let index = TABLE.iter().position(|mutant| mutant.name == name)?;
+    let index = table().position(|mutant| mutant.name == name)?;
     u64::try_from(index).ok()
 }
 
@@ -77,7 +77,7 @@ fn in_child(name: &str, _scratch: &Path) -> ExitCode {
 /// Unit `n` kills the `n`-th mutant of the table.
 fn killed(unit: u64, scratch: &Path) -> Result<u64, Find> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let mutant = usize::try_from(unit).ok().and_then(|at| TABLE.get(at));
+    let mutant = usize::try_from(unit).ok().and_then(|at| table().nth(at));
     let mutant = mutant.ok_or_else(|| Find(format!("there is no mutant at {unit}")))?;
     let program = BUILT
         .get_or_init(build)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use terrapin_base::mutant;
 
 use super::script::Script;
-use super::{Mutant, NOTICED, TABLE};
+use super::{Mutant, NOTICED, table};
 
 /// Exit status: every case passed with the mutant.
 const SURVIVED: u8 = 10;
@@ -25,7 +25,7 @@ const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Runs the script of a mutant, and prints the case that noticed it.
 pub(super) fn child(name: &str, scratch: &Path) -> ExitCode {
-    let mutant = TABLE.iter().find(|mutant| mutant.name == name);
+    let mutant = table().find(|mutant| mutant.name == name);
     let Some(mutant) = mutant else {
         println!("no mutant is named {name}");
         return ExitCode::from(UNSOUND);

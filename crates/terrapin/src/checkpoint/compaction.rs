@@ -169,7 +169,7 @@ impl Core {
         }
         let visits = &keyspace.shared.visits;
         let before = visits.passed.fetch_add(passed, Ordering::Relaxed);
-        if before.saturating_add(passed) < PASSED_MAX || self.schedule.space_is_short() {
+        if before.saturating_add(passed) < PASSED_MAX || self.schedule.disk_is_full() {
             return;
         }
         let stretches = Stretches {
@@ -259,7 +259,7 @@ impl Compactor {
         let outlook = now
             .since(std::mem::replace(&mut self.looked, now))
             .outlook();
-        if core.compactions.is_any_asked() || core.schedule.space_is_short() {
+        if core.compactions.is_any_asked() || core.schedule.disk_is_full() {
             return Ok(BUSY_RUNS);
         }
         let state = core.observe()?.state.clone();

@@ -28,7 +28,7 @@ impl Gathering {
     /// Whether deletes may wait longer, as far as time decides. The coordinator calls this every
     /// second on a full disk. O(written keyspaces).
     pub fn go_on(&mut self, core: &Core) -> bool {
-        if !core.schedule.space_is_short() || !Self::has_some(core) {
+        if !core.schedule.disk_is_full() || !Self::has_some(core) {
             self.since_ns = None;
             return true;
         }

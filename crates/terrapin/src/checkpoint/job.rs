@@ -55,6 +55,7 @@ use super::outcome::Checkpoint;
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
 use super::spill::Spilling;
+use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::running_merge::RunningMerge;
 use crate::engine::schedule::Asked;
@@ -150,7 +151,7 @@ impl Coordinator {
     fn idle(&mut self) -> Step {
         let core = self.core.clone();
         // Other programs may free disk space, without notice to the engine.
-        core.see_whether_room_is_back();
+        room::see_whether_room_is_back(&core);
         if core.schedule.take_up_seal() {
             core.seal_full();
         }
@@ -160,13 +161,13 @@ impl Coordinator {
             self.phase = Phase::Settle(Box::new(self.freeze(may_compact, gathers)));
             return Step::Again;
         }
-        let is_short = core.schedule.space_is_short();
+        let is_short = core.schedule.disk_is_full();
         let look_ns = is_short.then(|| core.env.now_ns() + SPACE_POLL_NS);
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core, gathers)
                 || core.schedule.is_seal_asked()
-                || core.schedule.space_is_short() != is_short
+                || core.schedule.disk_is_full() != is_short
         });
         Step::Pending(match look_ns {
             Some(until_ns) => condition.until(until_ns),

@@ -3,6 +3,7 @@
 use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result};
 
+use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::health::closed;
 use crate::engine::schedule::TIGHT_CHECKPOINTS_MAX;
@@ -51,7 +52,7 @@ fn try_to_give_space_back(core: &Core) -> Result<()> {
 /// The error for a caller that stops waiting for a checkpoint on a full disk.
 fn too_tight(core: &Core, through: Lsn) -> Error {
     let left = through.0.saturating_sub(core.schedule.durable_through().0);
-    let what = core.what_is_full();
+    let what = room::what_is_full(core);
     let error = Error::new(
         ErrorKind::NoSpace,
         format!("{what}: not all that memory holds could be merged in a bounded number of checkpoints; the rest is in the log, and merging goes on in the background"),

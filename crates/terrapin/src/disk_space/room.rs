@@ -1,263 +1,208 @@
-//! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk
-//! it could not be: so puts are refused while there is still room to merge everything that
-//! memtables hold, and a memtable more, beside the log and the reserve; and new keyspaces and
-//! options, which take room in the log. Large memtables need much room: where that becomes
-//! *scarce*, memtables are small first, of one unit each, and puts are refused only when there is
-//! not enough for those: then space is *short*. Either state is left once there is room for the
-//! memtables that come then, full and one of them being merged. Deletes, clears and drops are
-//! accepted all the time; merging them, deletes once they have come together
-//! (`checkpoint::gather`), makes room again, and the log goes on in the files that it has
-//! (`let_the_log_be_trimmed`). Only when somebody else fills the disk does a merge find no space;
-//! then it takes the reserve (see `checkpoint::job`).
+//! The engine on a low or full disk (D10): when it looks at the room, and what a change of state
+//! does. [`DiskState`] has the states and the decisions; [`Measure`] has the figures.
+//!
+//! | change | what the engine does |
+//! | --- | --- |
+//! | ample → low | the log gives spare files up; memtables become small, and larger ones are sealed |
+//! | low → ample | memtables may grow again, and the log keeps spare files |
+//! | any → full | puts are refused, and changes of keyspaces that need room in the log |
+//! | full → low | puts are accepted |
+//!
+//! Writers look when memtables are sealed and as the log grows, and the coordinator looks after
+//! each checkpoint. Only the coordinator, or a put that is about to be refused, looks whether a
+//! full disk has room again. On a full disk deletes, clears and drops pass. Their merges make room
+//! (`checkpoint::gather`), and the log goes on in the files that it has
+//! (`let_the_log_be_trimmed`). If another program takes the room that the engine kept for merges, a
+//! merge finds no space. It then takes the reserve (`checkpoint::job`).
 
-use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, ErrorKind, mutant};
 
+use super::measure::{Measure, in_file_bytes};
 use crate::engine::compactions::STRETCH_GROUPS;
 use crate::engine::core::Core;
-use crate::engine::state::{KeyspaceState, State};
+use crate::engine::state::KeyspaceState;
+use crate::planning::disk_state::{DiskState, Need, Refusal, with_an_eighth};
 
-/// What a compaction of a stretch takes at most before it lets anything go, in stretches: its
-/// leaves, what buffers hold for them and for the others of the pivots that it flushes, and its
-/// nodes.
+/// What a compaction of a stretch takes at most before it frees anything, in stretches: its leaves,
+/// what buffers hold for them and for the other leaves of the flushed pivots, and its nodes.
 const STRETCH_ROOM: u64 = 4;
-/// A memtable that is sealed, the active one, what the next may hold, and what the merge of the
-/// first has written.
-const LASTING_MEMTABLES: u64 = 4;
 
-/// How large memtables are.
-#[derive(Clone, Copy)]
-enum MemtableSize {
-    /// As χ and memory have them.
-    Ample,
-    /// One unit.
-    Small,
+/// Bytes that can still be allocated on the disk and in the data file. A system call.
+pub(crate) fn room_bytes(core: &Core) -> u64 {
+    Measure::new(core).room().bytes
 }
 
-impl Core {
-    /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not
-    /// use.
-    pub fn room(&self) -> u64 {
-        // A file system that does not say has room until it refuses some.
-        let Ok(on_disk) = self.disk.free_bytes() else {
-            return u64::MAX;
-        };
-        on_disk.saturating_add(self.room_in_file())
-    }
+/// Whether the memtables that have begun fit at their usual size, with their merges and the log. A
+/// system call.
+pub(crate) fn has_room(core: &Core) -> bool {
+    let measure = Measure::new(core);
+    measure.room().fits(measure.needed_bytes(Need::BegunAmple))
+}
 
-    /// Bytes that the data file holds and does not use.
-    fn room_in_file(&self) -> u64 {
-        let used = self.store.live_bytes() + self.store.retired_bytes();
-        let allocated = self.store.allocated_bytes().unwrap_or(0);
-        allocated.saturating_sub(used)
-    }
+/// Whether there is room to compact a stretch of a tree beside what full memtables will need. A
+/// compaction, which no caller asked for, must not cause refused puts. A system call.
+pub(crate) fn has_room_for_stretch(core: &Core) -> bool {
+    let measure = Measure::new(core);
+    let needed = measure.needed_bytes(Need::LastingAmple);
+    let stretch = STRETCH_GROUPS * core.settings.merge.group_bytes;
+    measure.room().bytes >= needed.saturating_add(STRETCH_ROOM * stretch)
+        || mutant::active("compaction-ignores-room")
+}
 
-    /// Bytes that memtables of a state hold, and may come to hold before anybody looks again.
-    /// Memory bounds that.
-    fn begun(&self, state: &State, size: MemtableSize) -> u64 {
-        let held = self.memtable_live_bytes(state);
-        let more = self.written_limits(state, size);
-        held.max(held.saturating_add(more).min(self.memtable_memory_max()))
+/// Looks at the room, unless the disk is full already. Called when memtables are sealed and as the
+/// log grows. One or two system calls.
+pub(crate) fn watch(core: &Core) {
+    let state = core.schedule.disk();
+    if core.log.is_none() || state == DiskState::Full {
+        return;
     }
-
-    /// Bytes of memtables that room is needed for at any time while all go on that write, `writing`
-    /// bytes of limits or those of the state; one more of the usual size, where none does.
-    fn lasting(&self, state: &State, size: MemtableSize, writing: u64) -> u64 {
-        let another = match size {
-            MemtableSize::Ample => self.limit_of_new(),
-            MemtableSize::Small => self.settings.merge.group_bytes,
-        };
-        let each = self.written_limits(state, size).max(another).max(writing);
-        let each = each.min(self.memtable_memory_max() / (LASTING_MEMTABLES - 1));
-        self.begun(state, size).max(LASTING_MEMTABLES * each)
+    let measure = Measure::new(core);
+    let next = state.next(measure.room(), |need| measure.needed_bytes(need));
+    match (state, next) {
+        (DiskState::Ample, DiskState::Low) => make_memtables_small(core),
+        (DiskState::Low, DiskState::Ample) => make_memtables_ample(core),
+        (DiskState::Low, DiskState::Full) => refuse_puts(core, &measure),
+        _ => {}
     }
+}
 
-    fn written_limits(&self, state: &State, size: MemtableSize) -> u64 {
-        let written = self.written.written_of(state);
-        written.iter().map(|k| self.limit(k, size)).sum()
+/// Looks whether a full disk has room again. A system call if the disk is full.
+pub(crate) fn see_whether_room_is_back(core: &Core) {
+    if !core.schedule.disk_is_full() {
+        return;
     }
-
-    /// Bytes at which a keyspace's active memtable of that size is sealed.
-    fn limit(&self, keyspace: &KeyspaceState, size: MemtableSize) -> u64 {
-        match size {
-            MemtableSize::Ample => keyspace.shared.ample_memtable_bytes.load(Ordering::Relaxed),
-            MemtableSize::Small => self.settings.merge.group_bytes,
-        }
+    let measure = Measure::new(core);
+    let next = DiskState::Full.next(measure.room(), |need| measure.needed_bytes(need));
+    if next == DiskState::Low && core.schedule.change_disk(DiskState::Full, next) {
+        core.refusal.lock().is_quota = false;
+        core.plan_memory(&core.install.lock());
+        // There may be room for large memtables, too.
+        watch(core);
     }
+}
 
-    /// Bytes that must stay free for memtables of so many bytes, for what was, and what is about to
-    /// be, acknowledged: eight times as much, for a merge rewrites several times what comes in
-    /// before it can let go of the old pages, but never more than the trees; and files for the log.
-    fn room_needed_for(&self, memtables: u64) -> u64 {
-        let merges = (memtables * 8).min(memtables * 3 + self.store.live_bytes());
-        let spares = self.log.as_ref().map_or(0, |log| log.spares() as u64);
-        let log = self.settings.segment_bytes * 3u64.saturating_sub(spares);
-        self.settings.reserve_bytes + merges + log
+/// Whether puts are accepted again, for a put that is about to be refused. The put need not wait
+/// for the coordinator's next look. If the disk reports the same room as when it last refused
+/// space, only the coordinator tries again. Puts would otherwise cause one failing checkpoint after
+/// the other. One to three system calls.
+pub(crate) fn room_came_back(core: &Core) -> bool {
+    let refused_bytes = core.refusal.lock().room_bytes;
+    if room_bytes(core) <= with_an_eighth(refused_bytes) {
+        return false;
     }
-
-    /// Whether there is room to compact a stretch of a tree beside what memtables will need once
-    /// they are full, one among them that is not begun: nobody's put is refused for what nobody
-    /// asked for. A system call.
-    pub fn has_room_for_stretch(&self) -> bool {
-        let state = self.state.load();
-        let needed = self.room_needed_for(self.lasting(&state, MemtableSize::Ample, 0));
-        let stretch = STRETCH_GROUPS * self.settings.merge.group_bytes;
-        self.room() >= needed.saturating_add(STRETCH_ROOM * stretch)
-            || mutant::active("compaction-ignores-room")
+    see_whether_room_is_back(core);
+    let is_back = !core.schedule.disk_is_full();
+    if is_back {
+        // A checkpoint that failed for lack of room rests for up to ten seconds. Memtable memory
+        // may not last so long.
+        core.schedule.end_rest();
     }
+    is_back
+}
 
-    /// Whether there is room for all that was, and what is about to be, acknowledged: a few system
-    /// calls.
-    pub fn has_room(&self) -> bool {
-        self.has_room_for(self.begun(&self.state.load(), MemtableSize::Ample))
+/// Notes that an allocation found the disk full or met a quota. The engine refuses puts until there
+/// is room.
+pub(crate) fn run_short(core: &Core, cause: &Error) {
+    core.refusal.lock().is_quota = cause.is_quota();
+    note_refusal(core, &Measure::new(core));
+    core.schedule.fill_disk();
+    apply_state(core);
+}
+
+/// The disk becomes low: seals the memtables that are large for it, and then looks whether small
+/// ones fit.
+fn make_memtables_small(core: &Core) {
+    if !core.schedule.change_disk(DiskState::Ample, DiskState::Low) {
+        return;
     }
-
-    /// Whether there is room for memtables of so many bytes, and for the log to go on.
-    fn has_room_for(&self, memtables: u64) -> bool {
-        self.room() >= self.room_needed_for(memtables) && self.log_can_grow()
+    tell_log(core);
+    {
+        let mut install = core.install.lock();
+        core.plan_memory(&install);
+        core.seal(&mut install, KeyspaceState::is_due);
     }
-
-    /// As much, and an eighth more, so that it does not go to and fro.
-    fn has_room_again_for(&self, memtables: u64) -> bool {
-        self.room() >= with_an_eighth(self.room_needed_for(memtables)) && self.log_can_grow()
+    let measure = Measure::new(core);
+    let next = DiskState::low_or_full(measure.room(), |need| measure.needed_bytes(need));
+    if next == DiskState::Full {
+        refuse_puts(core, &measure);
     }
+}
 
-    /// Makes memtables small where room for large ones is scarce, and refuses puts from now on if
-    /// it is short, though the log give up what it has put aside. Called when memtables are sealed
-    /// and as the log grows: a few system calls.
-    pub fn watch_room(&self) {
-        if self.log.is_none() || self.schedule.space_is_short() {
-            return;
-        }
-        let state = self.state.load_full();
-        if self.schedule.space_is_scarce() {
-            if self.has_room_again_for(self.lasting(&state, MemtableSize::Ample, 0)) {
-                self.set_space_is_scarce(false);
-                self.plan_memory(&self.install.lock());
-                // Who waits with a memtable that was full for its size may go on.
-                self.schedule.released();
-                return;
-            }
-        } else {
-            if self.has_room_for(self.begun(&state, MemtableSize::Ample)) {
-                return;
-            }
-            self.set_space_is_scarce(true);
-            let mut install = self.install.lock();
-            self.plan_memory(&install);
-            self.seal(&mut install, KeyspaceState::is_due);
-        }
-        let state = self.state.load_full();
-        if !self.has_room_for(self.begun(&state, MemtableSize::Small)) {
-            tracing::warn!("the disk is nearly full: puts are refused until there is room");
-            self.set_space_is_short(&state);
-        }
+/// The disk has room for memtables of the usual size.
+fn make_memtables_ample(core: &Core) {
+    if core.schedule.change_disk(DiskState::Low, DiskState::Ample) {
+        apply_state(core);
+        // A writer may wait with a memtable that was full at one unit.
+        core.schedule.released();
     }
+}
 
-    /// An allocation found the disk full, or a quota met: puts are refused until there is room.
-    pub fn run_short(&self, cause: &Error) {
-        self.meets_quota.store(cause.is_quota(), Ordering::Relaxed);
-        self.set_space_is_scarce(true);
-        self.set_space_is_short(&self.state.load());
+/// The low disk becomes full.
+fn refuse_puts(core: &Core, measure: &Measure) {
+    note_refusal(core, measure);
+    if core.schedule.change_disk(DiskState::Low, DiskState::Full) {
+        tracing::warn!("the disk is nearly full: puts are refused until there is room");
+        apply_state(core);
     }
+}
 
-    fn set_space_is_scarce(&self, scarce: bool) {
-        if let Some(log) = &self.log {
-            log.set_space_is_scarce(scarce);
-        }
-        self.schedule.set_space_is_scarce(scarce);
+/// Notes what was written and free when puts were refused.
+fn note_refusal(core: &Core, measure: &Measure) {
+    let mut refusal = core.refusal.lock();
+    *refusal = Refusal {
+        memtable_bytes: measure.small_memtables_bytes(),
+        room_bytes: measure.room().bytes,
+        ..*refusal
+    };
+}
+
+/// Applies the state in force to the log and to the limits of memtables.
+fn apply_state(core: &Core) {
+    tell_log(core);
+    core.plan_memory(&core.install.lock());
+}
+
+/// Tells the log whether to keep spare files. Reads the state in force, which another thread may
+/// have changed again.
+fn tell_log(core: &Core) {
+    if let Some(log) = &core.log {
+        log.set_space_is_scarce(core.schedule.disk() != DiskState::Ample);
     }
+}
 
-    fn set_space_is_short(&self, state: &State) {
-        let writing = self.written_limits(state, MemtableSize::Small);
-        self.refused_memtable_bytes
-            .store(writing, Ordering::Relaxed);
-        self.refused_room_bytes
-            .store(self.room(), Ordering::Relaxed);
-        self.schedule.set_space_is_short(true);
-        self.plan_memory(&self.install.lock());
+/// What is full, for the text of an error.
+pub(crate) fn what_is_full(core: &Core) -> &'static str {
+    match core.refusal.lock().is_quota {
+        true => "a quota of the file system is met",
+        false => "the disk is full",
     }
+}
 
-    /// Whether the log has a file to go on with, or can get one. The room within the data file is
-    /// no use to it.
-    fn log_can_grow(&self) -> bool {
-        let free = || self.disk.free_bytes().unwrap_or(u64::MAX);
-        let spares = self.log.as_ref().is_none_or(|log| log.spares() > 0);
-        spares || free() >= self.settings.segment_bytes
-    }
-
-    /// Bytes of memtables that there must be room for before puts are accepted again: small ones of
-    /// all that wrote.
-    fn accepted_again(&self) -> u64 {
-        let writing = self.refused_memtable_bytes.load(Ordering::Relaxed);
-        self.lasting(&self.state.load(), MemtableSize::Small, writing)
-    }
-
-    /// Accepts puts again if there is room.
-    pub fn see_whether_room_is_back(&self) {
-        if self.schedule.space_is_short() && self.has_room_again_for(self.accepted_again()) {
-            self.schedule.set_space_is_short(false);
-            self.meets_quota.store(false, Ordering::Relaxed);
-            self.plan_memory(&self.install.lock());
-            self.watch_room();
-        }
-    }
-
-    /// Whether puts are accepted again, for a put that is about to be refused: it need not wait for
-    /// the coordinator's next look. The coordinator alone tries again a disk that refuses space and
-    /// reports the same room as before: puts would have it try one failing checkpoint after the
-    /// other. A few system calls.
-    pub fn room_came_back(&self) -> bool {
-        let refused = self.refused_room_bytes.load(Ordering::Relaxed);
-        if self.room() <= with_an_eighth(refused) {
-            return false;
-        }
-        self.see_whether_room_is_back();
-        let is_back = !self.schedule.space_is_short();
-        if is_back {
-            // A checkpoint that failed for lack of room rests for up to ten seconds; memory may not
-            // last so long.
-            self.schedule.end_rest();
-        }
-        is_back
-    }
-
-    /// What there is no room for more in.
-    pub fn what_is_full(&self) -> &'static str {
-        match self.meets_quota.load(Ordering::Relaxed) {
-            true => "a quota of the file system is met",
-            false => "the disk is full",
-        }
-    }
-
-    /// Why a put is refused.
-    pub fn no_room(&self) -> Error {
-        if self.meets_quota.load(Ordering::Relaxed) {
-            // What is free on the disk says nothing, and what the quota leaves only the system
-            // knows.
-            let log = self.log.as_ref().map_or(0, |log| log.metrics().disk_bytes);
-            return Error::new(
-                ErrorKind::NoSpace,
-                "a quota of the file system is met: raise it, or delete records; deletes are still accepted",
-            )
-            .with("bytes of the data file", self.store.allocated_bytes().unwrap_or(0))
-            .with("bytes of the log", log)
-            .with("bytes free in the data file", self.room_in_file());
-        }
-        let needed = with_an_eighth(self.room_needed_for(self.accepted_again()));
-        let error = Error::new(
+/// Why a put is refused.
+pub(crate) fn no_room(core: &Core) -> Error {
+    if core.refusal.lock().is_quota {
+        // The free space of the disk says nothing then. Only the system knows what the quota
+        // leaves.
+        let log = core.log.as_ref().map_or(0, |log| log.metrics().disk_bytes);
+        return Error::new(
             ErrorKind::NoSpace,
-            "the disk is full; deletes are still accepted",
+            "a quota of the file system is met: raise it, or delete records; deletes are still accepted",
         )
-        .with("bytes free", self.room())
-        .with("bytes needed", needed);
-        match self.log_can_grow() {
-            true => error,
-            false => error.with("bytes of a log file", self.settings.segment_bytes),
-        }
+        .with("bytes of the data file", core.store.allocated_bytes().unwrap_or(0))
+        .with("bytes of the log", log)
+        .with("bytes free in the data file", in_file_bytes(core));
     }
-}
-
-fn with_an_eighth(bytes: u64) -> u64 {
-    bytes.saturating_add(bytes / 8)
+    let measure = Measure::new(core);
+    let room = measure.room();
+    let needed = with_an_eighth(measure.needed_bytes(Need::LastingSmall));
+    let error = Error::new(
+        ErrorKind::NoSpace,
+        "the disk is full; deletes are still accepted",
+    )
+    .with("bytes free", room.bytes)
+    .with("bytes needed", needed);
+    match room.can_log_grow {
+        true => error,
+        false => error.with("bytes of a log file", core.settings.segment_bytes),
+    }
 }

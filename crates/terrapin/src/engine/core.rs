@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
-use terrapin_base::sync::{AtomicBool, AtomicU64, Backoff, Ordering, atomic::fence};
+use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
 use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
@@ -31,6 +31,7 @@ use crate::metrics::stalls::Stalls;
 use crate::pacing::patience::Marks;
 use crate::pacing::yielding::Turns;
 use crate::planning::cache_split::{CacheSplit, FIRST_PERMILLE};
+use crate::planning::disk_state::Refusal;
 use crate::planning::plan::{Facts, Plan, plan};
 use crate::planning::tree_size::TreeSizes;
 use crate::planning::workload::Workload;
@@ -91,13 +92,8 @@ pub(crate) struct Core {
     /// The value of [`Core::memtable_memory_high`]. The engine sets it when it sets memtable
     /// limits.
     pub memtable_memory_high: AtomicU64,
-    /// Bytes that small memtables of all written keyspaces would have taken when puts were last
-    /// refused.
-    pub refused_memtable_bytes: AtomicU64,
-    /// [`Core::room`] at the moment when the disk was last found full.
-    pub refused_room_bytes: AtomicU64,
-    /// True if a quota, and not a full disk, is the reason for refusing puts.
-    pub meets_quota: AtomicBool,
+    /// What was true when the disk last became full.
+    pub refusal: Mutex<Refusal>,
     /// Deadlines that writes missed, and the progress that they missed it for.
     pub marks: Marks,
     /// Writes that have stalled, for events.
@@ -221,9 +217,7 @@ impl Core {
             plan_in_force: Mutex::new(plan),
             turns: Turns::default(),
             memtable_memory_high: AtomicU64::new(plan.seal_early_bytes),
-            refused_memtable_bytes: AtomicU64::new(0),
-            refused_room_bytes: AtomicU64::new(0),
-            meets_quota: AtomicBool::new(false),
+            refusal: Mutex::default(),
             marks: Marks::default(),
             stalls: Stalls::default(),
             counters: Counters::default(),

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Error, Lsn, Signal};
 
 use crate::engine::running_merge::RunningMerge;
+use crate::planning::disk_state::DiskState;
 
 /// The most checkpoints from the reserve that a waiting checkpoint, flush or close accepts without
 /// a memtable leaving memory (decision 0038). Such a checkpoint writes no more than there is room
@@ -70,11 +71,8 @@ pub(crate) struct Schedule {
     /// Set when ranges have paid for the seal of a memtable. The coordinator then looks for
     /// memtables that are due.
     seal_is_asked: AtomicBool,
-    /// Set when the disk is nearly full: memtables are small.
-    space_is_scarce: AtomicBool,
-    /// Set when the disk is full. The engine refuses puts. Memtables are large again and are sealed
-    /// once enough deletes have gathered (`checkpoint::gather`; D10).
-    space_is_short: AtomicBool,
+    /// Whether the disk has room for writes, as the number of a [`DiskState`].
+    disk: AtomicU32,
 }
 
 impl Schedule {
@@ -118,7 +116,7 @@ impl Schedule {
     /// Whether a seal was asked for and no job has taken up the request. Always false on a full
     /// disk, where deletes gather in their memtables (`checkpoint::gather`).
     pub fn is_seal_asked(&self) -> bool {
-        self.seal_is_asked.load(Ordering::Acquire) && !self.space_is_short()
+        self.seal_is_asked.load(Ordering::Acquire) && !self.disk_is_full()
     }
 
     /// Takes up the request for a seal. Returns whether there was one.
@@ -345,26 +343,40 @@ impl Schedule {
         self.last_error.lock().clone()
     }
 
-    /// Whether the disk is nearly full. True on a full disk, too.
-    pub fn space_is_scarce(&self) -> bool {
-        self.space_is_scarce.load(Ordering::Acquire)
+    /// How much room the disk has for writes.
+    pub fn disk(&self) -> DiskState {
+        DiskState::of_number(self.disk.load(Ordering::Acquire))
     }
 
-    /// Sets whether the disk is nearly full.
-    pub fn set_space_is_scarce(&self, scarce: bool) {
-        self.space_is_scarce.store(scarce, Ordering::Release);
-    }
-
-    /// Whether the disk is full.
+    /// Whether the disk is full: the engine accepts only writes that free space.
     #[inline]
-    pub fn space_is_short(&self) -> bool {
-        self.space_is_short.load(Ordering::Acquire)
+    pub fn disk_is_full(&self) -> bool {
+        self.disk.load(Ordering::Acquire) == DiskState::Full as u32
     }
 
-    /// Sets whether the disk is full. Sends the signals only on a change. A caller that counts
-    /// failing checkpoints would otherwise never stop.
-    pub fn set_space_is_short(&self, short: bool) {
-        if self.space_is_short.swap(short, Ordering::AcqRel) != short {
+    /// Changes the disk's state, unless it is no longer `from`: another thread found a refused
+    /// allocation, or looked too. Returns whether the state changed.
+    pub fn change_disk(&self, from: DiskState, to: DiskState) -> bool {
+        let changed = self
+            .disk
+            .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if changed {
+            self.disk_changed(from, to);
+        }
+        changed
+    }
+
+    /// Notes that an allocation was refused: the disk is full, whatever its state was.
+    pub fn fill_disk(&self) {
+        let from = self.disk.swap(DiskState::Full as u32, Ordering::AcqRel);
+        self.disk_changed(DiskState::of_number(from), DiskState::Full);
+    }
+
+    /// Sends the signals if the disk became full or is no longer full. Without a change it sends
+    /// none. A caller that counts failing checkpoints would otherwise never stop.
+    fn disk_changed(&self, from: DiskState, to: DiskState) {
+        if (from == DiskState::Full) != (to == DiskState::Full) {
             self.released();
         }
     }

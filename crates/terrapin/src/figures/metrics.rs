@@ -63,7 +63,7 @@ pub(crate) fn metrics(core: &Core) -> Metrics {
         checkpoints: counters.checkpoints.get(),
         checkpoints_failed: counters.checkpoints_failed.get(),
         compactions: counters.compactions.get(),
-        is_compacting: core.compactions.is_any_asked() && !core.schedule.space_is_short(),
+        is_compacting: core.compactions.is_any_asked() && !core.schedule.disk_is_full(),
         replayed_records: counters.replayed_records.get(),
         put_latency: counters.put_latency.latency(),
         get_latency: counters.get_latency.latency(),

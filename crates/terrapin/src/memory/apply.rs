@@ -63,7 +63,7 @@ impl Core {
                 bytes_max: self.records.bytes_max(),
                 record_bytes_max: self.records.record_bytes_max(),
             }),
-            is_disk_low: self.schedule.space_is_scarce() && !self.schedule.space_is_short(),
+            disk: self.schedule.disk(),
         }
     }
 

@@ -219,7 +219,7 @@ impl WarmUp {
         core.plan_memory(&core.install.lock());
         let plan = core.plan_now();
         let fits = plan.warms_up && plan.mix.reads == kind;
-        let is_compacting = core.compactions.is_any_asked() && !core.schedule.space_is_short();
+        let is_compacting = core.compactions.is_any_asked() && !core.schedule.disk_is_full();
         if fits && kind == ReadKind::Ranges && is_compacting {
             // What replaces the old blocks comes in as it is written, if blocks have the memory.
             core.records.set_share(BLOCKS_PERMILLE);

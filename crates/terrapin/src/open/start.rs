@@ -17,6 +17,7 @@ use crate::checkpoint::job::Coordinator;
 use crate::checkpoint::merges::Worker;
 use crate::checkpoint::request::checkpoint_through;
 use crate::disk_space::reclaim::{Reclaim, Watch};
+use crate::disk_space::room;
 use crate::engine::core::{Core, Install, Parts};
 use crate::engine::gate::Gate;
 use crate::engine::owner::Owner;
@@ -185,7 +186,7 @@ fn shorten_log(core: &Core, log: &Log, lives: usize) {
         if let Err(error) = checkpoint_through(core, log.end()) {
             tracing::warn!(%error, lives, "the log keeps the files of earlier lives, since a checkpoint failed");
         }
-    } else if is_long && core.has_room() {
+    } else if is_long && room::has_room(core) {
         // On a full disk, a later open that finds room, or writers, shorten the log. A checkpoint
         // would first take room.
         core.schedule.shorten_log();

@@ -17,6 +17,7 @@
 
 use terrapin_structure::Estimate;
 
+use crate::planning::disk_state::DiskState;
 use crate::planning::workload::{Mix, ReadKind};
 use crate::types::options::CheckpointDistance;
 use crate::types::options::settings::DISTANCE_MAX;
@@ -75,8 +76,8 @@ pub(crate) struct Facts {
     pub page_bytes: u64,
     /// Limits of the record cache. None if it is switched off.
     pub record_cache: Option<RecordCacheBounds>,
-    /// Whether the disk is low, with room for small memtables only (D10).
-    pub is_disk_low: bool,
+    /// How much room the disk has. On a low disk, memtables are small (D10).
+    pub disk: DiskState,
 }
 
 /// The limits of the record cache, for any budget.
@@ -105,7 +106,7 @@ impl Facts {
             trees: None,
             page_bytes: 0,
             record_cache: None,
-            is_disk_low: false,
+            disk: DiskState::Ample,
         }
     }
 
@@ -281,7 +282,7 @@ pub(crate) fn plan(facts: &Facts) -> Plan {
             writers: facts.writers.max(1),
             load_arena_bytes: is_load.then_some(load_arena_bytes),
             beside_caches_arena_bytes: beside_caches,
-            is_disk_low: facts.is_disk_low,
+            is_disk_low: facts.disk == DiskState::Low,
         },
     }
 }

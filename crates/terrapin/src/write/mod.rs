@@ -16,11 +16,13 @@ use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Result, mutant};
 use terrapin_wal::{Append, Appended, Log};
 
+use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, State};
 use crate::log_record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
 use crate::log_record::{Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
+use crate::planning::disk_state::DiskState;
 use crate::types::options::Durability;
 
 /// Time between two attempts of a delete to find room in the log of a full disk, in nanoseconds.
@@ -162,7 +164,7 @@ impl Core {
         // slices (D10), so the batch goes into the log there.
         let is_alone = operations == 1;
         let durability = match durability {
-            Durability::None if !is_alone && self.schedule.space_is_scarce() => Durability::Process,
+            Durability::None if !is_alone && self.schedule.disk() != DiskState::Ample => Durability::Process,
             durability => durability,
         };
         let appended = match durability {
@@ -377,9 +379,9 @@ impl Core {
     /// checkpoint that trims the log (D10).
     #[cold]
     fn disk_is_full(&self, log: &Log, cause: &Error) {
-        if !self.schedule.space_is_short() {
+        if !self.schedule.disk_is_full() {
             tracing::warn!(error = %cause, "the log cannot grow");
-            self.run_short(cause);
+            room::run_short(self, cause);
         }
         self.schedule.ask(log.end());
     }
@@ -396,7 +398,7 @@ impl Core {
         if full {
             let start = self.env.now_ns();
             self.seal_full();
-            self.watch_room();
+            room::watch(self);
             let seal = self.env.now_ns().saturating_sub(start);
             self.counters.waits.seal.record(seal);
         }
@@ -418,7 +420,7 @@ impl Core {
         };
         // This happens a few times for each log file.
         if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
-            self.watch_room();
+            room::watch(self);
             // Memtables grow at the cost of caches. A cache would otherwise notice that only at its
             // next insert.
             if self.records.over_target() {
@@ -428,7 +430,7 @@ impl Core {
                 self.store.shrink();
             }
         }
-        if self.schedule.space_is_short() {
+        if self.schedule.disk_is_full() {
             // The write was a delete, and its merge makes room.
             self.schedule.work().notify();
         }

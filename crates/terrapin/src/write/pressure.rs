@@ -26,6 +26,7 @@ use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 use terrapin_wal::Log;
 
+use crate::disk_space::room;
 use crate::engine::core::{Core, Loaded};
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::metrics::Histogram;
@@ -56,7 +57,7 @@ impl Core {
         };
         let free_running = (pieces == 0 || keyspace.sealed.is_none())
             && self.budget.used(Purpose::Memtable) <= self.memtable_memory_max();
-        if pieces == 0 && free_running && !self.schedule.space_is_short() {
+        if pieces == 0 && free_running && !self.schedule.disk_is_full() {
             return Ok(Admitted {
                 state: Some(state),
                 looks: false,
@@ -89,7 +90,7 @@ impl Core {
                 self.yield_if_overdue(shared)?;
             }
         }
-        if !free_running || self.schedule.space_is_short() {
+        if !free_running || self.schedule.disk_is_full() {
             self.admit_slowly(shared, write, patience)?;
         }
         Ok(())
@@ -295,10 +296,10 @@ impl Core {
 
     /// Refuses a write that frees no space while the disk is full, with [`ErrorKind::NoSpace`].
     pub fn check_room(&self) -> Result<()> {
-        if !self.schedule.space_is_short() || self.room_came_back() {
+        if !self.schedule.disk_is_full() || room::room_came_back(self) {
             return Ok(());
         }
-        let error = self.no_room();
+        let error = room::no_room(self);
         Err(match self.schedule.last_error() {
             Some(cause) => error.with("last error", cause),
             None => error,
@@ -312,7 +313,7 @@ impl Core {
         let Some(log) = self.log.as_ref() else {
             return Ok(true);
         };
-        if !self.schedule.space_is_short() || !log.files_are_short(bytes) {
+        if !self.schedule.disk_is_full() || !log.files_are_short(bytes) {
             return Ok(true);
         }
         // Read before the log's failure, as in `recovery::make_room`.
@@ -350,7 +351,7 @@ impl Core {
         let waited = self.env.now_ns().saturating_sub(since);
         self.counters.writes_refused.add(1);
         self.counters.write_wait_ns.add(waited);
-        let what = self.what_is_full();
+        let what = room::what_is_full(self);
         let error = Error::new(
             ErrorKind::Stalled,
             format!("the write was not done: {what}, and no checkpoint has shortened the log; until one has, deletes fail at once"),
@@ -477,12 +478,12 @@ mod tests {
         // Nothing of the log can be trimmed while the jobs rest.
         sim.set_breathing(false);
         for number in 0..2000_u32 {
-            if core.schedule.space_is_short() {
+            if core.schedule.disk_is_full() {
                 break;
             }
             let _ = keyspace.put(number.to_be_bytes(), [7; 200]);
         }
-        assert!(core.schedule.space_is_short() && log.files_are_short(1000));
+        assert!(core.schedule.disk_is_full() && log.files_are_short(1000));
         log.poison(Error::internal("on purpose"));
         core.schedule.ask(log.end());
         sim.settle();

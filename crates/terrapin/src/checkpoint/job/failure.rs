@@ -8,6 +8,7 @@ use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
 use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::rest::Rest;
+use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceState, State};
 
@@ -97,7 +98,7 @@ impl Coordinator {
         if std::mem::take(&mut self.draining) && !is_poisoned {
             core.schedule.tried_tight_checkpoint();
             match error.kind() {
-                ErrorKind::NoSpace => self.drain.found_no_room(core.room()),
+                ErrorKind::NoSpace => self.drain.found_no_room(room::room_bytes(&core)),
                 _ => {
                     self.drain.went_on(None);
                     let error = error.with("while", "emptying buffers on a full disk");
@@ -124,7 +125,7 @@ impl Coordinator {
             }
         }
         if error.kind() == ErrorKind::NoSpace {
-            core.run_short(&error);
+            room::run_short(&core, &error);
             if !self.slicing {
                 tracing::warn!(%error, "merging from the reserve");
                 self.slicing = true;
@@ -192,8 +193,8 @@ impl Coordinator {
         let others_go_on = rest.aside.is_some();
         let now_ns = core.env.now_ns();
         let mut until_ns = rest.until_ns;
-        if others_go_on && schedule.space_is_short() {
-            core.see_whether_room_is_back();
+        if others_go_on && schedule.disk_is_full() {
+            room::see_whether_room_is_back(&core);
             until_ns = until_ns.min(now_ns + SPACE_POLL_NS);
         }
         let work = core.schedule.work().clone();
@@ -220,7 +221,7 @@ impl Coordinator {
         if core.schedule.has_trees_to_give_up() || core.schedule.is_seal_asked() {
             return true;
         }
-        match core.schedule.space_is_short() {
+        match core.schedule.disk_is_full() {
             true => {
                 let has_deletes = || {
                     let state = core.state.load();

@@ -7,6 +7,7 @@ use terrapin_pages::Changes;
 use super::Coordinator;
 use crate::checkpoint::gather::Gathering;
 use crate::checkpoint::outcome::{Checkpoint, Part};
+use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{SealedMemtable, State};
 
@@ -18,13 +19,13 @@ impl Coordinator {
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
             || schedule.has_trees_to_give_up()
-            || (!schedule.space_is_short() && core.compactions.is_any_asked())
+            || (!schedule.disk_is_full() && core.compactions.is_any_asked())
             || (Self::merges_deletes(core, gathers) && Gathering::has_some(core))
     }
 
     /// Whether the disk is full and it is time to merge deletes, which may make room.
     pub(super) fn merges_deletes(core: &Core, gathers: bool) -> bool {
-        core.schedule.space_is_short() && !(gathers && Gathering::log_has_room(core))
+        core.schedule.disk_is_full() && !(gathers && Gathering::log_has_room(core))
     }
 
     /// Whether a compaction was asked for and finds room for its next stretch. Gives up a
@@ -34,7 +35,7 @@ impl Coordinator {
         if !core.compactions.is_any_asked() {
             return false;
         }
-        let has_room = core.has_room_for_stretch();
+        let has_room = room::has_room_for_stretch(core);
         if !has_room {
             tracing::info!(
                 "the disk is nearly full: a compaction for ranges is given up, and its tree stays as it is"
@@ -48,7 +49,7 @@ impl Coordinator {
     pub(super) fn freeze(&mut self, may_compact: bool, gathers: bool) -> Checkpoint {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
-        let short = core.schedule.space_is_short();
+        let short = core.schedule.disk_is_full();
         let merges_deletes = Self::merges_deletes(&core, gathers);
         core.schedule.log_is_being_shortened();
         let trees_let_go = core.schedule.trees_let_go();

@@ -8,6 +8,7 @@ use terrapin_base::ErrorKind;
 use super::{Committing, Coordinator, REST_NS_MIN};
 use crate::checkpoint::held::hand_over;
 use crate::checkpoint::outcome::{Checkpoint, Part};
+use crate::disk_space::room;
 use crate::engine::compactions::Stretches;
 use crate::engine::events;
 use crate::engine::state::{SealedMemtable, State};
@@ -109,7 +110,7 @@ impl Coordinator {
         drop((parts, frozen, spilled));
         core.store.commit(superblock.generation, changes);
         if merges_slice {
-            let room = core.room();
+            let room = room::room_bytes(&core);
             self.drain.is_left(room);
             if goes_on {
                 self.portion.fitted(wrote, room);
@@ -135,10 +136,10 @@ impl Coordinator {
         core.store.reclaim_signal().notify();
         self.slicing &= self.draining || !self.slices.is_empty();
         self.tried_room &= self.slicing;
-        if core.schedule.space_is_short() {
-            core.see_whether_room_is_back();
+        if core.schedule.disk_is_full() {
+            room::see_whether_room_is_back(&core);
         } else {
-            core.watch_room();
+            room::watch(&core);
         }
         core.schedule.gave_trees_up(trees_let_go);
         core.schedule.committed(durable_through);

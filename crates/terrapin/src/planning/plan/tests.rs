@@ -74,7 +74,7 @@ impl Random {
                 bytes_max: budget_bytes * (1 + self.below(64)),
                 record_bytes_max: 1 << self.below(20),
             }),
-            is_disk_low: self.below(8) == 0,
+            disk: DiskState::of_number(self.below(3) as u32),
         }
     }
 
@@ -235,7 +235,7 @@ fn memtables_share_and_own_distances_and_low_disks_count() {
     assert_eq!(limit(CheckpointDistance::Fixed(3)).bytes, 12 * MIB);
     assert_eq!(limit(CheckpointDistance::Fixed(1000)).bytes, 256 * MIB);
     let low = Facts {
-        is_disk_low: true,
+        disk: DiskState::Low,
         ..facts
     };
     let limit = plan(&low).memtable_limit(None, ARENA_PERMILLE);
@@ -292,7 +292,7 @@ fn every_part_keeps_its_floor() {
         assert!(limit.ample_bytes >= limit.bytes);
         assert!(limit.ample_bytes <= DISTANCE_MAX * facts.unit_bytes);
         assert_eq!(limit.bytes % facts.unit_bytes, 0);
-        assert!(!facts.is_disk_low || limit.bytes == facts.unit_bytes);
+        assert!(facts.disk != DiskState::Low || limit.bytes == facts.unit_bytes);
         assert!(plan.seal_early_bytes >= facts.budget_bytes / 10 * 6);
         assert!(plan.pool_floor_bytes >= facts.budget_bytes / 8);
         let beside = plan.limits.beside_caches_arena_bytes;
