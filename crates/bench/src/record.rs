@@ -93,8 +93,8 @@ impl Records {
     /// decides.
     ///
     /// Errors: `InvalidArgument` where the shortest keys are too short for the kind, or a key would
-    /// be longer than Terrapin takes. Values may be larger than a store takes: the store refuses the
-    /// first write.
+    /// be longer than Terrapin takes. Values may be larger than a store takes: the store refuses
+    /// the first write.
     pub fn of_kind(
         kind: KeyKind,
         key_bytes: RangeInclusive<usize>,

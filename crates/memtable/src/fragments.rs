@@ -2,10 +2,10 @@
 //! messages of its keys.
 //!
 //! The set only grows, and no fragment is cut or joined with another: a reader whose bound lies
-//! between the LSNs of two fragments sees the older one alone. It is a treap that is never changed in
-//! place. A writer copies the path to the new node and publishes the new root. A reader takes a root
-//! and needs no lock. Each node knows the greatest end and the newest LSN below it, so a look-up
-//! leaves out what ends before its key or is older than what it has found.
+//! between the LSNs of two fragments sees the older one alone. It is a treap that is never changed
+//! in place. A writer copies the path to the new node and publishes the new root. A reader takes a
+//! root and needs no lock. Each node knows the greatest end and the newest LSN below it, so a
+//! look-up leaves out what ends before its key or is older than what it has found.
 
 use std::sync::Arc;
 

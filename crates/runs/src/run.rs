@@ -2,8 +2,8 @@
 //! until a cursor opens it.
 //!
 //! A run is a list of pieces in key order. A piece is a key range of the merge's input or of a page
-//! group, and all messages in it are live. A structure narrows runs to the keys of a part of itself,
-//! and merges them, newest first, when it writes that part.
+//! group, and all messages in it are live. A structure narrows runs to the keys of a part of
+//! itself, and merges them, newest first, when it writes that part.
 
 use std::sync::Arc;
 

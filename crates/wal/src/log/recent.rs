@@ -1,9 +1,10 @@
 //! [`Recent`]: what the latest records touched. A conditional write finds here whether another
 //! record came between its read and its append.
 //!
-//! While a [`Watch`] exists, each append adds entries under the append lock, before its LSN is known
-//! to anybody else. So an append that tests the entries under the same lock has seen every earlier
-//! record, published or not. Without a watch an append pays one test of a word beside the tail.
+//! While a [`Watch`] exists, each append adds entries under the append lock, before its LSN is
+//! known to anybody else. So an append that tests the entries under the same lock has seen every
+//! earlier record, published or not. Without a watch an append pays one test of a word beside the
+//! tail.
 //!
 //! The entries are a ring. A reader names the entry to go on from, and learns if that one was
 //! overwritten. Entries stay for a while after the last watch, so that a writer of conditions that
