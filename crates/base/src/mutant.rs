@@ -77,6 +77,8 @@ pub const NAMES: &[&str] = &[
     "index-counts-too-many-records",
     "merge-memory-never-returned",
     "earlier-operation-of-batch-wins",
+    "earlier-version-of-lsn-wins",
+    "operation-lsn-past-record",
     "view-sees-record-at-bound",
     "unallocated-log-file-accepted",
     "scan-run-passes-other-source",

@@ -8,9 +8,9 @@
 //!
 //! A leaf and its first version are allocated together, so that a record occupies consecutive cache
 //! lines. A chain is ordered by LSN, newest first. It is a lock-free list that only grows, so a
-//! compare-and-swap on the link in front of a new version suffices. A later operation of a batch
-//! has the same LSN as an earlier one. Its version goes in front, and every read then ignores the
-//! other: in effect it replaces it.
+//! compare-and-swap on the link in front of a new version suffices. The operations
+//! of an unlogged batch share one LSN. The version of a later one goes in front, and every read then
+//! ignores the other: in effect it replaces it.
 
 use std::marker::PhantomData;
 use std::mem::size_of;
@@ -148,8 +148,8 @@ impl<'a> VersionRef<'a> {
     }
 }
 
-/// The versions of one key from one version on, newest first, each with its LSN. Operations of one
-/// batch share an LSN. Of several on one key, the last operation comes first.
+/// The versions of one key from one version on, newest first, each with its LSN. The operations of
+/// an unlogged batch share an LSN. Of several on one key, the last operation comes first.
 #[derive(Clone)]
 pub struct Versions<'a>(Option<VersionRef<'a>>);
 
@@ -269,8 +269,8 @@ impl<'a> LeafRef<'a> {
             let next = link.load(Ordering::Acquire);
             if let Some(there) = NonNull::new(next) {
                 let there = VersionRef(there, PhantomData);
-                let same = there.lsn() == version.lsn()
-                    && mutant::active("earlier-operation-of-batch-wins");
+                let same =
+                    there.lsn() == version.lsn() && mutant::active("earlier-version-of-lsn-wins");
                 if there.lsn() > version.lsn() || same {
                     link = &there.head().older;
                     first = false;

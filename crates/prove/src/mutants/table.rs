@@ -243,8 +243,22 @@ const ENGINE: &[Mutant] = &[
     Mutant {
         name: "earlier-operation-of-batch-wins",
         does: "of two operations of a batch on one key, the earlier wins",
+        file: "crates/terrapin/src/log_record/format.rs",
+        breaks: "the operations of a batch apply in order",
+        script: Script::Conformance,
+    },
+    Mutant {
+        name: "earlier-version-of-lsn-wins",
+        does: "of two operations of an unlogged batch on one key, the earlier wins",
         file: "crates/memtable/src/leaf.rs",
         breaks: "the operations of a batch apply in order",
+        script: Script::Conformance,
+    },
+    Mutant {
+        name: "operation-lsn-past-record",
+        does: "the last operations of a long batch get LSNs at or above the end of its record",
+        file: "crates/terrapin/src/log_record/format.rs",
+        breaks: "D7: a batch is visible whole or not at all; bounds lie between records",
         script: Script::Conformance,
     },
     Mutant {

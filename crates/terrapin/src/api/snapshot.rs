@@ -53,7 +53,8 @@ impl Database {
 }
 
 impl Snapshot {
-    /// The LSN of the snapshot: it has every write with a smaller LSN, and no other.
+    /// The LSN of the snapshot, the end of a log record: it has every write with a smaller LSN, and
+    /// no other.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.handle.view().before

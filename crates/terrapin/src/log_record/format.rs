@@ -2,9 +2,11 @@
 //! payload depends on the kind:
 //!
 //! ```text
-//! PUT      keyspace: varint, key length: varint, key, value (the rest)
-//! DELETE   keyspace: varint, key (the rest)
-//! BATCH    operations: (keyspace << 1 | is put): varint, key length: varint, key, then for a put value length: varint, value
+//! 16 + operation kind
+//!          one operation, without its kind: keyspace: varint, then
+//!            put     key length: varint, key, value (the rest)
+//!            delete  key (the rest)
+//! BATCH    operations: kind: u8, keyspace: varint, key length: varint, key, then for a put value length: varint, value
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, structure: varint, options, name (the rest, UTF-8)
 //! DROP     keyspace: varint
@@ -13,28 +15,51 @@
 //! options  χ: varint (0 the database's, 1 auto, n + 1 for n)
 //! ```
 //!
-//! One record is one atomic batch (D7). This file checks everything that a payload holds: kinds,
-//! lengths, and the limits of keys and values.
+//! The kinds of operations are [`OPERATIONS`]. One record is one atomic batch (D7). This file checks
+//! everything that a payload holds: kinds, lengths, and the limits of keys and values.
 
-use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, KeyspaceId, Message, Result, VALUE_BYTES_MAX};
+use std::ops::Range;
+
+use terrapin_base::codec::{Reader, put_prefixed, put_varint};
+use terrapin_base::{
+    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Message, Result, VALUE_BYTES_MAX, mutant,
+};
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 
+/// The names of the kinds of operations, by number. This version reads and writes the first two. It
+/// refuses the others by name.
+const OPERATIONS: [&str; 6] = [
+    "put",
+    "delete",
+    "merge",
+    "delete range",
+    "put large",
+    "set structure",
+];
+const PUT_OPERATION: u8 = 0;
+const DELETE_OPERATION: u8 = 1;
+/// In the kind of an operation, and of a record of one operation: a deadline follows the kind.
+/// Reserved for puts and merges; this version refuses it.
+const DEADLINE: u8 = 1 << 7;
+/// Records of one operation have the kind `RECORD_KIND_USER_MIN + n`, where n is the operation's
+/// kind and below this number.
+const SINGLE_KINDS: u8 = 16;
+
 /// One put.
-pub(crate) const PUT: u8 = RECORD_KIND_USER_MIN;
+pub(crate) const PUT: u8 = RECORD_KIND_USER_MIN + PUT_OPERATION;
 /// One delete.
-pub(crate) const DELETE: u8 = RECORD_KIND_USER_MIN + 1;
-/// Any number of puts and deletes.
-pub(crate) const BATCH: u8 = RECORD_KIND_USER_MIN + 2;
+pub(crate) const DELETE: u8 = RECORD_KIND_USER_MIN + DELETE_OPERATION;
+/// Any number of operations.
+pub(crate) const BATCH: u8 = RECORD_KIND_USER_MIN + SINGLE_KINDS;
 /// Stands for writes that only a memtable holds.
-pub(crate) const UNLOGGED: u8 = RECORD_KIND_USER_MIN + 3;
-const CREATE: u8 = RECORD_KIND_USER_MIN + 4;
-const DROP: u8 = RECORD_KIND_USER_MIN + 5;
+pub(crate) const UNLOGGED: u8 = BATCH + 1;
+const CREATE: u8 = BATCH + 2;
+const DROP: u8 = BATCH + 3;
 /// A clear. Its append installs the emptied keyspace.
-pub(crate) const CLEAR: u8 = RECORD_KIND_USER_MIN + 6;
-const OPTIONS: u8 = RECORD_KIND_USER_MIN + 7;
+pub(crate) const CLEAR: u8 = BATCH + 4;
+const OPTIONS: u8 = BATCH + 5;
 
 /// The structure number of the TurtleTree in records and in the catalog.
 pub(crate) const STRUCTURE_LEVELED: u64 = 0;
@@ -93,21 +118,21 @@ pub(crate) fn put_operation(
     key: &[u8],
     message: Message<'_>,
 ) {
-    let (is_put, value) = match message {
-        Message::Put(value) => (true, Some(value)),
-        Message::Delete => (false, None),
-    };
-    put_varint(out, u64::from(keyspace.0) << 1 | u64::from(is_put));
-    put_varint(out, key.len() as u64);
-    out.extend_from_slice(key);
-    if let Some(value) = value {
-        put_varint(out, value.len() as u64);
-        out.extend_from_slice(value);
+    out.push(match message {
+        Message::Put(_) => PUT_OPERATION,
+        Message::Delete => DELETE_OPERATION,
+    });
+    put_varint(out, u64::from(keyspace.0));
+    put_prefixed(out, key);
+    if let Message::Put(value) = message {
+        put_prefixed(out, value);
     }
 }
 
 /// One operation of a record.
 pub(crate) struct Operation<'a> {
+    /// The offset in the record's payload at which the operation begins.
+    pub offset: u64,
     /// The operation's keyspace.
     pub keyspace: KeyspaceId,
     /// The operation's key.
@@ -116,9 +141,29 @@ pub(crate) struct Operation<'a> {
     pub message: Message<'a>,
 }
 
+impl Operation<'_> {
+    /// The LSN of the operation in a logged record, given where the record starts and ends. It is
+    /// not below the record's LSN and below its end: the record is longer than its payload, by the
+    /// log's header. So every bound between records has all operations of a record on one side.
+    #[inline]
+    pub fn lsn(&self, record: &Range<Lsn>) -> Lsn {
+        let lsn = Lsn(record.start.0 + self.offset);
+        debug_assert!(record.contains(&lsn), "{lsn:?} of {record:?}");
+        if mutant::active("earlier-operation-of-batch-wins") {
+            return Lsn(record.end.0 - 1 - self.offset);
+        }
+        if mutant::active("operation-lsn-past-record") {
+            return Lsn(lsn.0 + self.offset);
+        }
+        lsn
+    }
+}
+
 /// An iterator over the operations of a record, in their order.
 pub(crate) struct Operations<'a> {
-    kind: u8,
+    /// The kind of the only operation. None in a batch, where each operation begins with its kind.
+    only: Option<u8>,
+    payload_bytes: usize,
     reader: Reader<'a>,
     done: bool,
 }
@@ -126,55 +171,86 @@ pub(crate) struct Operations<'a> {
 impl<'a> Operations<'a> {
     /// Decodes a payload. None if records of this kind hold no operations.
     pub fn decode(kind: u8, payload: &'a [u8]) -> Option<Self> {
-        let reader = Reader::new("operation record", payload);
-        matches!(kind, PUT | DELETE | BATCH).then_some(Operations {
-            kind,
-            reader,
+        let only = match kind {
+            BATCH => None,
+            _ => Some(single_kind(kind)?),
+        };
+        Some(Operations {
+            only,
+            payload_bytes: payload.len(),
+            reader: Reader::new("operation record", payload),
             done: false,
         })
     }
 
     fn one(&mut self) -> Result<Operation<'a>> {
         let reader = &mut self.reader;
-        let (keyspace, is_put) = match self.kind {
-            BATCH => {
-                let tag = reader.varint()?;
-                (tag >> 1, tag & 1 == 1)
-            }
-            kind => (reader.varint()?, kind == PUT),
+        let offset = (self.payload_bytes - reader.remaining()) as u64;
+        let is_only = self.only.is_some();
+        let kind = match self.only {
+            Some(kind) => kind,
+            None => reader.u8()?,
         };
-        let keyspace = u32::try_from(keyspace)
-            .map_err(|_| reader.corrupt("the keyspace number is too large"))?;
-        let key = if self.kind == DELETE {
-            reader.bytes(reader.remaining())?
-        } else {
-            reader.prefixed()?
-        };
-        let message = match (is_put, self.kind) {
-            (false, _) => Message::Delete,
-            (true, BATCH) => Message::Put(reader.prefixed()?),
-            (true, _) => Message::Put(reader.bytes(reader.remaining())?),
+        if !matches!(kind, PUT_OPERATION | DELETE_OPERATION) {
+            return Err(unknown_operation(reader, kind));
+        }
+        let keyspace = read_id(reader)?;
+        let (key, message) = match (kind, is_only) {
+            (PUT_OPERATION, true) => (reader.prefixed()?, Message::Put(rest(reader)?)),
+            (PUT_OPERATION, false) => (reader.prefixed()?, Message::Put(reader.prefixed()?)),
+            (_, true) => (rest(reader)?, Message::Delete),
+            (_, false) => (reader.prefixed()?, Message::Delete),
         };
         if key.len() > KEY_BYTES_MAX || message.value_bytes() > VALUE_BYTES_MAX {
             return Err(reader.corrupt("a key or value exceeds the limit"));
         }
         Ok(Operation {
-            keyspace: KeyspaceId(keyspace),
+            offset,
+            keyspace,
             key,
             message,
         })
     }
 }
 
+/// The kind of the operation that a record of this kind consists of.
+fn single_kind(kind: u8) -> Option<u8> {
+    let operation = kind.checked_sub(RECORD_KIND_USER_MIN)?;
+    (operation & !DEADLINE < SINGLE_KINDS).then_some(operation)
+}
+
+fn rest<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8]> {
+    reader.bytes(reader.remaining())
+}
+
+/// The error of an operation that this version cannot do. A number without a name is damage.
+#[cold]
+fn unknown_operation(reader: &Reader<'_>, kind: u8) -> Error {
+    let Some(name) = OPERATIONS.get(usize::from(kind & !DEADLINE)) else {
+        let unknown = reader.corrupt("the kind of an operation is unknown");
+        return unknown.with("kind", kind);
+    };
+    let deadline = match kind & DEADLINE {
+        0 => "",
+        _ => " with a deadline",
+    };
+    Error::new(
+        ErrorKind::NewerFormat,
+        format!(
+            "operation kind {name}{deadline}: this version of Terrapin does not know it; open the database with a newer version"
+        ),
+    )
+}
+
 impl<'a> Iterator for Operations<'a> {
     type Item = Result<Operation<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done || (self.kind == BATCH && self.reader.remaining() == 0) {
+        if self.done || (self.only.is_none() && self.reader.remaining() == 0) {
             return None;
         }
         let item = self.one();
-        self.done = self.kind != BATCH || item.is_err();
+        self.done = self.only.is_some() || item.is_err();
         Some(item)
     }
 }
@@ -337,11 +413,96 @@ mod tests {
         assert!(matches!(
             delete[0].as_ref().unwrap(),
             Operation {
+                offset: 0,
                 keyspace: KeyspaceId(7),
                 key: b"",
                 message: Message::Delete
             }
         ));
+    }
+
+    #[test]
+    fn records_have_the_documented_bytes() {
+        assert_eq!((PUT, DELETE, BATCH, UNLOGGED), (16, 17, 32, 33));
+        assert_eq!((CREATE, DROP, CLEAR, OPTIONS), (34, 35, 36, 37));
+        // keyspace 300 | key length 3; the key and the value follow
+        assert_eq!(Head::put(KeyspaceId(300), 3).bytes(), b"\xac\x02\x03");
+        // keyspace 7; the key follows
+        assert_eq!(Head::delete(KeyspaceId(7)).bytes(), b"\x07");
+        let mut batch = Vec::new();
+        put_operation(&mut batch, KeyspaceId(300), b"key", Message::Put(b"value"));
+        put_operation(&mut batch, KeyspaceId(7), b"k", Message::Delete);
+        // kind 0, a put | keyspace 300 | "key" | "value" | kind 1, a delete | keyspace 7 | "k"
+        assert_eq!(batch, b"\x00\xac\x02\x03key\x05value\x01\x07\x01k");
+    }
+
+    /// Bounds lie between records: a bound inside would show half a batch.
+    #[test]
+    fn the_lsns_of_operations_are_their_offsets_in_the_payload() {
+        let mut batch = Vec::new();
+        let mut begin = Vec::new();
+        for i in 0..100 {
+            begin.push(batch.len() as u64);
+            let value = [i; 300];
+            let message = match i % 3 {
+                0 => Message::Delete,
+                _ => Message::Put(&value[..usize::from(i) * 3]),
+            };
+            put_operation(&mut batch, KeyspaceId(u32::from(i) * 100), b"", message);
+        }
+        // The shortest batch, and the shortest records of one operation.
+        for (kind, payload, offsets) in [
+            (BATCH, &batch[..], &begin[..]),
+            (BATCH, &[1, 0, 0], &[0]),
+            (PUT, &[0, 0], &[0]),
+            (DELETE, &[0], &[0]),
+        ] {
+            let start = 4096;
+            let end = start + terrapin_wal::RECORD_HEADER_BYTES + payload.len() as u64;
+            let lsns: Vec<u64> = Operations::decode(kind, payload)
+                .unwrap()
+                .map(|operation| operation.unwrap().lsn(&(Lsn(start)..Lsn(end))).0)
+                .collect();
+            let expected: Vec<u64> = offsets.iter().map(|offset| start + offset).collect();
+            assert_eq!(lsns, expected);
+            assert!(lsns.iter().all(|lsn| (start..end).contains(lsn)));
+        }
+    }
+
+    #[test]
+    fn kinds_of_operations_are_read_or_refused_by_name() {
+        let refused = |kind: u8, payload: &[u8]| {
+            let mut operations = Operations::decode(kind, payload).unwrap();
+            let error = operations.next().unwrap().err();
+            // An iterator that went on behind the operation would skip it.
+            assert!(error.is_none() || operations.next().is_none());
+            error.map(|error| (error.kind(), error.to_string()))
+        };
+        for kind in 0..=u8::MAX {
+            let number = kind & !DEADLINE;
+            let in_batch = refused(BATCH, &[kind, 0, 0, 0]);
+            if number < SINGLE_KINDS {
+                // The record's kind takes the place of the operation's.
+                let alone = refused(RECORD_KIND_USER_MIN + kind, &[0, 0]);
+                assert_eq!(alone, in_batch, "{kind}");
+            }
+            match (OPERATIONS.get(usize::from(number)), in_batch) {
+                (Some(&("put" | "delete")), None) => assert_eq!(kind, number),
+                (Some(name), Some((ErrorKind::NewerFormat, text))) => {
+                    assert!(text.contains(&format!("operation kind {name}")), "{text}");
+                    let has_deadline = text.contains(&format!("{name} with a deadline"));
+                    assert_eq!(has_deadline, kind != number, "{text}");
+                }
+                (None, Some((ErrorKind::Corrupt, text))) => {
+                    assert!(text.contains(&format!("kind {kind}")), "{text}");
+                }
+                (_, other) => panic!("kind {kind}: {other:?}"),
+            }
+        }
+        // Kinds between those of one operation and the others, and above them, are no operations.
+        for kind in (BATCH + 1..0x90).chain(0xa0..=0xff) {
+            assert!(Operations::decode(kind, &[]).is_none(), "{kind}");
+        }
     }
 
     #[test]

@@ -219,7 +219,8 @@ fn apply(
             check_created(operation.keyspace, install.next_id)?;
             // A dropped keyspace ignores its operations. Below the applied LSN, no memtable takes
             // the write.
-            enter(core, &state, &operation, record.lsn, Durability::Process);
+            let place = record.lsn..record.end;
+            enter(core, &state, &operation, place, Durability::Process);
             if touched.last() != Some(&operation.keyspace) {
                 touched.push(operation.keyspace);
             }
@@ -252,6 +253,7 @@ fn apply(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_record::format::{BATCH, PUT};
     use crate::memory::seal::tests::LOOKS;
     use crate::open::verify::{VerifyOptions, verify_on};
     use crate::{Database, KeyspaceOptions, Options};
@@ -321,7 +323,8 @@ mod tests {
             let keyspace = database.keyspace("taken").unwrap();
             assert_eq!(keyspace.id(), taken);
             drop(keyspace);
-            die_with(database, &change, &sim, &disk);
+            let (kind, payload) = change.encode();
+            die_with(database, (kind, &payload), &sim, &disk);
             check_refused(env, &disk, is_refused);
         }
     }
@@ -342,16 +345,105 @@ mod tests {
                 name: "last".into(),
                 options: KeyspaceOptions::default(),
             };
-            die_with(database, &create, &sim, &disk);
+            let (kind, payload) = create.encode();
+            die_with(database, (kind, &payload), &sim, &disk);
             check_refused(env, &disk, is_refused);
         }
     }
 
-    /// Writes a change to the log, then ends the process.
-    fn die_with(database: Database, change: &Schema, sim: &Sim, disk: &SimDisk) {
+    /// The versions of a key in the active memtable of the default keyspace, newest first.
+    fn versions(database: &Database, key: &str) -> Vec<(u64, Option<Vec<u8>>)> {
+        let state = database.core().state.load();
+        let keyspace = state.keyspaces.get(KeyspaceId::DEFAULT).unwrap();
+        let mut cursor = keyspace.active.memtable.cursor(Lsn(0), Lsn(u64::MAX));
+        cursor.seek(key.as_bytes());
+        assert_eq!(cursor.key(), Some(key.as_bytes()));
+        let versions = cursor.versions();
+        versions
+            .map(|(lsn, message)| (lsn.0, message.value().map(<[u8]>::to_vec)))
+            .collect()
+    }
+
+    /// All operations of a batch had the LSN of their record, so only one of two merges of a key
+    /// could have counted.
+    #[test]
+    fn each_logged_operation_has_an_lsn_of_its_own_and_a_replay_gives_the_same() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::small();
+        let open = || options.open_on(env.clone(), disk.handle()).unwrap();
+        let database = open();
+        let keyspace = database.default_keyspace();
+        let log = database.core().log().unwrap().clone();
+        let start = log.tail().0;
+        let mut batch = database.batch();
+        batch.put(&keyspace, "a", "1");
+        batch.put(&keyspace, "b", "2");
+        batch.put(&keyspace, "a", "3");
+        batch.delete(&keyspace, "b");
+        database.write(&batch).unwrap();
+        let end = log.tail().0;
+        assert_eq!(database.core().visible(), Lsn(end));
+        keyspace.put("a", "4").unwrap();
+        let both = |database: &Database| (versions(database, "a"), versions(database, "b"));
+        let put = |lsn: u64, value: &str| (lsn, Some(value.as_bytes().to_vec()));
+        // A put of one byte each takes six: kind, keyspace, length, key, length, value.
+        let expected = (
+            vec![put(end, "4"), put(start + 12, "3"), put(start, "1")],
+            vec![(start + 18, None), put(start + 6, "2")],
+        );
+        assert_eq!(both(&database), expected);
+        assert!(start + 18 < end);
+        sim.kill();
+        disk.crash_process();
+        drop((keyspace, database, log));
+        sim.kill();
+        let database = open();
+        assert_eq!(both(&database), expected);
+
+        // The log has no payload of these, and the last one in front.
+        let mut batch = database.batch();
+        batch.put(&database.default_keyspace(), "c", "1");
+        batch.delete(&database.default_keyspace(), "c");
+        let start = database.core().log().unwrap().tail().0;
+        database.write_with(&batch, Durability::None).unwrap();
+        assert_eq!(versions(&database, "c"), [(start, None), put(start, "1")]);
+        database.close().unwrap();
+    }
+
+    /// Operations that a later version writes were read as a keyspace number, or not at all.
+    #[test]
+    fn operations_of_later_versions_are_refused_by_name() {
+        for (kind, payload, name) in [
+            (BATCH, &[0, 0, 1, b'a', 0, 2][..], "merge"),
+            (BATCH, &[3], "delete range"),
+            (BATCH, &[0x80, 0, 0, 0, 0, 0, 0], "put with a deadline"),
+            (PUT + 4, &[], "put large"),
+            (PUT + 5, &[0, 1], "set structure"),
+            (0x80 | (PUT + 2), &[0], "merge with a deadline"),
+        ] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let options = Options::small();
+            let database = options.open_on(env.clone(), disk.handle()).unwrap();
+            die_with(database, (kind, payload), &sim, &disk);
+            let verified = verify_on(env.clone(), disk.handle(), &VerifyOptions::new());
+            let opened = options.open_on(env, disk.handle());
+            for error in [
+                verified.map(drop).unwrap_err(),
+                opened.map(drop).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
+                let named = format!("operation kind {name}");
+                assert!(error.to_string().contains(&named), "{error}");
+            }
+        }
+    }
+
+    /// Writes a record to the log, then ends the process.
+    fn die_with(database: Database, (kind, payload): (u8, &[u8]), sim: &Sim, disk: &SimDisk) {
         let log = database.core().log().unwrap();
-        let (kind, payload) = change.encode();
-        match log.try_append(kind, &[&payload]).unwrap() {
+        match log.try_append(kind, &[payload]).unwrap() {
             Append::Done(appended) => log.publish(&appended),
             Append::Full(_) => panic!("the ring is full"),
         }

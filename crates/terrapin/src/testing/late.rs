@@ -111,7 +111,7 @@ fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
             &core,
             &core.state.load(),
             &operation?,
-            late.lsn,
+            late.lsn..late.end,
             Durability::Sync,
         );
     }

@@ -10,6 +10,7 @@
 
 pub mod pressure;
 
+use std::ops::Range;
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
@@ -111,11 +112,12 @@ impl Core {
                 self,
                 early.as_deref().unwrap_or(&state),
                 &Operation {
+                    offset: 0,
                     keyspace: shared.id,
                     key,
                     message,
                 },
-                appended.lsn,
+                appended.lsn..appended.end,
                 durability,
             );
             log.publish(&appended);
@@ -192,7 +194,8 @@ impl Core {
                 .flatten()
                 .flatten()
             {
-                enter(self, &state, &operation, appended.lsn, durability);
+                let record = appended.lsn..appended.end;
+                enter(self, &state, &operation, record, durability);
                 let is_put = matches!(operation.message, Message::Put(_));
                 let size = operation.key.len() + operation.message.value_bytes();
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
@@ -448,32 +451,41 @@ impl Core {
     }
 }
 
-/// Inserts an operation into the memtable that owns its LSN. Does nothing if the keyspace was
-/// dropped, or cleared at a later LSN.
+/// Inserts an operation of a record into the memtable that owns the record. Does nothing if the
+/// keyspace was dropped, or cleared at a later LSN.
+///
+/// A logged operation enters at its own LSN, and a replay gives it the same LSN again. An unlogged
+/// record has no payload, so its operations enter at the record's LSN. Of two on one key, the later
+/// one is in front.
 #[inline]
 pub(crate) fn enter(
     core: &Core,
     state: &State,
     operation: &Operation<'_>,
-    lsn: Lsn,
+    record: Range<Lsn>,
     durability: Durability,
 ) {
     let Some(keyspace) = state.keyspaces.get(operation.keyspace) else {
         return;
     };
-    let Some(memtable) = keyspace.memtable_of(lsn) else {
+    let Some(memtable) = keyspace.memtable_of(record.start) else {
         return;
     };
     if !memtable.noted.load(Ordering::Acquire) {
         core.written.note(keyspace.id, memtable);
         core.set_limits(keyspace, &core.plan_in_force());
     }
-    if durability == Durability::None
-        && !memtable.unlogged.load(Ordering::Relaxed)
-        && !mutant::active("flush-forgets-unlogged-memtables")
-    {
-        memtable.unlogged.store(true, Ordering::Release);
-    }
+    let lsn = match durability {
+        Durability::None => {
+            if !memtable.unlogged.load(Ordering::Relaxed)
+                && !mutant::active("flush-forgets-unlogged-memtables")
+            {
+                memtable.unlogged.store(true, Ordering::Release);
+            }
+            record.start
+        }
+        _ => operation.lsn(&record),
+    };
     memtable
         .memtable
         .insert(operation.key, lsn, operation.message);
