@@ -21,9 +21,9 @@ macro_rules! id {
 }
 
 id!(
-    /// Log sequence number: the byte offset in the log at which a record starts, and the version
-    /// number of a write. Bounds on LSNs are exclusive: "before `x`" means every record that starts
-    /// below `x`.
+    /// Log sequence number: the byte offset in the log at which a record starts, or an operation
+    /// in it, and the version number of a write. Bounds on LSNs are exclusive: "before `x`" means
+    /// every record that starts below `x`. Bounds lie between records.
     Lsn(u64)
 );
 id!(

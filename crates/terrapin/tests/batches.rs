@@ -166,6 +166,7 @@ fn the_later_of_two_operations_of_a_batch_wins_in_slices_of_a_full_disk() {
         world.disk.die_at_call(call);
         let _ = database.checkpoint();
         let died = !world.disk.is_alive();
+        world.disarm();
         if !died {
             sliced = database.metrics().checkpoints - checkpoints;
             check(&keyspace, &expected);
@@ -173,7 +174,6 @@ fn the_later_of_two_operations_of_a_batch_wins_in_slices_of_a_full_disk() {
         }
         drop((old, keyspace));
         world.kill(database);
-        world.disarm();
         world.disk.set_capacity(u64::MAX);
         let database = world.open(&options);
         check(&database.default_keyspace(), &expected);
