@@ -44,6 +44,15 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// Bytes of the value that lie outside of the message; 0 for a put and a delete. O(1).
+    #[inline]
+    #[must_use]
+    pub fn separated_bytes(self) -> u64 {
+        match self {
+            Message::Put(_) | Message::Delete => 0,
+        }
+    }
+
     /// Whether this is a delete. O(1).
     #[inline]
     #[must_use]

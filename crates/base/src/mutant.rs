@@ -103,6 +103,7 @@ pub const NAMES: &[&str] = &[
     "last-earlier-block-freed",
     "last-mark-not-durable",
     "ring-marks-ignored",
+    "extended-records-read-as-puts",
 ];
 
 #[cfg(terrapin_mutants)]

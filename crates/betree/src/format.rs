@@ -9,11 +9,12 @@
 //!     child at height 1: group reference
 //!     child above:       page reference (20 bytes) | sums: records v | leaf bytes v
 //!                        | buffered bytes v | replaced bytes v | hidden bytes v
-//!                        | bytes of the largest record v
+//!                        | bytes of the largest record v | optional sums
 //! levels times: segments v, then for each
 //!     group reference | min (v, bytes) | max (v, bytes) | live parts v, then for each
 //!         pivot v (difference to the one before, less one; the first as it is)
 //!         | records v | bytes v | hidden bytes v
+//!         | separated bytes v, if the group has any
 //! ```
 //!
 //! A root reference is a kind u8 (0 empty, 1 leaf, 2 node). Then follows nothing, a group
@@ -23,7 +24,10 @@ use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
-use terrapin_pages::group::{GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX};
+use terrapin_pages::group::{
+    Deadlines, GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX, decode_optional_sums,
+    encode_optional_sums,
+};
 
 use crate::load::HEIGHT_MAX;
 use crate::node::{Child, LivePart, Node, Pivot, Root, SUM_MAX, Segment, Sums};
@@ -48,9 +52,9 @@ impl Root {
         let mut out = Vec::new();
         match self {
             Root::Empty => out.push(ROOT_EMPTY),
-            Root::Leaf(group) => {
+            Root::Leaf(group, deadlines) => {
                 out.push(ROOT_LEAF);
-                group.encode(&mut out);
+                group.encode(deadlines, &mut out);
             }
             Root::Node(page, height) => {
                 out.push(ROOT_NODE);
@@ -70,7 +74,10 @@ impl Root {
         let mut reader = Reader::new("root reference", bytes);
         let root = match reader.u8()? {
             ROOT_EMPTY => Root::Empty,
-            ROOT_LEAF => Root::Leaf(GroupRef::decode(&mut reader)?),
+            ROOT_LEAF => {
+                let (group, deadlines) = GroupRef::decode(&mut reader)?;
+                Root::Leaf(group, deadlines)
+            }
             ROOT_NODE => {
                 let height = reader.u16()?;
                 if height == 0 || height > HEIGHT_MAX {
@@ -120,10 +127,10 @@ impl Node {
         for pivot in &self.pivots {
             put_prefixed(&mut out, &pivot.lower);
             match &pivot.child {
-                Child::Leaf(group) => group.encode(&mut out),
+                Child::Leaf(group) => group.encode(&pivot.deadlines, &mut out),
                 Child::Node { page, sums } => {
                     page.encode(&mut out);
-                    sums.encode(&mut out);
+                    sums.encode(&pivot.deadlines, &mut out);
                 }
             }
         }
@@ -172,18 +179,18 @@ impl Node {
             if !ascends {
                 return Err(reader.corrupt("pivots do not ascend").with("pivot", number));
             }
-            let child = if height == 1 {
-                Child::Leaf(GroupRef::decode(&mut reader)?)
+            let (child, deadlines) = if height == 1 {
+                let (group, deadlines) = GroupRef::decode(&mut reader)?;
+                (Child::Leaf(group), deadlines)
             } else {
                 let page = PageRef::decode(&mut reader)?;
-                Child::Node {
-                    page,
-                    sums: Sums::decode(&mut reader)?,
-                }
+                let (sums, deadlines) = Sums::decode(&mut reader)?;
+                (Child::Node { page, sums }, deadlines)
             };
             node.pivots.push(Pivot {
                 lower,
                 child,
+                deadlines,
                 pending_bytes: 0,
             });
         }
@@ -208,7 +215,7 @@ impl Node {
 }
 
 impl Sums {
-    fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, deadlines: &Deadlines, out: &mut Vec<u8>) {
         for sum in [
             self.records,
             self.leaf_bytes,
@@ -219,23 +226,28 @@ impl Sums {
         ] {
             put_varint(out, sum);
         }
+        encode_optional_sums(self.separated_bytes, deadlines, out);
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Sums> {
-        Ok(Sums {
+    fn decode(reader: &mut Reader<'_>) -> Result<(Sums, Deadlines)> {
+        let mut sums = Sums {
             records: bounded(reader, SUM_MAX)?,
             leaf_bytes: bounded(reader, SUM_MAX)?,
             buffered_bytes: bounded(reader, SUM_MAX)?,
             replaced_bytes: bounded(reader, SUM_MAX)?,
             hidden_bytes: bounded(reader, SUM_MAX)?,
             record_bytes_max: bounded(reader, RECORD_BYTES_MAX)?,
-        })
+            separated_bytes: 0,
+        };
+        let (separated_bytes, deadlines) = decode_optional_sums(reader)?;
+        sums.separated_bytes = separated_bytes;
+        Ok((sums, deadlines))
     }
 }
 
 impl Segment {
     fn encode(&self, out: &mut Vec<u8>) {
-        self.group.encode(out);
+        self.group.encode(&self.deadlines, out);
         put_prefixed(out, &self.min);
         put_prefixed(out, &self.max);
         put_varint(out, self.live.len() as u64);
@@ -246,11 +258,14 @@ impl Segment {
             put_varint(out, u64::from(part.records));
             put_varint(out, part.bytes);
             put_varint(out, part.hidden_bytes);
+            if self.group.separated_bytes > 0 {
+                put_varint(out, part.separated_bytes);
+            }
         }
     }
 
     fn decode(reader: &mut Reader<'_>, pivots: usize) -> Result<Segment> {
-        let group = GroupRef::decode(reader)?;
+        let (group, deadlines) = GroupRef::decode(reader)?;
         let min = key(reader)?;
         let max = key(reader)?;
         let count = count(reader, LIVE_PART_BYTES_MIN)?;
@@ -282,10 +297,15 @@ impl Segment {
                 records,
                 bytes: bounded(reader, LOGICAL_BYTES_MAX)?,
                 hidden_bytes: bounded(reader, LOGICAL_BYTES_MAX)?,
+                separated_bytes: match group.separated_bytes {
+                    0 => 0,
+                    most => bounded(reader, most)?,
+                },
             });
         }
         Ok(Segment {
             group,
+            deadlines,
             min,
             max,
             live,
@@ -324,6 +344,7 @@ fn count(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize> {
 mod tests {
     use proptest::prelude::*;
     use terrapin_base::{ErrorKind, PageId};
+    use terrapin_pages::group::SEPARATED_BYTES_MAX;
 
     use super::*;
 
@@ -341,7 +362,15 @@ mod tests {
             logical_bytes: 1000 + number,
             hidden_bytes: number % 3 * 100,
             record_bytes_max: 300,
+            separated_bytes: number / 3 * 1_000_000,
         }
+    }
+
+    /// Counters of so many records.
+    fn deadlines(records: u64) -> Deadlines {
+        let mut counts = [0; 16];
+        counts[records as usize] = records;
+        Deadlines::new(1_800_000_000_000, counts)
     }
 
     fn key(number: usize) -> LongBox {
@@ -369,6 +398,7 @@ mod tests {
                     replaced_bytes: i as u64,
                     hidden_bytes: 3 << i,
                     record_bytes_max: 4000 + i as u64,
+                    separated_bytes: i as u64 / 2 * 5000,
                 },
             },
         };
@@ -383,10 +413,12 @@ mod tests {
             .map(|i| Pivot {
                 lower: lower(i),
                 child: child(i),
+                deadlines: deadlines(i as u64 / 5 % 4),
                 pending_bytes: 0,
             })
             .collect();
         let segment = |(i, parts): (usize, &Parts)| {
+            let group = group(i as u64);
             let mut live: Vec<LivePart> = Vec::new();
             for &(skip, records, bytes) in parts {
                 let pivot = live.last().map_or(skip, |part| part.pivot + 1 + skip) % 64;
@@ -398,11 +430,13 @@ mod tests {
                         records: records.max(1),
                         bytes,
                         hidden_bytes: 7 * (bytes % 5),
+                        separated_bytes: bytes % (group.separated_bytes + 1),
                     });
                 }
             }
             (!live.is_empty()).then(|| Segment {
-                group: group(i as u64),
+                group,
+                deadlines: deadlines(i as u64 % 4),
                 min: key(2 * i),
                 max: key(2 * i + 1),
                 live,
@@ -428,6 +462,7 @@ mod tests {
             let mut node = node(1, 1, &[]);
             let level = (0..segments).map(|i| Segment {
                 group: group(0),
+                deadlines: Deadlines::default(),
                 min: key(2 * i),
                 max: key(2 * i + 1),
                 live: vec![LivePart {
@@ -435,6 +470,7 @@ mod tests {
                     records: 1,
                     bytes: 1,
                     hidden_bytes: 0,
+                    separated_bytes: 0,
                 }],
             });
             node.levels.push(level.collect());
@@ -514,7 +550,15 @@ mod tests {
         group.logical_bytes = u64::MAX - 7;
         let mut hiding = node(1, 2, &[vec![vec![(0, 1, 1)]]]);
         hiding.levels[0][0].live[0].hidden_bytes = u64::MAX - 7;
-        for node in [segments, below, leaves, hiding] {
+        let mut outside = node(2, 2, &[]);
+        let Child::Node { sums, .. } = &mut outside.pivots[1].child else {
+            panic!("height 2")
+        };
+        sums.separated_bytes = SEPARATED_BYTES_MAX + 1;
+        let mut more = node(1, 2, &[vec![vec![(0, 1, 1)]]]);
+        more.levels[0][0].group.separated_bytes = 5;
+        more.levels[0][0].live[0].separated_bytes = 6;
+        for node in [segments, below, leaves, hiding, outside, more] {
             let error = Node::decode(&node.encode().unwrap()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
         }
@@ -529,7 +573,8 @@ mod tests {
         };
         for root in [
             Root::Empty,
-            Root::Leaf(group(4)),
+            Root::Leaf(group(4), Deadlines::default()),
+            Root::Leaf(group(4), deadlines(3)),
             Root::Node(page, 1),
             Root::Node(page, HEIGHT_MAX),
         ] {

@@ -446,13 +446,14 @@ impl LoadedNode {
             .node
             .pivots
             .iter()
-            .map(|p| size_of_val(p) + p.lower.len())
+            .map(|p| size_of_val(p) + p.lower.len() + p.deadlines.memory_bytes())
             .sum::<usize>();
         for segment in self.node.levels.iter().flatten() {
             bytes += size_of_val(segment)
                 + segment.min.len()
                 + segment.max.len()
                 + size_of_val(&segment.live[..])
+                + segment.deadlines.memory_bytes()
                 + size_of::<OutlinePlaces>()
                 + GroupHandle::memory_bytes(&segment.group);
         }
@@ -520,7 +521,7 @@ fn check_height(node: Arc<LoadedNode>, page: &PageRef, height: u16) -> Result<Ar
 mod tests {
     use terrapin_base::PageId;
     use terrapin_disk::LongBox;
-    use terrapin_pages::group::GroupRef;
+    use terrapin_pages::group::{Deadlines, GroupRef};
 
     use super::*;
     use crate::node::Pivot;
@@ -546,6 +547,7 @@ mod tests {
             logical_bytes: 1000,
             hidden_bytes: 0,
             record_bytes_max: 500,
+            separated_bytes: 0,
         }
     }
 
@@ -555,6 +557,7 @@ mod tests {
         let pivot_of = |number| lowers.partition_point(|&lower| lower <= number) as u16 - 1;
         let segment = |&(min, max): &(usize, usize)| Segment {
             group: group(min),
+            deadlines: Deadlines::default(),
             min: key(min),
             max: key(max),
             live: (pivot_of(min)..=pivot_of(max))
@@ -563,6 +566,7 @@ mod tests {
                     records: 1,
                     bytes: 1,
                     hidden_bytes: 0,
+                    separated_bytes: 0,
                 })
                 .collect(),
         };
@@ -578,6 +582,7 @@ mod tests {
                         key(lower)
                     },
                     child: Child::Leaf(group(lower)),
+                    deadlines: Deadlines::default(),
                     pending_bytes: 0,
                 })
                 .collect(),

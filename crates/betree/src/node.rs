@@ -18,15 +18,15 @@
 use terrapin_base::mutant;
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{Deadlines, GroupRef};
 
 /// The top of a tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
     /// A tree without records.
     Empty,
-    /// A tree of one leaf.
-    Leaf(GroupRef),
+    /// A tree of one leaf, and how many of its records expire when.
+    Leaf(GroupRef, Deadlines),
     /// A node, and its height.
     Node(PageRef, u16),
 }
@@ -54,6 +54,8 @@ pub(crate) struct Pivot {
     pub(crate) lower: LongBox,
     /// The child.
     pub(crate) child: Child,
+    /// How many records of the child and all below it expire when.
+    pub(crate) deadlines: Deadlines,
     /// Key and value bytes of all live parts for the child. Not stored: computed when a node is
     /// decoded.
     pub(crate) pending_bytes: u64,
@@ -93,6 +95,8 @@ pub(crate) struct Sums {
     pub(crate) hidden_bytes: u64,
     /// An upper bound of the key and value bytes of each record and message below.
     pub(crate) record_bytes_max: u64,
+    /// Bytes of values that lie outside of leaves and live parts.
+    pub(crate) separated_bytes: u64,
 }
 
 /// A part of a buffer level: a page group, or the part of one that the node still uses.
@@ -100,6 +104,8 @@ pub(crate) struct Sums {
 pub(crate) struct Segment {
     /// The group. Several segments, of one node or of many, may share it.
     pub(crate) group: GroupRef,
+    /// How many messages of the whole group expire when.
+    pub(crate) deadlines: Deadlines,
     /// The first key of the group that belongs to this segment.
     pub(crate) min: LongBox,
     /// The last key of the group that belongs to this segment. Readers stay within `min..=max`. The
@@ -122,6 +128,16 @@ pub(crate) struct LivePart {
     /// its key, wherever that is. A put hides the bytes by which that record is longer than the
     /// put. The rest of what puts hide is known as an average: [`Node::replaced_permille`].
     pub(crate) hidden_bytes: u64,
+    /// Bytes of the messages' values that lie outside of them.
+    pub(crate) separated_bytes: u64,
+}
+
+impl Segment {
+    /// The live parts' share of the deadlines in the group.
+    fn live_deadlines(&self) -> Deadlines {
+        let records = self.live.iter().map(|part| u64::from(part.records)).sum();
+        self.deadlines.share(records, self.group.records)
+    }
 }
 
 impl Child {
@@ -148,6 +164,7 @@ impl Child {
                 records: group.records,
                 leaf_bytes: group.logical_bytes,
                 record_bytes_max: u64::from(group.record_bytes_max),
+                separated_bytes: group.separated_bytes,
                 ..Sums::default()
             },
             Child::Node { sums, .. } => *sums,
@@ -172,6 +189,7 @@ impl Sums {
             add(&mut self.hidden_bytes, other.hidden_bytes);
         }
         self.record_bytes_max = self.record_bytes_max.max(other.record_bytes_max);
+        add(&mut self.separated_bytes, other.separated_bytes);
     }
 
     /// Bytes in buffers and below that a merge down to the leaves would free.
@@ -188,13 +206,14 @@ impl Sums {
 
 impl Node {
     /// A node above a leaf that was the whole tree.
-    pub(crate) fn above(leaf: GroupRef) -> Node {
+    pub(crate) fn above(leaf: GroupRef, deadlines: Deadlines) -> Node {
         Node {
             height: 1,
             replaced_permille: 0,
             pivots: vec![Pivot {
                 lower: LongBox::default(),
                 child: Child::Leaf(leaf),
+                deadlines,
                 pending_bytes: 0,
             }],
             levels: Vec::new(),
@@ -227,6 +246,7 @@ impl Node {
                 own.add(&Sums {
                     buffered_bytes: part.bytes,
                     hidden_bytes: part.hidden_bytes,
+                    separated_bytes: part.separated_bytes,
                     ..Sums::default()
                 });
             }
@@ -240,6 +260,19 @@ impl Node {
         own.replaced_bytes = u64::try_from(replaced).unwrap_or(SUM_MAX);
         below.add(&own);
         below
+    }
+
+    /// How many records of the node and all below it expire when. Of a segment's messages, the live
+    /// parts have the share that their number has.
+    pub(crate) fn deadlines(&self) -> Deadlines {
+        let mut sum = Deadlines::default();
+        for pivot in &self.pivots {
+            sum.add(&pivot.deadlines);
+        }
+        for segment in self.levels.iter().flatten() {
+            sum.add(&segment.live_deadlines());
+        }
+        sum
     }
 
     /// Whether the buffer holds no messages.

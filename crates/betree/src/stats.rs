@@ -64,7 +64,7 @@ pub(crate) fn pages(
     root: &Root,
     visit: &mut dyn FnMut(PageUse) -> Result<()>,
 ) -> Result<()> {
-    if let Root::Leaf(group) = root {
+    if let Root::Leaf(group, _) = root {
         visit(PageUse::from(group))?;
     }
     nodes(store, root, None, &mut |page, node| {
@@ -164,7 +164,7 @@ pub(crate) fn stats(
         live_bytes: group.logical_bytes,
         is_leaf: true,
     };
-    if let Root::Leaf(group) = root {
+    if let Root::Leaf(group, _) = root {
         stats.leaf_records = group.records;
         stats.leaf_bytes = group.logical_bytes;
         leaf(*group).count(&mut stats);

@@ -114,7 +114,7 @@ impl Structure for BeTree {
     ) -> Result<Arc<dyn Merge>> {
         let base = own(base)?;
         let context = self.context(base, input, options, None)?;
-        Ok(TreeMerge::begin(context, *base.tree_root()))
+        Ok(TreeMerge::begin(context, base.tree_root().clone()))
     }
 
     fn begin_compaction(
@@ -125,7 +125,7 @@ impl Structure for BeTree {
         options: &MergeOptions,
     ) -> Result<Option<Compaction>> {
         let base = own(base)?;
-        let root = *base.tree_root();
+        let root = base.tree_root().clone();
         let Some(stretch) = find_stretch(&self.store, &root, from, to, bytes_max)? else {
             return Ok(None);
         };

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{PageId, Result};
-use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
+use terrapin_pages::group::{Deadlines, GroupIndex, GroupRef, check_group};
 use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::{Direction, Finding};
 
@@ -36,11 +36,13 @@ pub(crate) fn verify(
     };
     match root {
         Root::Empty => {}
-        Root::Leaf(group) => check.leaf(group, Bound::Unbounded, Bound::Unbounded)?,
+        Root::Leaf(group, deadlines) => {
+            check.leaf((group, deadlines), Bound::Unbounded, Bound::Unbounded)?;
+        }
         Root::Node(page, height) => {
             if check
                 .node(page, *height, Bound::Unbounded, Bound::Unbounded)?
-                .is_some_and(|sums| sums.records == 0)
+                .is_some_and(|(sums, _)| sums.records == 0)
             {
                 check.report(
                     "root",
@@ -91,7 +93,7 @@ impl Check<'_> {
         height: u16,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
-    ) -> Result<Option<Sums>> {
+    ) -> Result<Option<(Sums, Deadlines)>> {
         let place = || node_place(page);
         if self.pages.insert(page.id, PageUse::from(page)).is_some() {
             self.report(place(), "the node is referred to twice");
@@ -145,22 +147,28 @@ impl Check<'_> {
                 .get(number + 1)
                 .map_or(upper, |next| Bound::Excluded(&next.lower[..]));
             match &pivot.child {
-                Child::Leaf(group) => self.leaf(group, lower, upper)?,
-                Child::Node { page, sums: said } => {
+                Child::Leaf(group) => self.leaf((group, &pivot.deadlines), lower, upper)?,
+                Child::Node { page, sums } => {
+                    let said = (*sums, pivot.deadlines.clone());
                     let found = self.node(page, height - 1, lower, upper)?;
                     all_known &= found.is_some();
-                    if let Some(found) = found.filter(|found| found != said) {
+                    if let Some(found) = found.filter(|found| *found != said) {
                         let message = format!("the child's sums are {found:?}, not {said:?}");
                         self.report(format!("{}, pivot {number}", place()), message);
                     }
                 }
             }
         }
-        Ok(all_known.then(|| node.sums()))
+        Ok(all_known.then(|| (node.sums(), node.deadlines())))
     }
 
     /// Checks a leaf against its key range.
-    fn leaf(&mut self, group: &GroupRef, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+    fn leaf(
+        &mut self,
+        (group, deadlines): (&GroupRef, &Deadlines),
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<()> {
         if self.groups.contains_key(&group.id) {
             self.report(group_place(group), "the leaf is referred to twice");
         }
@@ -175,6 +183,7 @@ impl Check<'_> {
         }
         let index = self.store.index(group);
         if let Some(index) = self.survive(|| group_place(group), index)? {
+            self.deadlines(group, &index, deadlines);
             for key in [index.first_key(), index.last_key()] {
                 if !lets_in_above(lower, key) || !lets_in_below(upper, key) {
                     self.report(
@@ -218,8 +227,9 @@ impl Check<'_> {
         let Some(index) = self.survive(|| place.to_owned(), index)? else {
             return Ok(());
         };
+        self.deadlines(&segment.group, &index, &segment.deadlines);
         for part in &segment.live {
-            let (records, bytes) = content
+            let (records, bytes, separated) = content
                 .get(&usize::from(part.pivot))
                 .copied()
                 .unwrap_or_default();
@@ -227,6 +237,13 @@ impl Check<'_> {
                 let message = format!(
                     "group {} holds {records} messages of {bytes} bytes for pivot {}, not {} of {}",
                     segment.group.id, part.pivot, part.records, part.bytes
+                );
+                self.report(place, message);
+            }
+            if separated != part.separated_bytes {
+                let message = format!(
+                    "group {} has {separated} separated bytes for pivot {}, not {}",
+                    segment.group.id, part.pivot, part.separated_bytes
                 );
                 self.report(place, message);
             }
@@ -245,8 +262,21 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Messages and bytes of a segment for each pivot, including flushed ones.
-    fn content(&self, node: &LoadedNode, segment: &Segment) -> Result<BTreeMap<usize, (u64, u64)>> {
+    /// Checks what a reference says of deadlines against the group's index.
+    fn deadlines(&mut self, group: &GroupRef, index: &GroupIndex, said: &Deadlines) {
+        let found = index.deadlines();
+        if found != *said {
+            let message = format!("the group's deadlines are {found:?}, not {said:?}");
+            self.report(group_place(group), message);
+        }
+    }
+
+    /// Messages, bytes and separated bytes of a segment for each pivot, including flushed ones.
+    fn content(
+        &self,
+        node: &LoadedNode,
+        segment: &Segment,
+    ) -> Result<BTreeMap<usize, (u64, u64, u64)>> {
         let bounds = (
             Bound::Included(&segment.min[..]),
             Bound::Included(&segment.max[..]),
@@ -261,9 +291,12 @@ impl Check<'_> {
         cursor.start()?;
         let mut content = BTreeMap::new();
         while let Some(key) = cursor.current_key() {
-            let (records, bytes) = content.entry(node.pivot_of(key)).or_insert((0, 0));
+            let message = cursor.current_message();
+            let (records, bytes, separated) =
+                content.entry(node.pivot_of(key)).or_insert((0, 0, 0));
             *records += 1;
-            *bytes += (key.len() + cursor.current_message().value_bytes()) as u64;
+            *bytes += (key.len() + message.value_bytes()) as u64;
+            *separated += message.separated_bytes();
             cursor.step()?;
         }
         Ok(content)

@@ -53,7 +53,7 @@ impl TreeVersion {
     ) -> Result<Arc<Self>> {
         let node = match &root {
             Root::Node(page, height) => Some(load_node(store, page, *height)?),
-            Root::Empty | Root::Leaf(_) => None,
+            Root::Empty | Root::Leaf(..) => None,
         };
         Ok(Self::new(store, root, node, leaf_filters.clone()))
     }
@@ -78,7 +78,7 @@ impl TreeVersion {
     /// sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
         let leaf_filters = Arc::default();
-        match Self::next(store, root, &leaf_filters) {
+        match Self::next(store, root.clone(), &leaf_filters) {
             Err(error) if error.is_of_data() => Ok(Self::new(store, root, None, leaf_filters)),
             opened => opened,
         }
@@ -122,7 +122,7 @@ impl TreeVersion {
     #[inline]
     pub(crate) fn top(&self) -> Result<Top<'_>> {
         match (&self.root, &self.node) {
-            (Root::Leaf(group), _) => Ok(Top::Leaf(group, &self.leaf)),
+            (Root::Leaf(group, _), _) => Ok(Top::Leaf(group, &self.leaf)),
             (_, Some(node)) => Ok(Top::Node(node)),
             _ => self.late_top(),
         }
@@ -192,7 +192,9 @@ impl Version for TreeVersion {
             Some(node) => Some(node),
         };
         Ok(Box::new(match (&self.root, node) {
-            (Root::Leaf(leaf), _) => TreeScan::over_leaf(store, leaf, bounds, direction, expected)?,
+            (Root::Leaf(leaf, _), _) => {
+                TreeScan::over_leaf(store, leaf, bounds, direction, expected)?
+            }
             (_, Some(node)) => {
                 let node = self.nodes.get(node);
                 TreeScan::over_node(store, node, bounds, direction, expected)?

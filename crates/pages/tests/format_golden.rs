@@ -6,9 +6,13 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use terrapin_base::codec::Reader;
 use terrapin_base::{Message, PageId};
-use terrapin_pages::block::{Block, BlockBuilder, Compression};
-use terrapin_pages::group::{FOOTER_BYTES, GroupBuilder, GroupOptions, check_group};
+use terrapin_pages::block::{AnyBlock, Block, BlockBuilder, Compression, Record, RecordKind};
+use terrapin_pages::group::{
+    Deadlines, FOOTER_BYTES, GroupBuilder, GroupOptions, GroupRef, check_group,
+    encode_optional_sums,
+};
 
 /// Fields of the dump: a number of bytes, and their meaning.
 type Fields<'a> = Vec<(usize, &'a str)>;
@@ -102,6 +106,136 @@ fn a_block_has_the_bytes_of_its_dump() {
 }
 
 #[test]
+fn extended_records_have_the_bytes_of_their_dump() {
+    let mut builder = BlockBuilder::new(512, Compression::None);
+    let deadline = Some(1_800_000_000_000);
+    let records = [
+        (&b"k1"[..], RecordKind::Put, deadline, &b"soon"[..]),
+        (b"k2", RecordKind::Merge, None, b"+1"),
+        (b"k3", RecordKind::Separated, None, b"handle"),
+        (b"k4", RecordKind::Large, deadline, b"handle"),
+        (b"k5", RecordKind::BaseWithOperands, None, b"base+1"),
+        (b"k6", RecordKind::Put, None, b"plain"),
+        (b"k7", RecordKind::Delete, None, b""),
+    ]
+    .map(|(key, kind, deadline_ms, value)| {
+        let record = Record {
+            kind,
+            deadline_ms,
+            value,
+        };
+        (key, record)
+    });
+    for (key, record) in records {
+        assert!(builder.add_record(key, record).unwrap());
+    }
+    let mut bytes = Vec::new();
+    let id = PageId(0x0000_0100_0000_0007);
+    builder.finish(id, 2, &mut bytes).unwrap();
+    let fields = vec![
+        (20, "header: see block.txt"),
+        (1, "common prefix \"k\""),
+        (
+            2,
+            "record 0: suffix of 1 byte << 2 | 2, an extended record; key suffix \"1\"",
+        ),
+        (1, "  extension: 80, a deadline follows, | 00, a put"),
+        (6, "  deadline: 1,800,000,000,000 ms since 1970"),
+        (4, "  value \"soon\""),
+        (2, "record 1: an extended one, \"2\""),
+        (1, "  extension: 01, a merge without a deadline"),
+        (2, "  operands"),
+        (2, "record 2"),
+        (1, "  extension: 02, a separated value"),
+        (6, "  handle"),
+        (2, "record 3"),
+        (1, "  extension: 80 | 03, a large value with a deadline"),
+        (6, "  deadline"),
+        (6, "  handle"),
+        (2, "record 4"),
+        (1, "  extension: 04, a base with operands"),
+        (6, "  base and operands"),
+        (
+            2,
+            "record 5: suffix of 1 byte << 2 | 0, a put without a deadline",
+        ),
+        (5, "  value \"plain\""),
+        (2, "record 6: suffix of 1 byte << 2 | 1, a delete"),
+        (14, "starts of the records"),
+    ];
+    compare("extended.txt", &dump(&bytes, &fields));
+    let block = AnyBlock::decode(&bytes, id, 2).unwrap();
+    for (i, (_, record)) in records.iter().enumerate() {
+        assert_eq!(block.record(i), *record);
+    }
+}
+
+/// A reference and the sums in front of an index's blocks, in their longest form.
+#[test]
+fn a_reference_with_optional_sums_has_the_bytes_of_its_dump() {
+    let mut counts = [0; 16];
+    (counts[0], counts[9], counts[15]) = (1, 300, 2);
+    let deadlines = Deadlines::new(1_800_000_000_000, counts);
+    let group = GroupRef {
+        id: PageId(7),
+        offset: 0x8000,
+        bytes: 768,
+        index_offset: 384,
+        index_bytes: 128,
+        filter_offset: 512,
+        filter_bytes: 128,
+        records: 400,
+        tombstones: 1,
+        logical_bytes: 289,
+        hidden_bytes: 200,
+        record_bytes_max: 131,
+        separated_bytes: 1_000_000,
+    };
+    let mut bytes = Vec::new();
+    group.encode(&deadlines, &mut bytes);
+    let fields = vec![
+        (1, "page id (all varints but one byte)"),
+        (3, "where the group starts in the data file"),
+        (2, "bytes of the group"),
+        (2, "index: offset in the group"),
+        (2, "index: bytes"),
+        (2, "filter: bytes; it starts where the index ends"),
+        (2, "records"),
+        (1, "deletes"),
+        (2, "key and value bytes"),
+        (2, "hidden bytes"),
+        (2, "key and value bytes of the largest record"),
+        (
+            1,
+            "1 separated bytes follow | 2 deadlines follow | what stands in the place of the filter << 2: 0 cells",
+        ),
+        (3, "separated bytes: 1,000,000"),
+        (6, "deadlines: seen from 1,800,000,000,000 ms since 1970"),
+        (1, "  1 record with less than a second left"),
+        (
+            8,
+            "  none with less than 4, 16, 64, 256, 1024, 4096, 16384, 65536 s",
+        ),
+        (2, "  300 records with 65,536 to 262,143 s left"),
+        (5, "  none up to 4^14 s"),
+        (1, "  2 records with more left"),
+    ];
+    compare("reference.txt", &dump(&bytes, &fields));
+    let mut reader = Reader::new("test", &bytes);
+    assert_eq!(
+        GroupRef::decode(&mut reader).unwrap(),
+        (group, deadlines.clone())
+    );
+    let mut sums = Vec::new();
+    encode_optional_sums(group.separated_bytes, &deadlines, &mut sums);
+    assert_eq!(
+        sums,
+        bytes[bytes.len() - sums.len()..],
+        "as before an index's blocks"
+    );
+}
+
+#[test]
 fn a_group_has_the_bytes_of_its_dump() {
     let options = GroupOptions {
         target_bytes: 4096,
@@ -135,7 +269,7 @@ fn a_group_has_the_bytes_of_its_dump() {
             4,
             "index: CRC32C over page id, part ffffffff, and all that follows up to the unit",
         ),
-        (4, "bytes in use: 59"),
+        (4, "bytes in use: 60"),
         (4, "blocks: 2"),
         (
             12,
@@ -143,6 +277,10 @@ fn a_group_has_the_bytes_of_its_dump() {
         ),
         (12, "last key: \"colour/rust\""),
         (9, "what all separators begin with: \"colour/r\""),
+        (
+            1,
+            "no optional sums; with separated bytes each block has a fifth varint (see reference.txt)",
+        ),
         (
             7,
             "block 0: bytes, records, key and value bytes, bytes that are hidden: 200 (varints)",
@@ -184,7 +322,9 @@ fn a_group_has_the_bytes_of_its_dump() {
         (4, "key and value bytes of the largest record: 131"),
         (4, "unit"),
         (4, "blocks: 2"),
-        (32, "reserved"),
+        (8, "separated bytes"),
+        (1, "what stands in the place of the filter: 0 cells"),
+        (23, "reserved"),
         (
             4,
             "CRC32C over page id, part fffffffe, and the footer in front of this",

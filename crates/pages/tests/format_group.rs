@@ -11,8 +11,8 @@ use terrapin_filter::{
 };
 use terrapin_pages::block::{Block, Compression, PART_FILTER, PART_INDEX, part_seed};
 use terrapin_pages::group::{
-    Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, GroupSums, LOGICAL_BYTES_MAX,
-    PendingGroup, check_filter_partition, check_group,
+    Deadlines, Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, GroupSums,
+    LOGICAL_BYTES_MAX, PendingGroup, check_filter_partition, check_group,
 };
 
 type Records = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -121,11 +121,11 @@ fn check_all(records: &Records, options: GroupOptions) {
         assert_eq!(Footer::decode(&image).unwrap().group, group);
 
         let mut encoded = Vec::new();
-        group.encode(&mut encoded);
+        group.encode(&Deadlines::default(), &mut encoded);
         let mut reader = Reader::new("test", &encoded);
         assert_eq!(
             (GroupRef::decode(&mut reader).unwrap(), reader.remaining()),
-            (group, 0)
+            ((group, Deadlines::default()), 0)
         );
 
         let index = index_of(&image, &group);
@@ -185,6 +185,7 @@ fn check_estimates(index: &GroupIndex, records: &Records) {
         records: index.records_before(index.blocks()),
         bytes: index.bytes_before(index.blocks()),
         hidden_bytes: index.hidden_before(index.blocks()),
+        separated_bytes: index.separated_before(index.blocks()),
     };
     let nothing = GroupSums::default();
     assert_eq!(index.estimate(None, None), all);
@@ -640,6 +641,7 @@ fn an_index_of_more_bytes_than_a_group_can_hold_is_refused() {
         put_prefixed(&mut bytes, b"a");
         put_prefixed(&mut bytes, b"z");
         put_prefixed(&mut bytes, b"");
+        bytes.push(0);
         for &sum in blocks {
             let (logical_bytes, hidden_bytes) = if hides { (1, sum) } else { (sum, 0) };
             [10, 1, logical_bytes, hidden_bytes]
@@ -840,12 +842,14 @@ fn check_group_finds_counts_under_the_wrong_block() {
     let (group, mut image) = pending.place(PageId(77), 0);
     let start = group.index_offset as usize;
     let index = &mut image[start..start + group.index_bytes as usize];
-    // Behind the header: first key, last key, common prefix, then {bytes, records, bytes, hidden
-    // bytes} of each block.
+    // Behind the header: first key, last key, common prefix, the byte of sums that are not there,
+    // then {bytes, records, bytes, hidden bytes} of each block.
     let mut at = 12;
     for _ in 0..3 {
         at += 1 + usize::from(index[at]);
     }
+    assert_eq!(index[at], 0);
+    at += 1;
     let varint_bytes = |at: usize| if index[at] >= 0x80 { 2 } else { 1 };
     let records = at + varint_bytes(at);
     // None are hidden.

@@ -192,6 +192,7 @@ impl Run {
                         records,
                         bytes,
                         hidden_bytes: 0,
+                        separated_bytes: 0,
                     }
                 }
                 PieceOrigin::Group(group) => store.index(group)?.estimate(lo, hi),
@@ -199,6 +200,8 @@ impl Run {
             sum.records = sum.records.saturating_add(part.records);
             sum.bytes = sum.bytes.saturating_add(part.bytes);
             sum.hidden_bytes = sum.hidden_bytes.saturating_add(part.hidden_bytes);
+            let separated = sum.separated_bytes.saturating_add(part.separated_bytes);
+            sum.separated_bytes = separated;
         }
         Ok(sum)
     }

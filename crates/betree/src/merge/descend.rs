@@ -68,7 +68,9 @@ impl Descend {
                 changes.released.push(page.id);
                 loaded
             }
-            NodeOrigin::Leaf(leaf) => Arc::new(LoadedNode::new(Node::above(*leaf))?),
+            NodeOrigin::Leaf(leaf, deadlines) => {
+                Arc::new(LoadedNode::new(Node::above(*leaf, deadlines.clone()))?)
+            }
         };
         let node = Node::clone(&loaded);
         let ranges = ranges(&node, &self.range);
@@ -110,7 +112,7 @@ impl Descend {
                     let task = WriteLeaves::new(
                         target,
                         range.clone(),
-                        vec![leaf],
+                        vec![(leaf, std::mem::take(&mut slot.deadlines))],
                         incoming,
                         false,
                         expected,
@@ -177,7 +179,7 @@ impl Descend {
             _ => None,
         };
         let buffer_bytes = match (&self.origin, node.lone_leaf()) {
-            (NodeOrigin::Leaf(_), Some(leaf)) => {
+            (NodeOrigin::Leaf(..), Some(leaf)) => {
                 let least = u64::from(context.options.block_bytes);
                 policy.first_buffer_bytes_max(leaf.logical_bytes, arriving(loads), least)
             }
@@ -269,6 +271,7 @@ impl Descend {
                 records: u64::from(part.records),
                 bytes: part.bytes.max(1),
                 hidden_bytes: part.hidden_bytes,
+                separated_bytes: part.separated_bytes,
             };
             if !hiding.is_counted(pivot) {
                 // Nothing tells whether each short put replaces a longer record.
@@ -421,6 +424,7 @@ fn sums_of_memtable(
             sums.records += 1;
             count(&mut sums.bytes, (key.len() + message.value_bytes()) as u64);
             count(&mut sums.hidden_bytes, hidden);
+            count(&mut sums.separated_bytes, message.separated_bytes());
             messages.advance()?;
         }
     }

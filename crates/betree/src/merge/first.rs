@@ -2,6 +2,8 @@
 //! parallel, and a load's first memtable may be large. So the keys are divided into parts. The
 //! leaves of each part are a task, under a frame that becomes the root.
 
+use terrapin_pages::group::Deadlines;
+
 use super::frame::Frame;
 use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, Target};
@@ -35,6 +37,7 @@ pub(super) fn first_tasks(context: &Context, id: u64) -> (Option<Frame>, Vec<Tas
         .map(|lower| ChildSlot {
             lower,
             child: ChildState::Pending,
+            deadlines: Deadlines::default(),
             is_small: false,
         })
         .collect();

@@ -46,6 +46,7 @@ impl Frame {
             .map(|pivot| ChildSlot {
                 lower: pivot.lower[..].into(),
                 child: ChildState::Child(pivot.child),
+                deadlines: pivot.deadlines,
                 is_small: false,
             })
             .collect();

@@ -116,14 +116,16 @@ impl TreeMerge {
                 let task = Descend::new(Target::Root, origin, height, range, incoming(), arriving);
                 (None, vec![Task::Descend(Box::new(task))])
             }
-            Root::Leaf(leaf) if !is_compaction && !context.policy.flush_what_comes => {
-                let (range, origin) = (all.clone(), NodeOrigin::Leaf(leaf));
+            Root::Leaf(leaf, ref deadlines)
+                if !is_compaction && !context.policy.flush_what_comes =>
+            {
+                let (range, origin) = (all.clone(), NodeOrigin::Leaf(leaf, deadlines.clone()));
                 let task = Descend::new(Target::Root, origin, 1, range, incoming(), arriving);
                 (None, vec![Task::Descend(Box::new(task))])
             }
-            Root::Leaf(leaf) => {
+            Root::Leaf(leaf, ref deadlines) => {
                 let expected = arriving + leaf.logical_bytes;
-                let (range, base) = (all.clone(), vec![leaf]);
+                let (range, base) = (all.clone(), vec![(leaf, deadlines.clone())]);
                 let task = WriteLeaves::new(Target::Root, range, base, incoming(), false, expected);
                 (None, vec![Task::Leaves(Box::new(task))])
             }

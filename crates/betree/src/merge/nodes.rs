@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use terrapin_base::{Error, Result};
 use terrapin_disk::LongBox;
+use terrapin_pages::group::Deadlines;
 use terrapin_pages::{Changes, Fill, PageKind, PageRef, PageUse};
 use terrapin_structure::Direction;
 
@@ -43,16 +44,18 @@ pub(super) fn load_open(
     Ok(Node::clone(&node))
 }
 
-/// Writes a node's page.
-pub(super) fn write_node(context: &Context, node: &Node, changes: &mut Changes) -> Result<Child> {
+/// Writes a node's page. Returns the child, and how many records of it expire when.
+pub(super) fn write_node(
+    context: &Context,
+    node: &Node,
+    changes: &mut Changes,
+) -> Result<(Child, Deadlines)> {
     let page = context
         .store
         .write_page(PageKind::Node, &node.encode()?, context.class())?;
     changes.added.push(PageUse::from(&page));
-    Ok(Child::Node {
-        page,
-        sums: node.sums(),
-    })
+    let sums = node.sums();
+    Ok((Child::Node { page, sums }, node.deadlines()))
 }
 
 /// Approximate bytes of the encoded node, rather too large than too small.
@@ -118,6 +121,7 @@ pub(super) fn split(
         return Ok(vec![ChildSlot {
             lower,
             child: ChildState::Open(Box::new(open)),
+            deadlines: Deadlines::default(),
             is_small,
         }]);
     }
@@ -175,6 +179,7 @@ pub(super) fn split(
         slots.push(ChildSlot {
             lower,
             child: ChildState::Open(Box::new(open)),
+            deadlines: Deadlines::default(),
             is_small: false,
         });
     }
@@ -233,6 +238,7 @@ fn cut_segment(
     };
     Ok(Some(Segment {
         group: segment.group,
+        deadlines: segment.deadlines.clone(),
         min,
         max,
         live,

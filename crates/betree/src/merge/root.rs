@@ -6,6 +6,7 @@ use std::sync::Arc;
 use terrapin_base::{Error, Result};
 use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
+use terrapin_pages::group::Deadlines;
 
 use super::nodes::{split, write_node};
 use super::runs::Context;
@@ -31,14 +32,15 @@ pub(super) fn make_root(
         }
         let mut pivots = Vec::with_capacity(slots.len());
         for slot in slots {
-            let child = match slot.child {
-                ChildState::Child(child) => child,
+            let (child, deadlines) = match slot.child {
+                ChildState::Child(child) => (child, slot.deadlines),
                 ChildState::Open(open) => write_node(context, &open.node, changes)?,
                 _ => return Err(Error::internal("the root was made before its children")),
             };
             pivots.push(Pivot {
                 lower: slot.lower[..].into(),
                 child,
+                deadlines,
                 pending_bytes: 0,
             });
         }
@@ -51,10 +53,12 @@ pub(super) fn make_root(
         };
         slots = split(context, node, Key::default(), changes)?;
     }
-    let child = match slots.pop().map(|slot| slot.child) {
-        None => return Ok((Root::Empty, None)),
-        Some(ChildState::Child(child)) => child,
-        Some(ChildState::Open(open)) => match lone_child(&open.node) {
+    let Some(slot) = slots.pop() else {
+        return Ok((Root::Empty, None));
+    };
+    let child = match slot.child {
+        ChildState::Child(child) => (child, slot.deadlines),
+        ChildState::Open(open) => match lone_child(&open.node) {
             Some(child) => {
                 height -= 1;
                 child
@@ -62,14 +66,14 @@ pub(super) fn make_root(
             None => {
                 let mut node = open.node;
                 node.tidy();
-                if let Child::Node { page, .. } = write_node(context, &node, changes)? {
+                if let (Child::Node { page, .. }, _) = write_node(context, &node, changes)? {
                     let made = LoadedNode::new(node)?;
                     return Ok((Root::Node(page, height), Some(Arc::new(made))));
                 }
                 return Err(Error::internal("a node was written as a leaf"));
             }
         },
-        Some(_) => return Err(Error::internal("the root was made before its children")),
+        _ => return Err(Error::internal("the root was made before its children")),
     };
     shrink(context, child, height, changes)
 }
@@ -77,13 +81,13 @@ pub(super) fn make_root(
 /// Goes down while a node has one child and an empty buffer.
 fn shrink(
     context: &Context,
-    mut child: Child,
+    (mut child, mut deadlines): (Child, Deadlines),
     mut height: u16,
     changes: &mut Changes,
 ) -> Result<Made> {
     loop {
         let page = match child {
-            Child::Leaf(leaf) => return Ok((Root::Leaf(leaf), None)),
+            Child::Leaf(leaf) => return Ok((Root::Leaf(leaf, deadlines), None)),
             Child::Node { page, .. } => page,
         };
         let node = load_node(&context.store, &page, height)?;
@@ -91,14 +95,14 @@ fn shrink(
             return Ok((Root::Node(page, height), Some(node)));
         };
         changes.released.push(page.id);
-        child = only;
+        (child, deadlines) = only;
         height -= 1;
     }
 }
 
-fn lone_child(node: &Node) -> Option<Child> {
+fn lone_child(node: &Node) -> Option<(Child, Deadlines)> {
     match &node.pivots[..] {
-        [pivot] if node.is_buffer_empty() => Some(pivot.child),
+        [pivot] if node.is_buffer_empty() => Some((pivot.child, pivot.deadlines.clone())),
         _ => None,
     }
 }

@@ -145,7 +145,7 @@ impl Frame {
         for (first, last, bytes) in spans {
             let within = |slot: usize| (first..=last).contains(&slot);
             let leaf = |slot: &ChildSlot| match slot.child {
-                ChildState::Child(Child::Leaf(leaf)) => Some(leaf),
+                ChildState::Child(Child::Leaf(leaf)) => Some((leaf, slot.deadlines.clone())),
                 _ => None,
             };
             let target = Target::Child {
@@ -292,14 +292,15 @@ impl Frame {
         let has_small_child = self.slots.len() == 1 && self.slots[0].is_small;
         let mut pivots = Vec::with_capacity(self.slots.len());
         for slot in self.slots {
-            let child = match slot.child {
-                ChildState::Child(child) => child,
+            let (child, deadlines) = match slot.child {
+                ChildState::Child(child) => (child, slot.deadlines),
                 ChildState::Open(open) => write_node(context, &open.node, changes)?,
                 _ => return Err(Error::internal("a node was finished before its children")),
             };
             pivots.push(Pivot {
                 lower: slot.lower[..].into(),
                 child,
+                deadlines,
                 pending_bytes: 0,
             });
         }

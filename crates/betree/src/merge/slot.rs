@@ -1,7 +1,9 @@
 //! The children of a frame while their tasks run, and the targets of tasks.
 
-use crate::node::{Child, Node};
+use terrapin_pages::group::Deadlines;
 use terrapin_runs::run::Key;
+
+use crate::node::{Child, Node};
 
 /// Where the result of a task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub(super) struct ChildSlot {
     /// The lower bound of the key range. The first slot has that of the frame.
     pub(super) lower: Key,
     pub(super) child: ChildState,
+    /// Of a leaf or a written node: how many records of the child and all below it expire when.
+    pub(super) deadlines: Deadlines,
     /// Whether the child is known to be less than half full.
     pub(super) is_small: bool,
 }

@@ -1,7 +1,7 @@
 //! The kinds of tasks of a merge. The work of each kind is in a file of its own.
 
 use terrapin_pages::PageRef;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{Deadlines, GroupRef};
 
 use super::frame::Frame;
 use super::slot::{ChildSlot, Target};
@@ -35,7 +35,7 @@ pub(super) enum NodeOrigin {
     Page(PageRef),
     /// Nowhere yet: a leaf is the whole tree. It gets a node above it, and a buffer if little comes
     /// in.
-    Leaf(GroupRef),
+    Leaf(GroupRef, Deadlines),
 }
 
 /// Merges runs into a node.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use terrapin_base::{ErrorKind, Message, Purpose, Result};
 use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
-use terrapin_pages::group::RECORD_BYTES_MAX;
+use terrapin_pages::group::{DEADLINES_MAX, Deadlines, RECORD_BYTES_MAX, SEPARATED_BYTES_MAX};
 use terrapin_structure::{
     Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
 };
@@ -307,6 +307,9 @@ fn boasting(tree: &Tree) -> Root {
     let (root, height) = tree.root_node();
     let mut node = Node::clone(&root);
     for pivot in &mut node.pivots {
+        if height > 1 {
+            pivot.deadlines = Deadlines::new(1, [DEADLINES_MAX; 16]);
+        }
         match &mut pivot.child {
             Child::Leaf(leaf) => (leaf.records, leaf.logical_bytes) = (1, 1 << 44),
             Child::Node { sums, .. } => {
@@ -317,6 +320,7 @@ fn boasting(tree: &Tree) -> Root {
                     replaced_bytes: SUM_MAX,
                     hidden_bytes: SUM_MAX,
                     record_bytes_max: RECORD_BYTES_MAX,
+                    separated_bytes: SEPARATED_BYTES_MAX,
                 }
             }
         }

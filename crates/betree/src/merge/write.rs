@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
-use terrapin_pages::group::{GroupRef, GroupSums, PendingGroup};
+use terrapin_pages::group::{Deadlines, GroupRef, GroupSums, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_runs::run::{Key, KeyRange, Run, RunCursor, place_record};
 use terrapin_runs::writing::{Writing, look_bytes, separator};
@@ -20,7 +20,7 @@ pub(super) struct WriteLeaves {
     pub(super) target: Target,
     pub(super) range: KeyRange,
     /// The old leaves, in order.
-    pub(super) base: Vec<GroupRef>,
+    pub(super) base: Vec<(GroupRef, Deadlines)>,
     /// The messages for them, newest first.
     pub(super) incoming: Vec<Run>,
     /// Whether to write even without messages, because the leaves are to be united.
@@ -54,7 +54,7 @@ impl WriteLeaves {
     pub(super) fn new(
         target: Target,
         range: KeyRange,
-        base: Vec<GroupRef>,
+        base: Vec<(GroupRef, Deadlines)>,
         incoming: Vec<Run>,
         always: bool,
         expected_bytes: u64,
@@ -86,7 +86,7 @@ impl WriteLeaves {
             let slots = self
                 .base
                 .first()
-                .map(|&leaf| self.slot(leaf, self.lower()))
+                .map(|(leaf, deadlines)| self.slot(*leaf, deadlines.clone(), self.lower()))
                 .into_iter()
                 .collect();
             return Ok(Some(WrittenLeaves {
@@ -143,7 +143,7 @@ impl WriteLeaves {
         if let [slot] = &mut slots[..] {
             slot.is_small = matches!(slot.child, ChildState::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
         }
-        let base_records: u64 = self.base.iter().map(|leaf| leaf.records).sum();
+        let base_records: u64 = self.base.iter().map(|(leaf, _)| leaf.records).sum();
         let replaced = base_records.saturating_sub(state.base_seen + state.deleted);
         Ok(Some(WrittenLeaves {
             slots,
@@ -159,13 +159,12 @@ impl WriteLeaves {
     ) -> Result<Option<LeavesState>> {
         let newer = std::mem::take(&mut self.incoming);
         let base_run = newer.len();
-        let older = vec![Run::groups(&self.base)];
+        let base: Vec<GroupRef> = self.base.iter().map(|(leaf, _)| *leaf).collect();
+        let older = vec![Run::groups(&base)];
         let Some(stream) = context.open_stream(&self.range, newer, older, self.always)? else {
             return Ok(None);
         };
-        changes
-            .released
-            .extend(self.base.iter().map(|leaf| leaf.id));
+        changes.released.extend(base.iter().map(|leaf| leaf.id));
         Ok(Some(LeavesState {
             writing: Writing::new(context.group_options(), &context.budget, stream),
             base_run,
@@ -193,9 +192,10 @@ impl WriteLeaves {
         if !context.leaf_filters.are_asked() {
             pending.keep_filter_out();
         }
+        let deadlines = std::mem::take(&mut pending.deadlines);
         let leaf = context.store.write_group(pending, context.class())?;
         changes.added.push(PageUse::from(&leaf));
-        state.slots.push(self.slot(leaf, lower));
+        state.slots.push(self.slot(leaf, deadlines, lower));
         Ok(())
     }
 
@@ -203,10 +203,11 @@ impl WriteLeaves {
         self.range.lo.clone().unwrap_or_default()
     }
 
-    fn slot(&self, leaf: GroupRef, lower: Key) -> ChildSlot {
+    fn slot(&self, leaf: GroupRef, deadlines: Deadlines, lower: Key) -> ChildSlot {
         ChildSlot {
             lower,
             child: ChildState::Child(Child::Leaf(leaf)),
+            deadlines,
             is_small: false,
         }
     }
@@ -366,6 +367,7 @@ impl WriteLevel {
             state.sums.records += 1;
             state.sums.bytes += (key.len() + message.value_bytes()) as u64;
             state.sums.hidden_bytes += hidden;
+            state.sums.separated_bytes += message.separated_bytes();
             let finished =
                 match mutant::active("deletes-vanish-above-leaves") && message.is_delete() {
                     true => None,
@@ -426,6 +428,7 @@ impl LevelState {
             std::mem::take(&mut pending.first_key),
             std::mem::take(&mut pending.last_key),
         );
+        let deadlines = std::mem::take(&mut pending.deadlines);
         let group = context.store.write_segment(pending, context.class())?;
         changes.added.push(PageUse::from(&group));
         let from = self.written;
@@ -433,6 +436,7 @@ impl LevelState {
             records: from.records + group.records,
             bytes: from.bytes + group.logical_bytes,
             hidden_bytes: from.hidden_bytes + group.hidden_bytes,
+            separated_bytes: from.separated_bytes + group.separated_bytes,
         };
         let mut live = Vec::new();
         for (i, &(pivot, start)) in self.marks.iter().enumerate() {
@@ -448,6 +452,7 @@ impl LevelState {
                     records: records as u32,
                     bytes: within(|sums| sums.bytes),
                     hidden_bytes: within(|sums| sums.hidden_bytes),
+                    separated_bytes: within(|sums| sums.separated_bytes),
                 });
             }
         }
@@ -458,6 +463,7 @@ impl LevelState {
         self.marks.drain(..done.saturating_sub(1));
         self.segments.push(Segment {
             group,
+            deadlines,
             min: min.into(),
             max: max.into(),
             live,

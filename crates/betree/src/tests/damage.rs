@@ -7,6 +7,7 @@ use std::ops::Bound;
 use terrapin_base::ErrorKind;
 use terrapin_base::checksum::hash64;
 use terrapin_disk::LongBox;
+use terrapin_pages::group::Deadlines;
 use terrapin_pages::{PageKind, PageUse, SpaceClass};
 use terrapin_structure::{Direction, Version};
 
@@ -38,7 +39,7 @@ fn a_damaged_byte_is_an_error_or_harmless_but_never_a_wrong_answer() {
         let offset = page.offset + random.below(page.bytes as usize) as u64;
         grown.store.damage(offset);
         grown.store.forget_cache();
-        match TreeVersion::open(grown.pages(), grown.root) {
+        match TreeVersion::open(grown.pages(), grown.root.clone()) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
             Ok(version) => {
                 for key in &grown.universe {
@@ -201,6 +202,38 @@ fn nodes_that_contradict_their_pages_are_found() {
         "hides 0 to 0 bytes",
     );
     says(
+        contradiction(|node| {
+            let Child::Node { sums, .. } = &mut node.pivots[1].child else {
+                panic!("height 2")
+            };
+            sums.separated_bytes = 7;
+        }),
+        "the child's sums are",
+    );
+    let one = || Deadlines::new(1, std::array::from_fn(|counter| u64::from(counter == 3)));
+    says(
+        contradiction(|node| node.pivots[1].deadlines = one()),
+        "the child's sums are",
+    );
+    let first = |node: &mut Node, change: &dyn Fn(&mut Segment)| {
+        let level = node.levels.iter().position(|l| !l.is_empty()).unwrap();
+        change(&mut node.levels[level][0]);
+    };
+    says(
+        contradiction(|node| first(node, &|segment| segment.deadlines = one())),
+        "the group's deadlines are",
+    );
+    // A live part has separated bytes only if its group claims some.
+    says(
+        contradiction(|node| {
+            first(node, &|segment| {
+                segment.group.separated_bytes = 7;
+                segment.live[0].separated_bytes = 7;
+            });
+        }),
+        "footer and reference contradict each other",
+    );
+    says(
         contradiction(|node| node.pivots[1].child = node.pivots[0].child),
         "referred to twice",
     );
@@ -237,6 +270,7 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
                     _ => vec![number as u8].into(),
                 },
                 child,
+                deadlines: Deadlines::default(),
                 pending_bytes: 0,
             });
         let node = Node {
@@ -261,6 +295,7 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
             replaced_bytes: records,
             hidden_bytes: leaf_bytes,
             record_bytes_max: 1,
+            separated_bytes: 0,
         },
     };
     Root::Node(node(2, said.iter().map(child).collect()), 2)
@@ -323,10 +358,12 @@ fn a_damaged_block_behind_a_gap_is_reported_after_the_records_before_it() {
             pivots: vec![Pivot {
                 lower: LongBox::default(),
                 child: Child::Leaf(leaf),
+                deadlines: Deadlines::default(),
                 pending_bytes: 0,
             }],
             levels: vec![vec![Segment {
                 group: buffered,
+                deadlines: Deadlines::default(),
                 min: key(ends.0).into(),
                 max: key(ends.1).into(),
                 live: vec![LivePart {
@@ -334,6 +371,7 @@ fn a_damaged_block_behind_a_gap_is_reported_after_the_records_before_it() {
                     records,
                     bytes: u64::from(records) * 605,
                     hidden_bytes: 0,
+                    separated_bytes: 0,
                 }],
             }]],
         };

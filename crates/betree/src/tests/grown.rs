@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrapin_base::Message;
 
 use terrapin_pages::block::Compression;
-use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef};
+use terrapin_pages::group::{Deadlines, GroupBuilder, GroupOptions, GroupRef};
 use terrapin_pages::{PageKind, PageStore, SpaceClass};
 use terrapin_structure::Version;
 
@@ -73,7 +73,7 @@ impl Grown {
         let (child, records) = grown.grow(&mut random, height, 0, keys);
         grown.records = records;
         grown.root = match child {
-            Child::Leaf(group) => Root::Leaf(group),
+            Child::Leaf(group) => Root::Leaf(group, Deadlines::default()),
             Child::Node { page, .. } => Root::Node(page, height),
         };
         grown
@@ -146,6 +146,7 @@ impl Grown {
             node.pivots.push(Pivot {
                 lower: lower.into(),
                 child,
+                deadlines: Deadlines::default(),
                 pending_bytes: 0,
             });
         }
@@ -224,6 +225,7 @@ impl Grown {
                     records: part.len() as u32,
                     bytes: bytes as u64,
                     hidden_bytes: 0,
+                    separated_bytes: 0,
                 });
                 messages.extend(
                     part.into_iter()
@@ -238,6 +240,7 @@ impl Grown {
                 );
                 level.push((
                     Segment {
+                        deadlines: Deadlines::default(),
                         group: write(self.pages(), &in_group),
                         min,
                         max,

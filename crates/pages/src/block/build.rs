@@ -6,9 +6,10 @@ use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_M
 use super::codec::{Compression, Compressor};
 use super::common_prefix;
 use super::format::{
-    BLOCK_HEADER_BYTES, Header, KIND_BITS, KIND_DELETE, START_BYTES, TARGET_BYTES_MAX, checksum,
-    kind_of,
+    BLOCK_HEADER_BYTES, Extension, Header, KIND_BITS, KIND_DELETE, START_BYTES, TARGET_BYTES_MAX,
+    checksum, kind_of,
 };
+use super::record::Record;
 
 /// A payload is stored compressed where that saves one part in so many: less is not worth what it
 /// costs every reader.
@@ -55,16 +56,19 @@ pub struct BlockBuilder {
 #[derive(Clone, Copy)]
 struct Entry {
     start: u32,
-    value_bytes: u32,
+    /// Bytes behind the key: extension and value.
+    behind_key: u32,
     key_bytes: u16,
+    /// The kind in the tag.
     kind: u8,
+    extension_bytes: u8,
 }
 
 impl Entry {
     /// Bytes in the record area when `prefix` bytes of the key lie elsewhere.
     fn bytes(self, prefix: usize) -> usize {
         let suffix = usize::from(self.key_bytes) - prefix;
-        varint_bytes((suffix as u64) << KIND_BITS) + suffix + self.value_bytes as usize
+        varint_bytes((suffix as u64) << KIND_BITS) + suffix + self.behind_key as usize
     }
 }
 
@@ -77,7 +81,7 @@ pub struct CutBlock {
     pub records: u32,
     /// Deletes.
     pub tombstones: u32,
-    /// Key and value bytes of the records.
+    /// Key and value bytes of the records, without extensions.
     pub logical_bytes: u64,
     /// Those of the largest.
     pub record_bytes_max: u32,
@@ -204,16 +208,21 @@ impl BlockBuilder {
     }
 
     fn entry(&self, key: &[u8], message: Message<'_>) -> Entry {
-        let value_bytes = message.value_bytes();
+        self.entry_of(key, kind_of(message), message.value_bytes(), 0)
+    }
+
+    #[inline(always)]
+    fn entry_of(&self, key: &[u8], kind: u8, value_bytes: usize, extension_bytes: usize) -> Entry {
         assert!(
             key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX,
             "record too large"
         );
         Entry {
             start: self.bytes.len() as u32,
-            value_bytes: value_bytes as u32,
+            behind_key: (extension_bytes + value_bytes) as u32,
             key_bytes: key.len() as u16,
-            kind: kind_of(message),
+            kind,
+            extension_bytes: extension_bytes as u8,
         }
     }
 
@@ -241,6 +250,24 @@ impl BlockBuilder {
     /// sorted, so it came from a page that is not.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<bool> {
         let entry = self.entry(key, message);
+        self.push(key, entry, &[], message.value().unwrap_or_default())
+    }
+
+    /// As [`BlockBuilder::add`], for a record of any kind. Panics, too, for a record that
+    /// [`Record::is_possible`] denies.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`BlockBuilder::add`].
+    pub fn add_record(&mut self, key: &[u8], record: Record<'_>) -> Result<bool> {
+        let extension = Extension::of(record);
+        let (kind, bytes) = (extension.tag_kind(record.kind), extension.bytes());
+        let entry = self.entry_of(key, kind, record.value.len(), bytes.len());
+        self.push(key, entry, bytes, record.value)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, key: &[u8], entry: Entry, extension: &[u8], value: &[u8]) -> Result<bool> {
         let Some((prefix, record_bytes)) = self.with_record(key, entry) else {
             return Err(Error::corrupt("keys do not ascend"));
         };
@@ -250,8 +277,8 @@ impl BlockBuilder {
         self.prefix = prefix;
         self.record_bytes = record_bytes;
         self.bytes.extend_from_slice(key);
-        self.bytes
-            .extend_from_slice(message.value().unwrap_or_default());
+        self.bytes.extend_from_slice(extension);
+        self.bytes.extend_from_slice(value);
         self.entries.push(entry);
         Ok(true)
     }
@@ -297,12 +324,13 @@ impl BlockBuilder {
                 &mut self.payload,
                 (suffix as u64) << KIND_BITS | u64::from(entry.kind),
             );
-            let behind_prefix = suffix + entry.value_bytes as usize;
+            let behind_prefix = suffix + entry.behind_key as usize;
             self.payload
                 .extend_from_slice(&self.bytes[entry.start as usize + prefix..][..behind_prefix]);
             cut.tombstones += u32::from(entry.kind == KIND_DELETE);
-            cut.logical_bytes += (prefix + behind_prefix) as u64;
-            cut.record_bytes_max = cut.record_bytes_max.max((prefix + behind_prefix) as u32);
+            let logical = prefix + behind_prefix - usize::from(entry.extension_bytes);
+            cut.logical_bytes += logical as u64;
+            cut.record_bytes_max = cut.record_bytes_max.max(logical as u32);
         }
         if count > 1 {
             self.payload.extend_from_slice(&self.starts);

@@ -11,10 +11,13 @@ use terrapin_base::{
 };
 use terrapin_disk::{Piece, prefetch, prefetch_all};
 
+use super::any::AnyBlock;
 use super::codec::{Compression, decompress};
 use super::format::{
-    BLOCK_HEADER_BYTES, Header, KIND_BITS, KIND_DELETE, KIND_PUT, START_BYTES, checksum,
+    BLOCK_HEADER_BYTES, Header, KIND_BITS, KIND_DELETE, KIND_EXTENDED, KIND_PUT, START_BYTES,
+    checksum,
 };
+use super::record::Record;
 use crate::heads::{head, head_mask};
 
 /// Bytes at the start of a block that are brought near before its records are read in order: the
@@ -53,12 +56,18 @@ fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
     let mut reader = Reader::new("record", record);
     let tag = reader.varint()?;
     let suffix_bytes = usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX);
-    let value_bytes = reader
+    let mut value_bytes = reader
         .remaining()
         .checked_sub(suffix_bytes)
         .ok_or_else(|| Error::corrupt("record ends too early"))?;
     let kind = tag as u8 & KIND_MASK;
-    let known = kind == KIND_PUT || kind == KIND_DELETE && value_bytes == 0;
+    let mut known = kind == KIND_PUT || kind == KIND_DELETE && value_bytes == 0;
+    if kind == KIND_EXTENDED {
+        value_bytes = Record::decode_extended(&record[record.len() - value_bytes..])?
+            .value
+            .len();
+        known = true;
+    }
     if !known || prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
         return Err(Error::corrupt("impossible record").with("kind", kind));
     }
@@ -70,7 +79,8 @@ fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
     Ok((kind, head))
 }
 
-/// A block in memory, decompressed and without padding.
+/// A block in memory, decompressed and without padding. All its records are messages that this
+/// version executes.
 ///
 /// Accessors panic when an index is not below [`Block::len`], as a slice does; bytes from disk
 /// cannot make them panic.
@@ -86,6 +96,8 @@ pub struct Block {
     count: u32,
     /// Whether a record is a delete.
     has_deletes: bool,
+    /// Whether a record is an extended one.
+    has_extended: bool,
     /// Where the records end and the starts begin.
     records_end: usize,
     /// Where the starts end and the short heads begin.
@@ -100,8 +112,8 @@ impl Block {
     /// # Errors
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, when this is not the block of
-    /// that page and number or is damaged; [`terrapin_base::ErrorKind::Unsupported`] when this
-    /// build cannot decompress it.
+    /// that page and number or is damaged, or has a record that this version does not execute;
+    /// [`terrapin_base::ErrorKind::Unsupported`] when this build cannot decompress it.
     pub fn decode(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
         Self::decode_into(bytes, id, block_number, |_| None)
     }
@@ -114,11 +126,13 @@ impl Block {
         block_number: u32,
         memory: impl FnOnce(usize) -> Option<Piece>,
     ) -> Result<Block> {
-        Self::decode_checked(bytes, id, block_number, memory)
+        AnyBlock::decode_into(bytes, id, block_number, memory)
+            .and_then(AnyBlock::executable)
             .map_err(|e| e.with("page", id).with("block", block_number))
     }
 
-    fn decode_checked(
+    /// Decodes records of every kind.
+    pub(super) fn decode_checked(
         bytes: &[u8],
         id: PageId,
         block_number: u32,
@@ -176,6 +190,7 @@ impl Block {
             prefix,
             count: header.count.into(),
             has_deletes: false,
+            has_extended: false,
             records_end,
             heads_start: payload_bytes,
         };
@@ -218,7 +233,9 @@ impl Block {
             tags |= tag;
             start = end;
         }
-        self.has_deletes = tags & KIND_MASK != KIND_PUT;
+        // A bit for each kind but plain puts.
+        self.has_deletes = tags & KIND_DELETE != 0;
+        self.has_extended = tags & KIND_EXTENDED != 0;
         Ok(())
     }
 
@@ -320,6 +337,18 @@ impl Block {
     #[must_use]
     pub fn has_deletes(&self) -> bool {
         self.has_deletes
+    }
+
+    /// Whether any record is an extended one.
+    #[inline]
+    pub(super) fn has_extended(&self) -> bool {
+        self.has_extended
+    }
+
+    /// The kind in a record's tag, and what lies behind its key.
+    pub(super) fn behind_key(&self, index: usize) -> (u8, &[u8]) {
+        let (kind, _, behind_key, end) = self.record(index);
+        (kind, &self.payload[behind_key..end])
     }
 
     /// What all keys begin with.

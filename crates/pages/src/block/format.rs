@@ -1,8 +1,11 @@
-//! Every number of the block format, and the header's bytes.
+//! Every number of the block format, the header's bytes, and an extended record's bytes between key
+//! and value.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;
-use terrapin_base::{KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
+
+use super::record::{Record, RecordKind};
 
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: usize = 20;
@@ -24,8 +27,12 @@ pub const PART_FILTER: u32 = 1 << 31;
 
 /// First byte after the checksum: says that this is a block, and in which format.
 pub(super) const BLOCK_MAGIC: u8 = 0xb1;
-/// Most bytes of a payload: a full target, or one record of the longest key and value with its tag.
-pub(super) const PAYLOAD_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 8;
+/// Most bytes of a tag: a varint of the longest key's length and two bits.
+const TAG_BYTES_MAX: usize = 3;
+/// Most bytes of a payload: a full target, or one record of the longest key and value with its tag
+/// and its extension.
+pub(super) const PAYLOAD_BYTES_MAX: usize =
+    KEY_BYTES_MAX + VALUE_BYTES_MAX + TAG_BYTES_MAX + EXTENSION_BYTES_MAX;
 /// LZ4's number as a compression.
 pub(super) const LZ4: u8 = 1;
 /// What LZ4's block format makes of a byte at most.
@@ -34,14 +41,26 @@ const LZ4_RATIO_MAX: u64 = 255;
 pub(super) const START_BYTES: usize = 2;
 /// Bits of a tag below the suffix length.
 pub(super) const KIND_BITS: u32 = 2;
-/// Kind of a record that holds a [`Message::Put`].
+/// Kind of a record that is a [`Message::Put`] without a deadline.
 pub(super) const KIND_PUT: u8 = 0;
-/// Kind of a record that holds a [`Message::Delete`]. Two of four kinds are free; a reader refuses
-/// a block with a kind that it does not know.
+/// Kind of a record that is a [`Message::Delete`].
 pub(super) const KIND_DELETE: u8 = 1;
+/// Kind of a record that has an extension between its key and its value. The fourth kind is
+/// reserved: a reader refuses it.
+pub(super) const KIND_EXTENDED: u8 = 2;
+
+/// The bit of an extension's first byte that says that a deadline follows. The others are the kind.
+const HAS_DEADLINE: u8 = 0x80;
+/// Bytes of a deadline: milliseconds since 1970.
+const DEADLINE_BYTES: usize = 6;
+/// Most bytes of an extension.
+pub(super) const EXTENSION_BYTES_MAX: usize = 1 + DEADLINE_BYTES;
+/// The latest deadline that a record can have, in milliseconds since 1970: about the year 10,889.
+pub const DEADLINE_MS_MAX: u64 = (1 << (8 * DEADLINE_BYTES)) - 1;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX >= TARGET_BYTES_MAX);
 const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits");
+const _: () = assert!(KEY_BYTES_MAX << KIND_BITS < 1 << (7 * TAG_BYTES_MAX));
 
 /// What the CRC32C of a part of a page starts from: whose part it is, and which.
 #[must_use]
@@ -55,6 +74,88 @@ pub(super) fn kind_of(message: Message<'_>) -> u8 {
     match message {
         Message::Put(_) => KIND_PUT,
         Message::Delete => KIND_DELETE,
+    }
+}
+
+/// The number of a kind in an extension; none for deletes, which never have one.
+fn extended_number(kind: RecordKind) -> Option<u8> {
+    match kind {
+        RecordKind::Put => Some(0),
+        RecordKind::Merge => Some(1),
+        RecordKind::Separated => Some(2),
+        RecordKind::Large => Some(3),
+        RecordKind::BaseWithOperands => Some(4),
+        RecordKind::Delete => None,
+    }
+}
+
+/// An extension: what an extended record has between its key and its value.
+pub(super) struct Extension {
+    bytes: [u8; EXTENSION_BYTES_MAX],
+    count: usize,
+}
+
+impl Extension {
+    /// That of a record; empty for a plain put and a delete. Panics for a record that
+    /// [`Record::is_possible`] denies.
+    pub(super) fn of(record: Record<'_>) -> Self {
+        assert!(record.is_possible(), "impossible record: {record:?}");
+        let mut extension = Extension {
+            bytes: [0; EXTENSION_BYTES_MAX],
+            count: 0,
+        };
+        let Some(number) = extended_number(record.kind).filter(|_| !record.is_plain()) else {
+            return extension;
+        };
+        extension.bytes[0] = number;
+        extension.count = 1;
+        if let Some(deadline) = record.deadline_ms {
+            extension.bytes[0] |= HAS_DEADLINE;
+            extension.bytes[1..].copy_from_slice(&deadline.to_le_bytes()[..DEADLINE_BYTES]);
+            extension.count = EXTENSION_BYTES_MAX;
+        }
+        extension
+    }
+
+    /// The kind that the record's tag has.
+    pub(super) fn tag_kind(&self, kind: RecordKind) -> u8 {
+        match kind {
+            _ if self.count > 0 => KIND_EXTENDED,
+            RecordKind::Delete => KIND_DELETE,
+            _ => KIND_PUT,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
+impl<'a> Record<'a> {
+    /// What an extended record says, from the bytes behind its key.
+    pub(super) fn decode_extended(behind_key: &'a [u8]) -> Result<Record<'a>> {
+        let mut reader = Reader::new("extended record", behind_key);
+        let first = reader.u8()?;
+        let number = first & !HAS_DEADLINE;
+        let kind = RecordKind::ALL
+            .into_iter()
+            .find(|&kind| extended_number(kind) == Some(number))
+            .ok_or_else(|| reader.corrupt("unknown record kind").with("kind", number))?;
+        let mut deadline_ms = None;
+        if first & HAS_DEADLINE != 0 {
+            let mut eight = [0; 8];
+            eight[..DEADLINE_BYTES].copy_from_slice(reader.bytes(DEADLINE_BYTES)?);
+            deadline_ms = Some(u64::from_le_bytes(eight));
+        }
+        let record = Record {
+            kind,
+            deadline_ms,
+            value: reader.bytes(reader.remaining())?,
+        };
+        if record.is_plain() || !record.is_possible() {
+            return Err(Error::corrupt("impossible extended record").with("kind", kind.name()));
+        }
+        Ok(record)
     }
 }
 

@@ -10,19 +10,26 @@
 //! with the kind, and its start in an array at the end. The value's length is not stored: it ends
 //! where the next record starts. So a lookup is a binary search over the array that decodes no
 //! neighbours.
+//!
+//! A [`Record`] is all that the format can say about a key; a [`terrapin_base::Message`] is what
+//! this version executes. [`AnyBlock`] decodes records, [`Block`] refuses what is no message.
 
+mod any;
 mod build;
 mod codec;
 mod decode;
 mod format;
+mod record;
 
+pub use any::AnyBlock;
 pub use build::{BlockBuilder, CutBlock, seal_block};
 pub use codec::Compression;
 pub use decode::{Block, Entry, KeyMemory, RecordPlace};
 pub use format::{
-    BLOCK_HEADER_BYTES, PART_FILTER, PART_FOOTER, PART_INDEX, TARGET_BYTES_MAX, UNIT_BYTES_MAX,
-    UNIT_BYTES_MIN, part_seed,
+    BLOCK_HEADER_BYTES, DEADLINE_MS_MAX, PART_FILTER, PART_FOOTER, PART_INDEX, TARGET_BYTES_MAX,
+    UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed,
 };
+pub use record::{Record, RecordKind};
 
 /// Bytes that two strings have in common at their start.
 #[inline]

@@ -21,6 +21,7 @@ use terrapin_disk::AlignedBuf;
 use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
 
 use super::RECORD_BYTES_MAX;
+use super::deadlines::Deadlines;
 use super::index::{self, BlockEntry};
 use super::pending::{Heir, PendingGroup};
 use crate::block::{Block, BlockBuilder, Compression, CutBlock, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
@@ -98,6 +99,8 @@ pub struct GroupBuilder {
     inherited: (u32, Standing),
     /// Bytes that the records of the block that is being filled hide.
     hidden: u64,
+    /// Bytes of their values that lie outside of them.
+    separated: u64,
 }
 
 /// Encoded blocks.
@@ -120,7 +123,8 @@ impl Part {
         cut: CutBlock,
         block: &[u8],
         separator: &[u8],
-        (hidden_bytes, standing): (u64, Standing),
+        (hidden_bytes, separated_bytes): (u64, u64),
+        standing: Standing,
     ) {
         self.image.extend_from_slice(block);
         self.separators.extend_from_slice(separator);
@@ -130,6 +134,7 @@ impl Part {
             tombstones: cut.tombstones,
             logical_bytes: cut.logical_bytes,
             hidden_bytes,
+            separated_bytes,
             record_bytes_max: cut.record_bytes_max,
             separator_bytes: separator.len() as u32,
             standing,
@@ -264,6 +269,7 @@ impl GroupBuilder {
             told: 0,
             inherited: (0, Standing::NONE),
             hidden: 0,
+            separated: 0,
         }
     }
 
@@ -333,6 +339,7 @@ impl GroupBuilder {
         }
         // As much as a group may say: no block has so many records.
         self.hidden += hidden.min(2 * RECORD_BYTES_MAX);
+        self.separated += message.separated_bytes();
         if self.options.filter {
             let skipped = mutant::active("filter-lacks-key") && self.hashes.len() == 3;
             self.hashes.push(if skipped { 0 } else { hash64(key) });
@@ -427,7 +434,8 @@ impl GroupBuilder {
             part.pad(self.options.unit as usize);
         }
         let hidden = std::mem::take(&mut self.hidden);
-        part.push(cut, &self.cut, separator, (hidden, standing));
+        let separated = std::mem::take(&mut self.separated);
+        part.push(cut, &self.cut, separator, (hidden, separated), standing);
         self.cut.clear();
     }
 
@@ -470,7 +478,10 @@ impl GroupBuilder {
         let last = edge(&image[index_offset - blocks[blocks.len() - 1].bytes as usize..]);
         let last_key = last.key(last.len() - 1);
 
-        let index = index::encode(&blocks, &separators, &first_key, &last_key, unit);
+        let keys = (&first_key[..], &last_key[..]);
+        // No message has one.
+        let deadlines = Deadlines::default();
+        let index = index::encode(&blocks, &separators, keys, &deadlines, unit);
         image.extend_from_slice(&index);
 
         let records: u64 = blocks.iter().map(|b| u64::from(b.records)).sum();
@@ -500,6 +511,8 @@ impl GroupBuilder {
             logical_bytes: blocks.iter().map(|b| b.logical_bytes).sum(),
             hidden_bytes: blocks.iter().map(|b| b.hidden_bytes).sum(),
             record_bytes_max: blocks.iter().map(|b| b.record_bytes_max).max().unwrap_or(0),
+            separated_bytes: blocks.iter().map(|b| b.separated_bytes).sum(),
+            deadlines,
             blocks: blocks.len() as u32,
             unit,
             index_offset: index_offset as u32,

@@ -23,6 +23,8 @@ pub struct GroupReport {
     pub logical_bytes: u64,
     /// Bytes that the messages hide, as the index says.
     pub hidden_bytes: u64,
+    /// Bytes of the records' values that lie outside of them.
+    pub separated_bytes: u64,
     /// Key and value bytes of the largest record.
     pub record_bytes_max: u32,
     /// Bytes of all blocks on disk.
@@ -75,8 +77,14 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     let index = GroupIndex::decode(index, group.id)?;
     if index.blocks_bytes() != group.index_offset
         || index.blocks() as u64 != u64::from(footer.blocks)
+        || index.separated_before(index.blocks()) != group.separated_bytes
     {
         return Err(Error::corrupt("index and footer contradict each other"));
+    }
+
+    // No message has a deadline.
+    if !index.deadlines().is_empty() {
+        return Err(Error::corrupt("deadlines that no record has"));
     }
 
     let mut report = GroupReport {
@@ -106,6 +114,7 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
         report.tombstones,
         report.logical_bytes,
         report.hidden_bytes,
+        report.separated_bytes,
         report.record_bytes_max,
     );
     let expected = (
@@ -113,6 +122,7 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
         group.tombstones,
         group.logical_bytes,
         group.hidden_bytes,
+        group.separated_bytes,
         group.record_bytes_max,
     );
     if counts != expected {
@@ -163,6 +173,7 @@ fn check_block(
         report.tombstones += u64::from(message.is_delete());
         let bytes = key.len() + message.value_bytes();
         report.logical_bytes += bytes as u64;
+        report.separated_bytes += message.separated_bytes();
         report.record_bytes_max = report.record_bytes_max.max(bytes as u32);
         last_key.get_or_insert_default().clone_from(&key);
     }
@@ -170,8 +181,9 @@ fn check_block(
     let after = (
         index.records_before(number + 1),
         index.bytes_before(number + 1),
+        index.separated_before(number + 1),
     );
-    if after != (report.records, report.logical_bytes) {
+    if after != (report.records, report.logical_bytes, report.separated_bytes) {
         return Err(Error::corrupt("index counts").with("records", report.records));
     }
     Ok(())

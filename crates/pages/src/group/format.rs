@@ -1,28 +1,43 @@
 //! A group's two descriptions of equal content: [`GroupRef`], which its node holds, and [`Footer`],
-//! at its own end.
+//! at its own end. And the bytes of sums that most groups and trees do not have.
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX, mutant};
 use terrapin_filter::{partition_bytes, partitions_in};
 
-use crate::block::{PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
+use super::deadlines::Deadlines;
+use crate::block::{DEADLINE_MS_MAX, PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
 
 /// Bytes of a footer: the last of a group. In front of it lie zeros that fill the group's last
 /// unit.
 pub const FOOTER_BYTES: usize = 128;
 const MAGIC: [u8; 8] = *b"TPGROUP3";
-const RESERVED_BYTES: usize = 32;
+const RESERVED_BYTES: usize = 23;
 
 /// Most records of a group: its index counts them in 32 bits.
 const RECORDS_MAX: u64 = u32::MAX as u64;
 /// Most key and value bytes of a group: what blocks within 4 GiB can come to, generously. Sums over
 /// the groups of a node then stay far from the end of a u64, whatever the node says.
 pub const LOGICAL_BYTES_MAX: u64 = 1 << 44;
+/// Most bytes of separated values that a group or a tree can have.
+pub const SEPARATED_BYTES_MAX: u64 = 1 << 47;
 /// Most key and value bytes of a record.
 pub const RECORD_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64;
 
-const _: () = assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 4 * 8 + 3 * 4 + RESERVED_BYTES + 4);
+/// What stands in the place of the filter: cells of a quotient filter.
+const FILTER_CELLS: u8 = 0;
+/// A list of hashes in the place of the filter, which this version does not read.
+const FILTER_HASH_LIST: u8 = 2;
+
+/// Bits of the byte in front of optional sums: whether there are separated bytes, and deadlines.
+const HAS_SEPARATED_BYTES: u8 = 1;
+const HAS_DEADLINES: u8 = 2;
+/// In a reference, the bits above say what stands in the place of the filter.
+const FILTER_SHIFT: u32 = 2;
+
+const _: () =
+    assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 4 * 8 + 3 * 4 + 8 + 1 + RESERVED_BYTES + 4);
 const _: () = assert!(FOOTER_BYTES <= UNIT_BYTES_MIN);
 
 /// Where a group lies and what it holds.
@@ -53,6 +68,80 @@ pub struct GroupRef {
     pub hidden_bytes: u64,
     /// Key and value bytes of its largest record.
     pub record_bytes_max: u32,
+    /// Bytes of its records' values that lie outside of the group.
+    pub separated_bytes: u64,
+}
+
+/// Refuses what this version does not read in the place of the filter.
+fn check_filter_kind(kind: u8) -> Result<()> {
+    match kind {
+        FILTER_CELLS => Ok(()),
+        FILTER_HASH_LIST => Err(Error::corrupt(
+            "this version does not read lists of hashes in the place of the filter",
+        )),
+        _ => Err(Error::corrupt("unknown kind of filter").with("kind", kind)),
+    }
+}
+
+/// Appends sums that most groups and trees do not have: one byte if there are none.
+pub fn encode_optional_sums(separated_bytes: u64, deadlines: &Deadlines, out: &mut Vec<u8>) {
+    encode_beside(0, separated_bytes, deadlines, out);
+}
+
+/// As [`encode_optional_sums`], with other bits in the first byte.
+fn encode_beside(others: u8, separated_bytes: u64, deadlines: &Deadlines, out: &mut Vec<u8>) {
+    let at = out.len();
+    out.push(others);
+    if separated_bytes > 0 {
+        out[at] |= HAS_SEPARATED_BYTES;
+        put_varint(out, separated_bytes);
+    }
+    if !deadlines.is_empty() {
+        out[at] |= HAS_DEADLINES;
+        put_varint(out, deadlines.seen_from_ms());
+        for count in deadlines.counts() {
+            put_varint(out, count);
+        }
+    }
+}
+
+/// Reads what [`encode_optional_sums`] wrote: separated bytes, and deadlines.
+///
+/// # Errors
+///
+/// [`terrapin_base::ErrorKind::Corrupt`] when the bytes end early or are no such sums.
+pub fn decode_optional_sums(reader: &mut Reader<'_>) -> Result<(u64, Deadlines)> {
+    match decode_beside(reader)? {
+        (separated_bytes, deadlines, 0) => Ok((separated_bytes, deadlines)),
+        _ => Err(reader.corrupt("unknown sums")),
+    }
+}
+
+/// Separated bytes, deadlines, and the other bits of the first byte.
+fn decode_beside(reader: &mut Reader<'_>) -> Result<(u64, Deadlines, u8)> {
+    let first = reader.u8()?;
+    let mut separated_bytes = 0;
+    if first & HAS_SEPARATED_BYTES != 0 {
+        separated_bytes = reader.varint()?;
+        if !(1..=SEPARATED_BYTES_MAX).contains(&separated_bytes) {
+            return Err(reader.corrupt("impossible sum of separated bytes"));
+        }
+    }
+    let mut deadlines = Deadlines::default();
+    if first & HAS_DEADLINES != 0 {
+        let seen_from_ms = reader.varint()?;
+        let mut counts = deadlines.counts();
+        for count in &mut counts {
+            *count = reader.varint()?;
+        }
+        deadlines = Deadlines::new(seen_from_ms, counts);
+        let kept = seen_from_ms <= DEADLINE_MS_MAX && deadlines.counts() == counts;
+        if !kept || deadlines.is_empty() {
+            return Err(reader.corrupt("impossible counters of deadlines"));
+        }
+    }
+    let others = first & !(HAS_SEPARATED_BYTES | HAS_DEADLINES);
+    Ok((separated_bytes, deadlines, others))
 }
 
 impl GroupRef {
@@ -76,15 +165,15 @@ impl GroupRef {
         self.offset + u64::from(self.filter_offset) + before
     }
 
-    /// Appends the reference: twenty to sixty bytes.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends the reference, and the deadlines of the group: twenty to sixty bytes, and more with
+    /// deadlines. Where the filter starts is not stored: it starts where the index ends.
+    pub fn encode(&self, deadlines: &Deadlines, out: &mut Vec<u8>) {
         for value in [
             self.id.0,
             self.offset,
             self.bytes,
             u64::from(self.index_offset),
             u64::from(self.index_bytes),
-            u64::from(self.filter_offset),
             u64::from(self.filter_bytes),
             self.records,
             self.tombstones,
@@ -94,6 +183,8 @@ impl GroupRef {
         ] {
             put_varint(out, value);
         }
+        let others = FILTER_CELLS << FILTER_SHIFT;
+        encode_beside(others, self.separated_bytes, deadlines, out);
     }
 
     /// Reads what [`GroupRef::encode`] wrote.
@@ -101,17 +192,20 @@ impl GroupRef {
     /// # Errors
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] when the bytes end early or no group can be like that.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<GroupRef> {
+    pub fn decode(reader: &mut Reader<'_>) -> Result<(GroupRef, Deadlines)> {
         let id = PageId(reader.varint()?);
         let offset = reader.varint()?;
         let bytes = reader.varint()?;
-        let mut places = [0u32; 4];
+        let out_of_bounds = |reader: &Reader<'_>| reader.corrupt("place in group out of bounds");
+        let mut places = [0u32; 3];
         for place in &mut places {
-            *place = u32::try_from(reader.varint()?)
-                .map_err(|_| reader.corrupt("place in group out of bounds"))?;
+            *place = u32::try_from(reader.varint()?).map_err(|_| out_of_bounds(reader))?;
         }
-        let [index_offset, index_bytes, filter_offset, filter_bytes] = places;
-        let group = GroupRef {
+        let [index_offset, index_bytes, filter_bytes] = places;
+        let filter_offset = index_offset
+            .checked_add(index_bytes)
+            .ok_or_else(|| out_of_bounds(reader))?;
+        let mut group = GroupRef {
             id,
             offset,
             bytes,
@@ -125,9 +219,18 @@ impl GroupRef {
             hidden_bytes: reader.varint()?,
             record_bytes_max: u32::try_from(reader.varint()?)
                 .map_err(|_| reader.corrupt("record of impossible length"))?,
+            separated_bytes: 0,
         };
+        let (separated_bytes, deadlines, others) = decode_beside(reader)?;
+        check_filter_kind(others >> FILTER_SHIFT)?;
+        group.separated_bytes = separated_bytes;
         group.check()?;
-        Ok(group)
+        if deadlines.records() > group.records {
+            return Err(reader
+                .corrupt("more deadlines than records")
+                .with("page", id));
+        }
+        Ok((group, deadlines))
     }
 
     /// Whether a group can be like that: parts in order, without gaps, counts that fit each other.
@@ -147,7 +250,8 @@ impl GroupRef {
             && self.records >= self.tombstones
             && self.logical_bytes <= LOGICAL_BYTES_MAX
             && self.hidden_bytes <= LOGICAL_BYTES_MAX
-            && u64::from(self.record_bytes_max) <= self.logical_bytes.min(RECORD_BYTES_MAX);
+            && u64::from(self.record_bytes_max) <= self.logical_bytes.min(RECORD_BYTES_MAX)
+            && self.separated_bytes <= SEPARATED_BYTES_MAX;
         if possible {
             Ok(())
         } else {
@@ -158,7 +262,8 @@ impl GroupRef {
     }
 }
 
-/// What stands at a group's end, so that the group can be checked by itself.
+/// What stands at a group's end, so that the group can be checked by itself. Deadlines stand in the
+/// index only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// What the group's node should say of it.
@@ -198,6 +303,8 @@ impl Footer {
         for value in [group.record_bytes_max, self.unit, self.blocks] {
             out.extend_from_slice(&value.to_le_bytes());
         }
+        out.extend_from_slice(&group.separated_bytes.to_le_bytes());
+        out.push(FILTER_CELLS);
         let mut bytes = [0; FOOTER_BYTES];
         bytes[..out.len()].copy_from_slice(&out);
         let crc = checksum(&bytes, group.id);
@@ -226,7 +333,7 @@ impl Footer {
         {
             return Err(reader.corrupt("checksum"));
         }
-        let group = GroupRef {
+        let mut group = GroupRef {
             id,
             offset: reader.u64()?,
             bytes: reader.u64()?,
@@ -239,12 +346,16 @@ impl Footer {
             logical_bytes: reader.u64()?,
             hidden_bytes: reader.u64()?,
             record_bytes_max: reader.u32()?,
+            separated_bytes: 0,
         };
+        let (unit, blocks) = (reader.u32()?, reader.u32()?);
+        group.separated_bytes = reader.u64()?;
+        check_filter_kind(reader.u8()?)?;
         group.check()?;
         let footer = Footer {
             group,
-            unit: reader.u32()?,
-            blocks: reader.u32()?,
+            unit,
+            blocks,
         };
         let unit_possible = footer.unit.is_power_of_two()
             && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&(footer.unit as usize))

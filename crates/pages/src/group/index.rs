@@ -19,6 +19,8 @@ use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, mutant};
 use terrapin_disk::LongBox;
 
+use super::deadlines::Deadlines;
+use super::format::{decode_optional_sums, encode_optional_sums};
 use super::sums::{SLACK_BYTES, Sums};
 use super::{GROUP_TARGET_BYTES_MAX, LOGICAL_BYTES_MAX};
 use crate::block::{PART_INDEX, common_prefix, part_seed};
@@ -43,6 +45,7 @@ pub(super) struct BlockEntry {
     pub(super) tombstones: u32,
     pub(super) logical_bytes: u64,
     pub(super) hidden_bytes: u64,
+    pub(super) separated_bytes: u64,
     pub(super) record_bytes_max: u32,
     /// Bytes of the separator in front of the block.
     pub(super) separator_bytes: u32,
@@ -55,8 +58,8 @@ pub(super) struct BlockEntry {
 pub(super) fn encode(
     blocks: &[BlockEntry],
     separators: &[u8],
-    first_key: &[u8],
-    last_key: &[u8],
+    (first_key, last_key): (&[u8], &[u8]),
+    deadlines: &Deadlines,
     unit: u32,
 ) -> Vec<u8> {
     let mut cut = Vec::with_capacity(blocks.len());
@@ -77,12 +80,17 @@ pub(super) fn encode(
     put_prefixed(&mut out, first_key);
     put_prefixed(&mut out, last_key);
     put_prefixed(&mut out, prefix);
+    let separated_bytes = blocks.iter().map(|block| block.separated_bytes).sum();
+    encode_optional_sums(separated_bytes, deadlines, &mut out);
     for block in blocks {
         put_varint(&mut out, u64::from(block.bytes));
         let too_many = u64::from(mutant::active("index-counts-too-many-records"));
         put_varint(&mut out, u64::from(block.records) + too_many);
         put_varint(&mut out, block.logical_bytes);
         put_varint(&mut out, block.hidden_bytes);
+        if separated_bytes > 0 {
+            put_varint(&mut out, block.separated_bytes);
+        }
     }
     for separator in inner {
         put_prefixed(&mut out, &separator[prefix.len()..]);
@@ -114,6 +122,8 @@ pub struct GroupSums {
     pub bytes: u64,
     /// Bytes that they hide: see [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding).
     pub hidden_bytes: u64,
+    /// Bytes of their values that lie outside of them.
+    pub separated_bytes: u64,
 }
 
 impl GroupSums {
@@ -122,6 +132,7 @@ impl GroupSums {
             records: self.records.saturating_sub(other.records),
             bytes: self.bytes.saturating_sub(other.bytes),
             hidden_bytes: self.hidden_bytes.saturating_sub(other.hidden_bytes),
+            separated_bytes: self.separated_bytes.saturating_sub(other.separated_bytes),
         }
     }
 }
@@ -142,10 +153,20 @@ pub struct GroupIndex {
     logical_bytes: Sums,
     /// Bytes that messages before each block hide, and all.
     hidden_bytes: Sums,
+    /// What most groups do not have.
+    optional: Option<Box<Optional>>,
     /// What all separators have in common at their start.
     prefix: Prefix,
     /// Where in `memory` the first key starts, the last key starts right behind it, and that ends.
     keys: [u32; 3],
+}
+
+/// Sums that most groups do not have.
+#[derive(Debug)]
+struct Optional {
+    /// Bytes of values outside of the records before each block, and all.
+    separated_bytes: Sums,
+    deadlines: Deadlines,
 }
 
 /// What is kept of separators (of blocks 1, 2, …), behind their common start: their suffixes.
@@ -208,6 +229,9 @@ struct Parts<'a> {
     records: Vec<u64>,
     logical_bytes: Vec<u64>,
     hidden_bytes: Vec<u64>,
+    /// Empty if nothing lies outside of the group.
+    separated_bytes: Vec<u64>,
+    deadlines: Deadlines,
     suffixes: Vec<&'a [u8]>,
 }
 
@@ -219,11 +243,14 @@ impl<'a> Parts<'a> {
         first_key: &[u8],
         last_key: &[u8],
     ) -> Result<Self> {
+        let (separated_all, deadlines) = decode_optional_sums(reader)?;
+        let has_separated = separated_all > 0;
         let sums = || Vec::with_capacity(blocks + 1);
         let (mut starts, mut records) = (sums(), sums());
         let (mut logical_bytes, mut hidden_bytes) = (sums(), sums());
+        let mut separated_bytes = Vec::new();
         let (mut bytes_sum, mut records_sum) = (0u32, 0u32);
-        let (mut logical_sum, mut hidden_sum) = (0u64, 0u64);
+        let (mut logical_sum, mut hidden_sum, mut separated_sum) = (0u64, 0u64, 0u64);
         for _ in 0..blocks {
             starts.push(u64::from(bytes_sum));
             records.push(u64::from(records_sum));
@@ -238,11 +265,22 @@ impl<'a> Parts<'a> {
             logical_sum = add_bytes(reader, logical_sum, logical)?;
             let hidden = reader.varint()?;
             hidden_sum = add_bytes(reader, hidden_sum, hidden)?;
+            if has_separated {
+                separated_bytes.push(separated_sum);
+                let separated = reader.varint()?;
+                separated_sum = separated_sum.saturating_add(separated);
+            }
         }
         starts.push(u64::from(bytes_sum));
         records.push(u64::from(records_sum));
         logical_bytes.push(logical_sum);
         hidden_bytes.push(hidden_sum);
+        if has_separated {
+            separated_bytes.push(separated_sum);
+        }
+        if separated_sum != separated_all {
+            return Err(reader.corrupt("separated bytes of blocks and group differ"));
+        }
 
         let mut suffixes: Vec<&[u8]> = Vec::with_capacity(blocks - 1);
         let mut separators_bytes = 0;
@@ -273,6 +311,8 @@ impl<'a> Parts<'a> {
             records,
             logical_bytes,
             hidden_bytes,
+            separated_bytes,
+            deadlines,
             suffixes,
         })
     }
@@ -324,6 +364,16 @@ impl GroupIndex {
         let records = Sums::pack(&parts.records, &mut memory);
         let logical_bytes = Sums::pack(&parts.logical_bytes, &mut memory);
         let hidden_bytes = Sums::pack(&parts.hidden_bytes, &mut memory);
+        let has_optional = !parts.separated_bytes.is_empty() || !parts.deadlines.is_empty();
+        let optional = has_optional.then(|| {
+            Box::new(Optional {
+                separated_bytes: match &parts.separated_bytes[..] {
+                    [] => Sums::pack(&vec![0; blocks + 1], &mut memory),
+                    sums => Sums::pack(sums, &mut memory),
+                },
+                deadlines: parts.deadlines,
+            })
+        });
         let keys_at = memory.len() as u32;
         let last_key_at = keys_at + first_key.len() as u32;
         memory.extend_from_slice(first_key);
@@ -337,6 +387,7 @@ impl GroupIndex {
             records,
             logical_bytes,
             hidden_bytes,
+            optional,
             prefix: Prefix::new(prefix),
             keys: [keys_at, last_key_at, last_key_at + last_key.len() as u32],
         })
@@ -450,6 +501,26 @@ impl GroupIndex {
         self.hidden_bytes.get(&self.memory, index)
     }
 
+    /// Bytes of values outside of the records of the blocks before this one; those of all when
+    /// `index` is [`GroupIndex::blocks`]. Panics beyond.
+    #[inline]
+    #[must_use]
+    pub fn separated_before(&self, index: usize) -> u64 {
+        assert!(index <= self.blocks(), "block {index} of {}", self.blocks);
+        match &self.optional {
+            Some(optional) => optional.separated_bytes.get(&self.memory, index),
+            None => 0,
+        }
+    }
+
+    /// How many records of the group expire when.
+    #[must_use]
+    pub fn deadlines(&self) -> Deadlines {
+        self.optional
+            .as_ref()
+            .map_or_else(Deadlines::default, |optional| optional.deadlines.clone())
+    }
+
     /// What a block holds. Panics when there is no such block.
     #[must_use]
     pub fn block_sums(&self, index: usize) -> GroupSums {
@@ -462,6 +533,7 @@ impl GroupIndex {
             records: self.records_before(index),
             bytes: self.bytes_before(index),
             hidden_bytes: self.hidden_before(index),
+            separated_bytes: self.separated_before(index),
         }
     }
 
@@ -562,13 +634,17 @@ impl GroupIndex {
             records: before.records.midpoint(end.records),
             bytes: before.bytes.midpoint(end.bytes),
             hidden_bytes: before.hidden_bytes.midpoint(end.hidden_bytes),
+            separated_bytes: before.separated_bytes.midpoint(end.separated_bytes),
         }
     }
 
     /// Bytes of memory that the index takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.memory.len() + self.prefix.bytes().len()
+        let optional = self.optional.as_deref().map_or(0, |optional| {
+            size_of_val(optional) + optional.deadlines.memory_bytes()
+        });
+        size_of::<Self>() + self.memory.len() + self.prefix.bytes().len() + optional
     }
 }
 

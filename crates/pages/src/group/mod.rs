@@ -15,6 +15,7 @@
 
 mod build;
 mod check;
+mod deadlines;
 mod format;
 mod index;
 mod pending;
@@ -22,7 +23,11 @@ mod sums;
 
 pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 pub use check::{GroupReport, check_group};
-pub use format::{FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX};
+pub use deadlines::{DEADLINES_MAX, Deadlines};
+pub use format::{
+    FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX, SEPARATED_BYTES_MAX,
+    decode_optional_sums, encode_optional_sums,
+};
 pub use index::{GroupIndex, GroupSums};
 pub(crate) use pending::Heir;
 pub use pending::PendingGroup;

@@ -6,6 +6,7 @@ use terrapin_base::PageId;
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{Outline, seal_partition};
 
+use super::deadlines::Deadlines;
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::{filter_seed, index};
 use crate::block::seal_block;
@@ -31,6 +32,10 @@ pub struct PendingGroup {
     pub hidden_bytes: u64,
     /// Key and value bytes of its largest record.
     pub record_bytes_max: u32,
+    /// Bytes of its records' values that lie outside of it.
+    pub separated_bytes: u64,
+    /// How many of its records expire when. The reference in a node says it, too.
+    pub deadlines: Deadlines,
     /// Number of blocks.
     pub blocks: u32,
     pub(super) unit: u32,
@@ -84,6 +89,7 @@ impl PendingGroup {
             logical_bytes: self.logical_bytes,
             hidden_bytes: self.hidden_bytes,
             record_bytes_max: self.record_bytes_max,
+            separated_bytes: self.separated_bytes,
         };
         let (blocks, rest) = image.split_at_mut(self.index_offset as usize);
         let (index, rest) = rest.split_at_mut(self.index_bytes as usize);

@@ -58,7 +58,9 @@ pub(crate) fn content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<&[u8]>
         return Err(Error::corrupt("another page lies here").with("found", found_id));
     }
     if found_kind != kind as u8 {
-        return Err(Error::corrupt("page of another kind").with("found kind", found_kind));
+        return Err(Error::corrupt("page of another kind")
+            .with("found kind", PageKind::name_of(found_kind))
+            .with("number", found_kind));
     }
     Ok(content)
 }
@@ -128,6 +130,31 @@ mod tests {
         assert!(content(&good, PageKind::Node, PageId(1)).is_err());
         for length in 0..HEADER_BYTES + 5 {
             assert!(content(&good[..length], PageKind::Node, id).is_err());
+        }
+    }
+
+    #[test]
+    fn kinds_of_pages_that_this_version_does_not_read_are_refused_by_name() {
+        let id = PageId::new(Incarnation(3), 5);
+        for (number, name) in [
+            (0, "unknown"),
+            (3, "catalog leaf"),
+            (4, "value table root"),
+            (5, "value table leaf"),
+            (6, "map node"),
+            (7, "runs page"),
+            (8, "trie node"),
+            (9, "maplet"),
+            (10, "unknown"),
+        ] {
+            let mut other = page(b"hello");
+            other[4] = number;
+            let crc = crc32c_append(crc32c(&other[..CRC_AT]), b"hello");
+            other[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+            let error = content(&other, PageKind::Node, id).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            let found = format!("(found kind {name}, number {number})");
+            assert!(error.to_string().contains(&found), "{error}");
         }
     }
 

@@ -42,10 +42,23 @@ impl PageKind {
     /// The kind's name in errors.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            PageKind::Node => "node",
-            PageKind::CatalogRoot => "catalog root",
-            PageKind::CatalogLeaf => "catalog leaf",
+        Self::name_of(self as u8)
+    }
+
+    /// The name of any number in a page's header. The format numbers more kinds of pages than this
+    /// version reads.
+    pub(crate) fn name_of(number: u8) -> &'static str {
+        match number {
+            1 => "node",
+            2 => "catalog root",
+            3 => "catalog leaf",
+            4 => "value table root",
+            5 => "value table leaf",
+            6 => "map node",
+            7 => "runs page",
+            8 => "trie node",
+            9 => "maplet",
+            _ => "unknown",
         }
     }
 }

@@ -20,7 +20,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks";
 
-/// Unit n: a minute of target n mod 7.
+/// Unit n: a minute of target n mod 8.
 pub fn unit(number: u64, scratch: &Path) -> Result<u64, Find> {
     let target = &TARGETS[(number % TARGETS.len() as u64) as usize];
     let folder = template::folder();

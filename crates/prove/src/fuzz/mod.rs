@@ -34,7 +34,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -56,6 +56,12 @@ pub const TARGETS: [Target; 7] = [
     Target {
         name: "group",
         run: targets::group,
+        change: mutate::bytes,
+        bytes_max: 16 << 10,
+    },
+    Target {
+        name: "block",
+        run: targets::block,
         change: mutate::bytes,
         bytes_max: 16 << 10,
     },

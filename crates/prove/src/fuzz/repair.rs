@@ -114,6 +114,11 @@ pub(super) fn partition(partition: &mut [u8], seed: u32) {
     put(partition, body, crc);
 }
 
+/// A block of a page. Returns its largest decompressed size if it is compressed.
+pub(super) fn block_of(bytes: &mut [u8], id: u64, number: u32) -> usize {
+    block(bytes, part_seed(id, number))
+}
+
 /// A block. Returns its largest decompressed size if it is compressed.
 fn block(block: &mut [u8], seed: u32) -> usize {
     if block.len() < 20 {
@@ -137,12 +142,25 @@ fn block_lengths(index: &[u8]) -> Option<Vec<usize>> {
         let length = usize::try_from(varint(&mut rest)?).ok()?;
         rest = rest.get(length..)?;
     }
+    let (&optional, behind) = rest.split_first()?;
+    rest = behind;
+    let has_separated_bytes = optional & 1 != 0;
+    if has_separated_bytes {
+        varint(&mut rest)?;
+    }
+    if optional & 2 != 0 {
+        // Deadlines: a moment and 16 counters.
+        for _ in 0..17 {
+            varint(&mut rest)?;
+        }
+    }
+    let further = 3 + usize::from(has_separated_bytes);
     let mut lengths = Vec::new();
     for _ in 0..count.min(index.len()) {
         let Some(bytes) = varint(&mut rest) else {
             break;
         };
-        for _ in 0..3 {
+        for _ in 0..further {
             varint(&mut rest);
         }
         lengths.push(usize::try_from(bytes).ok()?);

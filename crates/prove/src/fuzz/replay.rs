@@ -35,7 +35,7 @@ pub fn inputs(folder: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// Unit n tries target n mod 7. The first unit of each target also replays the kept inputs.
+/// Unit n tries target n mod 8. The first unit of each target also replays the kept inputs.
 pub fn unit(number: u64, _scratch: &Path) -> Result<u64, Find> {
     let target = &TARGETS[(number % TARGETS.len() as u64) as usize];
     let round = number / TARGETS.len() as u64;

@@ -8,11 +8,12 @@ use terrapin_base::{Message, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_filter::{FilterBuilder, PARTITION_BYTES_MAX};
 use terrapin_pages::PAGES_START;
+use terrapin_pages::block::{BlockBuilder, Record, RecordKind};
 use terrapin_pages::group::{GroupBuilder, GroupOptions};
 
 use super::archive::{File, pack};
 use super::exercise::{World, tiny};
-use super::targets::{join, nodes};
+use super::targets::{BLOCK_PAGE, join, nodes};
 use super::template;
 
 /// Inputs by name.
@@ -193,6 +194,41 @@ pub fn groups() -> Inputs {
             input.extend_from_slice(&image);
             inputs.push((name.to_owned(), input));
         }
+    }
+    inputs
+}
+
+/// Inputs of the block target.
+#[must_use]
+pub fn blocks() -> Inputs {
+    let mut inputs = Vec::new();
+    for (name, compression, extended) in [
+        ("plain", Compression::None, false),
+        ("lz4", Compression::Lz4, false),
+        ("extended", Compression::None, true),
+        ("extended-lz4", Compression::Lz4, true),
+    ] {
+        let mut builder = BlockBuilder::new(4096, compression);
+        for number in 0..24u64 {
+            let kind = match extended {
+                true => RecordKind::ALL[number as usize % RecordKind::ALL.len()],
+                false if number % 5 == 0 => RecordKind::Delete,
+                false => RecordKind::Put,
+            };
+            let has_value = kind != RecordKind::Delete;
+            let may_expire = extended && has_value && kind != RecordKind::Merge;
+            let value = vec![b'v'; usize::from(has_value) * (number as usize % 30)];
+            let record = Record {
+                kind,
+                deadline_ms: (may_expire && number % 4 < 2).then_some(1_800_000_000_000 + number),
+                value: &value,
+            };
+            let added = builder.add_record(format!("prefix/{number:04}").as_bytes(), record);
+            debug_assert!(matches!(added, Ok(true)));
+        }
+        let mut input = vec![0];
+        builder.finish(BLOCK_PAGE, 0, &mut input);
+        inputs.push((name.to_owned(), input));
     }
     inputs
 }

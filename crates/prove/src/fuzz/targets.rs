@@ -14,6 +14,7 @@ use terrapin_base::{Budget, Env, Generation, Lsn, PageId};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::largest_buffer;
 use terrapin_filter::{Outline, PARTITION_BYTES_MAX, check_partition, may_contain, seal_partition};
+use terrapin_pages::block::{AnyBlock, BlockBuilder, Compression, TARGET_BYTES_MAX};
 use terrapin_pages::group::{Footer, GroupRef, check_group};
 use terrapin_pages::{Fill, PAGES_START, PageKind, PageRef, PageStore};
 use terrapin_structure::Structure;
@@ -32,6 +33,9 @@ const LOG: usize = 128 << 10;
 /// The same for whole databases with two megabytes of memory: memtables, caches, and all compared
 /// records.
 const DATABASE: usize = 1 << 20;
+
+/// The page of the block target.
+pub const BLOCK_PAGE: PageId = PageId(0x0100_0000_0007);
 
 /// Runs the work, and panics if it takes more memory than files of this many bytes justify.
 fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) -> T {
@@ -251,7 +255,10 @@ pub fn group(input: &[u8]) -> bool {
             blocks(&store, &group);
         }
         let mut root = vec![1];
-        group.encode(&mut root);
+        let deadlines = exercise::store(&disk)
+            .and_then(|store| store.index(&group).ok())
+            .map(|index| index.deadlines());
+        group.encode(&deadlines.unwrap_or_default(), &mut root);
         tree(&disk, &root) && checked.is_ok()
     })
 }
@@ -283,6 +290,73 @@ fn blocks(store: &PageStore, group: &GroupRef) {
         if let Err(error) = store.may_contain(group, hash64(key)) {
             check_error(&error);
         }
+    }
+}
+
+/// A block with records of every kind. Input: its bytes.
+pub fn block(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let mut bytes = input[..input.len().min(64 << 10)].to_vec();
+    let inflated = match repaired {
+        true => repair::block_of(&mut bytes, BLOCK_PAGE.0, 0),
+        false => 0,
+    };
+    let decoded = measured(bytes.len() + inflated, SMALL, || {
+        AnyBlock::decode(&bytes, BLOCK_PAGE, 0)
+    });
+    match decoded {
+        Ok(block) => {
+            records(block);
+            true
+        }
+        Err(error) => {
+            check_error(&error);
+            false
+        }
+    }
+}
+
+/// Reads the records of a block, builds them anew, and executes the block if all its records are
+/// messages.
+fn records(block: AnyBlock) {
+    let mut builder = BlockBuilder::new(TARGET_BYTES_MAX, Compression::None);
+    let mut keys = Vec::new();
+    for number in 0..block.len() {
+        let record = block.record(number);
+        assert!(record.is_possible(), "an impossible record: {record:?}");
+        let mut key = Vec::new();
+        block.key_into(number, &mut key);
+        // Nothing but a merge notices keys that do not ascend.
+        match builder.add_record(&key, record) {
+            Ok(true) => keys.push(key),
+            Ok(false) => break,
+            Err(error) => {
+                check_error(&error);
+                break;
+            }
+        }
+    }
+    let mut bytes = Vec::new();
+    if builder.finish(BLOCK_PAGE, 0, &mut bytes).is_some() {
+        let again = AnyBlock::decode(&bytes, BLOCK_PAGE, 0);
+        let again = again.unwrap_or_else(|error| panic!("a block that was built: {error}"));
+        assert_eq!(again.len(), keys.len());
+        for (number, wanted) in keys.iter().enumerate() {
+            let mut key = Vec::new();
+            again.key_into(number, &mut key);
+            assert!(key == *wanted && again.record(number) == block.record(number));
+        }
+    }
+    let mut messages = (0..block.len()).map(|number| block.record(number).message());
+    let refused = messages.find_map(Result::err);
+    match (refused, block.executable()) {
+        (None, Ok(block)) => {
+            for number in 0..block.len() {
+                let _ = (block.message(number), block.entry(number));
+            }
+        }
+        (Some(one), Err(whole)) => assert_eq!(one.message(), whole.message()),
+        (one, whole) => panic!("a record: {one:?}, its block: {whole:?}"),
     }
 }
 

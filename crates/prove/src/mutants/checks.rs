@@ -13,7 +13,7 @@ use terrapin_base::{ErrorKind, Message, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 use terrapin_pages::DATA_FILE;
-use terrapin_pages::block::Compression;
+use terrapin_pages::block::{Block, BlockBuilder, Compression, Record, RecordKind};
 use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
 
 use crate::process::Process;
@@ -229,6 +229,42 @@ pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
             return Err(format!(
                 "a change of byte {at} of {all} of a page group goes unnoticed"
             ));
+        }
+    }
+    Ok(())
+}
+
+/// A block with a record that this version does not execute is refused by name (D8).
+pub(super) fn unexecuted_records(_scratch: &Path) -> Outcome {
+    let deadline = Some(1_800_000_000_000);
+    let deadlines_of = |kind| match kind {
+        RecordKind::Delete | RecordKind::Merge => [None, None],
+        _ => [None, deadline],
+    };
+    let records = RecordKind::ALL
+        .into_iter()
+        .flat_map(|kind| deadlines_of(kind).map(|deadline_ms| (kind, deadline_ms)));
+    for (kind, deadline_ms) in records {
+        let value: &[u8] = match kind {
+            RecordKind::Delete => b"",
+            _ => b"value",
+        };
+        let record = Record {
+            kind,
+            deadline_ms,
+            value,
+        };
+        let mut builder = BlockBuilder::new(512, Compression::None);
+        let added = builder.add_record(b"key", record).map_err(text("add"))?;
+        let mut bytes = Vec::new();
+        builder.finish(PageId(7), 0, &mut bytes);
+        let read = Block::decode(&bytes, PageId(7), 0);
+        let said = format!("a {} with deadline {deadline_ms:?}", kind.name());
+        match (record.message(), read) {
+            (Ok(message), Ok(block)) if added && block.message(0) == message => {}
+            (Err(_), Err(error)) if error.to_string().contains(kind.name()) => {}
+            (_, Ok(block)) => return Err(format!("{said} is read as {:?}", block.message(0))),
+            (_, Err(error)) => return Err(format!("{said} is refused without its name: {error}")),
         }
     }
     Ok(())

@@ -81,7 +81,7 @@ impl Tree {
     fn sums(&self) -> Sums {
         match self.root() {
             Root::Empty => Sums::default(),
-            Root::Leaf(leaf) => Child::Leaf(leaf).sums(),
+            Root::Leaf(leaf, _) => Child::Leaf(leaf).sums(),
             Root::Node(..) => self.root_node().0.sums(),
         }
     }

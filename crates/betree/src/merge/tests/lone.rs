@@ -52,6 +52,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
     let pivot = |lower: LongBox, child| Pivot {
         lower,
         child,
+        deadlines: Deadlines::default(),
         pending_bytes: 0,
     };
     let above = Node {

@@ -207,7 +207,7 @@ impl Tree {
 
     pub(super) fn root(&self) -> Root {
         let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
-        *version.tree_root()
+        version.tree_root().clone()
     }
 
     /// The root, which must be a node, and its height.
@@ -326,11 +326,11 @@ impl Tree {
     pub(super) fn check(&mut self) {
         self.check_content();
         let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
-        let root = *version.tree_root();
+        let root = version.tree_root().clone();
         assert_eq!(Root::decode(&root.encode()).unwrap(), root);
         match root {
             Root::Empty => assert!(self.oracle.is_empty()),
-            Root::Leaf(leaf) => assert_eq!(leaf.records, self.oracle.len() as u64),
+            Root::Leaf(leaf, _) => assert_eq!(leaf.records, self.oracle.len() as u64),
             Root::Node(page, height) => {
                 self.height_max = self.height_max.max(height);
                 let node = load_node(&self.store, &page, height).unwrap();

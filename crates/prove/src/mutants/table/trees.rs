@@ -229,4 +229,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
             units: 24,
         },
     },
+    Mutant {
+        name: "extended-records-read-as-puts",
+        does: "records of kinds that this version does not execute count as puts",
+        file: "crates/pages/src/block/any.rs",
+        breaks: "D8: what a page holds is read as it is, or refused by name",
+        script: Script::Check("records of every kind", checks::unexecuted_records),
+    },
 ];

@@ -1,0 +1,204 @@
+//! Counters of deadlines: how many records of a group or a tree expire when.
+
+/// Most records that one counter of [`Deadlines`] counts.
+pub const DEADLINES_MAX: u64 = 1 << 47;
+
+/// Counters of [`Deadlines`].
+const COUNTERS: usize = 16;
+
+/// How many records expire when: 16 counters by the logarithm of the time left.
+///
+/// Counter 0 counts records that had less than a second left, seen from one moment
+/// ([`Deadlines::seen_from_ms`]). Counter i counts those that had at least 4^(i − 1) and less than
+/// 4^i seconds left. The last counter has no upper end: it begins at 4^14 seconds, 8.5 years.
+/// Records without a deadline are not counted. Without counted records this takes a pointer's
+/// memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deadlines(Option<Box<Counted>>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Counted {
+    /// In milliseconds since 1970.
+    seen_from_ms: u64,
+    /// At least one is not 0.
+    counts: [u64; COUNTERS],
+}
+
+impl Deadlines {
+    /// Counters that were taken at a moment, in milliseconds since 1970. Counters beyond
+    /// [`DEADLINES_MAX`] are cut to it.
+    #[must_use]
+    pub fn new(seen_from_ms: u64, counts: [u64; COUNTERS]) -> Self {
+        let counts = counts.map(|count| count.min(DEADLINES_MAX));
+        let counted = || Counted {
+            seen_from_ms,
+            counts,
+        };
+        Deadlines((counts != [0; COUNTERS]).then(|| Box::new(counted())))
+    }
+
+    /// Whether no record is counted.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The moment from which the time left was seen, in milliseconds since 1970; 0 if no record is
+    /// counted.
+    #[must_use]
+    pub fn seen_from_ms(&self) -> u64 {
+        self.0.as_ref().map_or(0, |counted| counted.seen_from_ms)
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counts(&self) -> [u64; COUNTERS] {
+        self.0
+            .as_ref()
+            .map_or([0; COUNTERS], |counted| counted.counts)
+    }
+
+    /// Records with a deadline.
+    #[inline]
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        let add = |all: u64, count: &u64| all.saturating_add(*count);
+        self.0
+            .as_ref()
+            .map_or(0, |counted| counted.counts.iter().fold(0, add))
+    }
+
+    /// Bytes of memory besides the pointer.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.0.as_deref().map_or(0, size_of_val)
+    }
+
+    /// Adds the counters of a sibling. The earlier ones are seen from the later moment then. What
+    /// that leaves open counts as the longest time that may be left.
+    #[inline]
+    pub fn add(&mut self, other: &Deadlines) {
+        if !other.is_empty() {
+            self.add_counted(other);
+        }
+    }
+
+    fn add_counted(&mut self, other: &Deadlines) {
+        let later = self.seen_from_ms().max(other.seen_from_ms());
+        let (own, other) = (self.seen_at(later), other.seen_at(later));
+        let mut counts = own;
+        for (count, more) in counts.iter_mut().zip(other) {
+            *count = count.saturating_add(more);
+        }
+        *self = Deadlines::new(later, counts);
+    }
+
+    /// The same share of each counter, rounded down: `part` of `whole` records. Unchanged if
+    /// `whole` is 0.
+    #[must_use]
+    pub fn share(&self, part: u64, whole: u64) -> Deadlines {
+        if self.is_empty() || whole == 0 {
+            return self.clone();
+        }
+        let scale = |count| {
+            let scaled = u128::from(count) * u128::from(part) / u128::from(whole);
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        Deadlines::new(self.seen_from_ms(), self.counts().map(scale))
+    }
+
+    /// The counters, seen from a moment that is not earlier.
+    fn seen_at(&self, later_ms: u64) -> [u64; COUNTERS] {
+        let passed = later_ms.saturating_sub(self.seen_from_ms());
+        let mut counts = [0u64; COUNTERS];
+        for (counter, count) in self.counts().into_iter().enumerate() {
+            let left = end_ms(counter).map(|end| end.saturating_sub(passed));
+            // The counter of the longest time left, which is below that end.
+            let now = match left {
+                None => COUNTERS - 1,
+                Some(left) => (0..COUNTERS)
+                    .find(|&counter| end_ms(counter).is_none_or(|end| left <= end))
+                    .unwrap_or(COUNTERS - 1),
+            };
+            counts[now] = counts[now].saturating_add(count);
+        }
+        counts
+    }
+}
+
+/// Records of a counter have less time left than this, in milliseconds; the last one has no end.
+fn end_ms(counter: usize) -> Option<u64> {
+    (counter + 1 < COUNTERS).then(|| 1000 << (2 * counter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(counter: usize, seen_from_ms: u64) -> Deadlines {
+        let mut counts = [0; COUNTERS];
+        counts[counter] = 1;
+        Deadlines::new(seen_from_ms, counts)
+    }
+
+    fn counter_of(deadlines: &Deadlines) -> usize {
+        let taken = deadlines.counts().iter().position(|&count| count > 0);
+        taken.unwrap()
+    }
+
+    #[test]
+    fn sums_are_seen_from_the_later_moment_and_no_record_expires_earlier() {
+        // Counter, milliseconds that pass, counter then.
+        for (counter, passed, then) in [
+            (5, 0, 5),
+            // Below 1024 s: one of them may have 1023 s left after a second.
+            (5, 1_000, 5),
+            (5, 768_000, 4),
+            (5, 767_999, 5),
+            (5, 1_020_000, 1),
+            (5, 1_023_000, 0),
+            (5, 1_024_000, 0),
+            (5, u64::MAX / 2, 0),
+            (0, 0, 0),
+            (14, 1_000, 14),
+            (15, u64::MAX / 2, 15),
+        ] {
+            let mut sum = one(counter, 7_000);
+            sum.add(&one(2, 7_000 + passed));
+            let other = one(2, 7_000 + passed);
+            assert_eq!(sum.seen_from_ms(), 7_000 + passed);
+            assert_eq!(sum.records(), 2);
+            let mut rest = sum.counts();
+            rest[counter_of(&other)] -= 1;
+            let rest = Deadlines::new(1, rest);
+            assert_eq!(counter_of(&rest), then, "{counter} after {passed} ms");
+            let mut turned = other;
+            turned.add(&one(counter, 7_000));
+            assert_eq!(turned, sum, "the order of a sum does not matter");
+        }
+    }
+
+    #[test]
+    fn nothing_is_added_by_nothing_and_sums_keep_their_bounds() {
+        let mut sum = Deadlines::default();
+        sum.add(&Deadlines::default());
+        assert!(sum.is_empty() && Deadlines::new(9, [0; COUNTERS]).is_empty());
+        let most = Deadlines::new(3, [u64::MAX; COUNTERS]);
+        sum.add(&most);
+        assert_eq!(sum, most);
+        sum.add(&most);
+        assert_eq!(sum, most, "sums stop at their bounds");
+        assert_eq!(sum.counts(), [DEADLINES_MAX; COUNTERS]);
+    }
+
+    #[test]
+    fn a_share_is_rounded_down() {
+        let deadlines = Deadlines::new(3, std::array::from_fn(|counter| counter as u64));
+        assert_eq!(deadlines.share(7, 7), deadlines);
+        assert_eq!(deadlines.share(0, 7), Deadlines::default());
+        assert_eq!(deadlines.share(1, 0), deadlines);
+        let half = deadlines.share(1, 2);
+        assert_eq!((half.counts()[3], half.counts()[4]), (1, 2));
+    }
+}

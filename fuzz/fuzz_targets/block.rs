@@ -1,0 +1,4 @@
+//! See `prove::fuzz::targets::group`.
+#![no_main]
+
+terrapin_fuzz::target!("block");
