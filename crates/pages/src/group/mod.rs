@@ -26,6 +26,7 @@ pub use format::{FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES
 pub use index::{GroupIndex, GroupSums};
 pub(crate) use pending::Heir;
 pub use pending::PendingGroup;
+pub use terrapin_filter::BITS_PER_KEY as FILTER_BITS_DEFAULT;
 
 use terrapin_base::{PageId, Result};
 
