@@ -149,6 +149,31 @@ impl KeyspaceOptions {
         self.space_amplification = bound.into();
         self
     }
+
+    /// Checks the options against their bounds and this build, without a database. Whether the
+    /// memory budget holds χ shows only in a database.
+    ///
+    /// Errors: `InvalidArgument` with the bounds; `Unsupported` for a compression that this build
+    /// lacks.
+    ///
+    /// ```
+    /// let error = terrapin::KeyspaceOptions::new().filter_bits(3).check().unwrap_err();
+    /// assert!(error.to_string().contains("6 to 20 bits"));
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        if self.checkpoint_distance == Some(CheckpointDistance::Fixed(0)) {
+            return Err(Error::invalid("the checkpoint distance is at least 1"));
+        }
+        self.compression.unwrap_or_default().check()?;
+        check_filter_bits(self.filter_bits.unwrap_or(0))?;
+        match self.space_amplification {
+            Some(bound) if !bound.is_valid() => Err(Error::invalid(
+                "space amplification goes from 1.1 to 100 times the data, or is unbounded (space_amplification)",
+            )
+            .with("per cent", bound.percent().unwrap_or(0))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Checks the bits of a filter.
@@ -163,20 +188,12 @@ pub(crate) fn check_filter_bits(bits: u32) -> Result<()> {
 }
 
 impl Settings {
-    /// Checks the options of a keyspace against their bounds, this build, and a memory budget.
+    /// Checks the options of a keyspace, also against a memory budget.
     pub fn check_keyspace(&self, options: &KeyspaceOptions, memory: u64) -> Result<()> {
         if let Some(distance) = options.checkpoint_distance {
             self.check_distance(distance, memory)?;
         }
-        options.compression.unwrap_or_default().check()?;
-        check_filter_bits(options.filter_bits.unwrap_or(0))?;
-        match options.space_amplification {
-            Some(bound) if !bound.is_valid() => Err(Error::invalid(
-                "space amplification goes from 110 to 10000 per cent, which is 1.1 to 100 times the data (KeyspaceOptions::space_amplification)",
-            )
-            .with("per cent", bound.percent().unwrap_or(0))),
-            _ => Ok(()),
-        }
+        options.check()
     }
 
     /// How a merge of a keyspace writes. `space_is_short`: whether it writes from the reserve.
