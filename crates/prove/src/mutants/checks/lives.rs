@@ -218,11 +218,7 @@ pub(in crate::mutants) fn own_options(_scratch: &Path) -> Outcome {
         .compression(Compression::Lz4);
     for (name, options) in [("plain", KeyspaceOptions::new()), ("own", own)] {
         let keyspace = database.create_keyspace(name, options);
-        fill(
-            &keyspace.map_err(text("create"))?,
-            500,
-            Durability::Process,
-        )?;
+        fill(&keyspace.map_err(text("create"))?, 500, Durability::Process)?;
     }
     database.checkpoint().map_err(text("checkpoint"))?;
     let stat = database.stat().map_err(text("stat"))?;

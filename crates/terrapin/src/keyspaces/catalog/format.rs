@@ -222,7 +222,7 @@ mod tests {
             name: format!("name {id}").into(),
             options: KeyspaceOptions::new()
                 .checkpoint_distance(CheckpointDistance::Fixed(id + 1))
-                .filter_bits((id % 3 == 0).then_some(8)),
+                .filter_bits(id.is_multiple_of(3).then_some(8)),
             applied: id.is_multiple_of(2).then_some(Lsn(u64::from(id) << 20)),
             root: vec![7; id as usize % 50],
         }
