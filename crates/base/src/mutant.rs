@@ -47,6 +47,8 @@ pub const NAMES: &[&str] = &[
     "commit-slot-before-page-sync",
     "commit-durable-before-first-slot-sync",
     "log-trimmed-to-catalog-lsn",
+    "log-end-checked-against-applied-only",
+    "merge-ignores-keyspace-options",
     "written-keyspace-counts-as-quiet",
     "found-slot-unsynced",
     "page-sync-retried",

@@ -144,6 +144,7 @@ fn main() -> Result<()> {
         block_bytes: 4096,
         compression: Compression::None,
         space_amplification_percent: Some(130),
+        filter_bits: 12,
         space_is_short: false,
     };
     let mut version = tree.empty();

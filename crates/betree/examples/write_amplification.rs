@@ -186,6 +186,7 @@ fn measure(run: &Run) -> Result<()> {
         block_bytes: 4096,
         compression: Compression::None,
         space_amplification_percent: Some(130),
+        filter_bits: 12,
         space_is_short: false,
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;

@@ -120,6 +120,7 @@ impl Bed {
             block_bytes: 512,
             compression: Compression::None,
             space_amplification_percent: Some(130),
+            filter_bits: 12,
             space_is_short: false,
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);

@@ -1,7 +1,10 @@
 //! Values of options beyond clap's own parsers: sizes, χ, durability, compression.
 
 use clap::ValueEnum;
-use terrapin::{CheckpointDistance, Compression, Durability, Keyspace};
+use terrapin::{
+    CheckpointDistance, Compression, Durability, Keyspace, KeyspaceOptions, SpaceAmplification,
+    StructureKind,
+};
 
 /// Bytes from `1000`, `64MiB`, `64M`, `64MB`, `1.5GiB`.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -65,14 +68,65 @@ pub fn distance(text: &str) -> Result<CheckpointDistance, String> {
     }
 }
 
-/// χ as [`distance`] reads it, or none from `default`.
-pub fn distance_or_default(text: &str) -> Result<Option<CheckpointDistance>, String> {
+/// An option of a keyspace: a value of its own, or none from `default`, which follows the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own<T>(pub Option<T>);
+
+fn own<T>(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Own<T>, String> {
     if text.eq_ignore_ascii_case("default") {
-        return Ok(None);
+        return Ok(Own(None));
     }
-    distance(text)
-        .map(Some)
+    read(text)
+        .map(|value| Own(Some(value)))
         .map_err(|message| format!("{message}, or default"))
+}
+
+/// χ as [`distance`] reads it, or `default`.
+pub fn own_distance(text: &str) -> Result<Own<CheckpointDistance>, String> {
+    own(text, distance)
+}
+
+/// The name of a compression, or `default`.
+pub fn own_compression(text: &str) -> Result<Own<Compression>, String> {
+    own(text, |text| match CompressionName::from_str(text, true) {
+        Ok(name) => Ok(name.into()),
+        Err(_) => {
+            let names = CompressionName::value_variants().iter();
+            let names = names.filter_map(|name| name.to_possible_value());
+            let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
+            Err(format!("possible values: {}", names.join(", ")))
+        }
+    })
+}
+
+/// Bits of filter for each record, or `default`.
+pub fn own_filter_bits(text: &str) -> Result<Own<u32>, String> {
+    own(text, |text| {
+        let bits = whole(text)?;
+        let options = KeyspaceOptions::new().filter_bits(bits);
+        options.check().map_err(|e| e.message().to_owned())?;
+        Ok(bits)
+    })
+}
+
+/// A bound of space amplification: a factor, `unbounded`, or `default`.
+pub fn own_space_amplification(text: &str) -> Result<Own<SpaceAmplification>, String> {
+    own(text, |text| {
+        let bound = match text.eq_ignore_ascii_case("unbounded") {
+            true => SpaceAmplification::Unbounded,
+            // What is no number becomes a factor that the check refuses.
+            false => text.parse().unwrap_or(f64::NAN).into(),
+        };
+        let options = KeyspaceOptions::new().space_amplification(bound);
+        options.check().map_err(|e| e.message().to_owned())?;
+        Ok(bound)
+    })
+}
+
+/// The name of a structure.
+pub fn structure(text: &str) -> Result<StructureKind, String> {
+    text.parse()
+        .map_err(|e: terrapin_base::Error| e.message().to_owned())
 }
 
 /// A keyspace's name, checked before anything is opened or created.
@@ -178,12 +232,44 @@ mod tests {
         assert_eq!(distance("16"), Ok(CheckpointDistance::Fixed(16)));
         for text in ["0", "-1", "1.5", "", "much"] {
             assert!(distance(text).is_err(), "{text}");
-            assert!(distance_or_default(text).is_err(), "{text}");
+            assert!(own_distance(text).is_err(), "{text}");
         }
-        assert_eq!(distance_or_default("default"), Ok(None));
+        assert_eq!(own_distance("default"), Ok(Own(None)));
         assert_eq!(
-            distance_or_default("16"),
-            Ok(Some(CheckpointDistance::Fixed(16)))
+            own_distance("16"),
+            Ok(Own(Some(CheckpointDistance::Fixed(16))))
+        );
+    }
+
+    #[test]
+    fn options_of_a_keyspace_have_bounds_or_follow_the_database() {
+        assert_eq!(own_filter_bits("0"), Ok(Own(Some(0))));
+        assert_eq!(own_filter_bits("8"), Ok(Own(Some(8))));
+        assert_eq!(own_filter_bits("Default"), Ok(Own(None)));
+        for text in ["5", "21", "-1", "many"] {
+            assert!(own_filter_bits(text).is_err(), "{text}");
+        }
+        let of = own_space_amplification;
+        assert_eq!(of("1.3"), Ok(Own(Some(SpaceAmplification::Percent(130)))));
+        assert_eq!(
+            of("unbounded"),
+            Ok(Own(Some(SpaceAmplification::Unbounded)))
+        );
+        for text in ["1.0", "101", "NaN", "inf", "much"] {
+            let error = of(text).unwrap_err();
+            assert!(error.contains("1.1 to 100"), "{text}: {error}");
+        }
+        assert_eq!(own_compression("lz4"), Ok(Own(Some(Compression::Lz4))));
+        let error = own_compression("gzip").unwrap_err();
+        assert!(
+            error.contains("none, lz4") && error.contains("or default"),
+            "{error}"
+        );
+        assert_eq!(structure("leveled"), Ok(StructureKind::Leveled));
+        assert!(
+            structure("hashed")
+                .unwrap_err()
+                .contains("not in this version")
         );
     }
 }

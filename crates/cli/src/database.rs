@@ -34,6 +34,48 @@ impl DatabaseArgs {
         own_files::refuse_std(&self.path)?;
         self.options().read_only(true).open(&self.path)
     }
+
+    /// Opens an existing database for writing.
+    pub fn open_to_write(&self) -> Result<Database> {
+        self.open_existing(self.options())
+    }
+
+    fn open_existing(&self, options: Options) -> Result<Database> {
+        own_files::refuse_std(&self.path)?;
+        options.create_if_missing(false).open(&self.path)
+    }
+
+    /// Opens the database for a new keyspace with this name and χ, or creates the database and
+    /// reports that. If a new database would already have the keyspace, or χ does not fit, nothing
+    /// is created.
+    pub fn open_or_create_for(
+        &self,
+        name: &str,
+        chi: Option<CheckpointDistance>,
+    ) -> Result<Database> {
+        if let Some(found) = unless_missing(self.open_to_write())? {
+            return Ok(found);
+        }
+        if name == KEYSPACE_DEFAULT {
+            return Err(Error::invalid(
+                "there is no database, and a new one already has that keyspace: put or import creates both",
+            )
+            .with("keyspace", name)
+            .with("directory", self.path.display()));
+        }
+        let options = self.options();
+        self.create(match chi {
+            Some(chi) => options.checkpoint_distance(chi),
+            None => options,
+        })
+    }
+
+    fn create(&self, options: Options) -> Result<Database> {
+        let database = options.create_if_missing(true).open(&self.path)?;
+        let path = self.path.display();
+        output::notice(format_args!("created the database {path}"));
+        Ok(database)
+    }
 }
 
 /// Closes a database, and warns if this close left work for the next open.
@@ -54,9 +96,9 @@ pub fn close(database: &Database) -> Result<()> {
 pub struct WriterArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Compression of the blocks that this command writes. Existing blocks stay as they are until a
-    /// merge rewrites them. The database does not remember it: name it with each command that
-    /// writes
+    /// Compression of the blocks that this command writes to keyspaces without a compression of
+    /// their own (see keyspace set). Existing blocks stay as they are until a merge rewrites them.
+    /// The database does not remember it: name it with each command that writes
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
 }
@@ -75,48 +117,15 @@ impl WriterArgs {
 
     /// Opens an existing database.
     pub fn open(&self) -> Result<Database> {
-        own_files::refuse_std(self.path())?;
-        let options = self.options().create_if_missing(false);
-        options.open(&self.database.path)
+        self.database.open_existing(self.options())
     }
 
     /// Opens the database or creates it, and reports a creation, so that a mistyped path shows.
     pub fn open_or_create(&self) -> Result<Database> {
         match unless_missing(self.open())? {
             Some(found) => Ok(found),
-            None => self.create(self.options()),
+            None => self.database.create(self.options()),
         }
-    }
-
-    /// Does the same for a new keyspace with this name and χ. If a new database would already have
-    /// the keyspace, or χ does not fit, nothing is created.
-    pub fn open_or_create_for(
-        &self,
-        name: &str,
-        chi: Option<CheckpointDistance>,
-    ) -> Result<Database> {
-        if let Some(found) = unless_missing(self.open())? {
-            return Ok(found);
-        }
-        if name == KEYSPACE_DEFAULT {
-            return Err(Error::invalid(
-                "there is no database, and a new one already has that keyspace: put or import creates both",
-            )
-            .with("keyspace", name)
-            .with("directory", self.database.path.display()));
-        }
-        let options = self.options();
-        self.create(match chi {
-            Some(chi) => options.checkpoint_distance(chi),
-            None => options,
-        })
-    }
-
-    fn create(&self, options: Options) -> Result<Database> {
-        let path = &self.database.path;
-        let database = options.create_if_missing(true).open(path)?;
-        output::notice(format_args!("created the database {}", path.display()));
-        Ok(database)
     }
 }
 

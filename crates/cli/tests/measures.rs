@@ -203,7 +203,7 @@ fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
         let keyspaces = stat["keyspaces"].as_array().unwrap().iter();
         let of = |k: &Value| {
             let name = k["name"].as_str().unwrap().to_owned();
-            (name, k["chi_set"].as_u64().unwrap())
+            (name, k["options"]["checkpoint_distance"].as_u64().unwrap())
         };
         keyspaces.map(of).collect()
     };

@@ -220,19 +220,18 @@ fn the_dial_is_kept() {
     let figure = |name: &str| {
         let stat: serde_json::Value =
             serde_json::from_slice(&succeed(&["stat", text(db), "--json"])).unwrap();
-        stat["keyspaces"][0][name].clone()
+        stat["keyspaces"][0]["options"][name].clone()
     };
-    let chi = || figure("chi_set");
+    let chi = || figure("checkpoint_distance");
     succeed(&["set", text(db), "chi", "3"]);
     assert_eq!(chi(), 3);
     succeed(&["set", text(db), "chi", "5", "--keyspace", "default"]);
     assert_eq!(chi(), 5);
     succeed(&["set", text(db), "chi", "auto"]);
-    assert_eq!(figure("chi_set"), "auto");
+    assert_eq!(chi(), "auto");
     succeed(&["set", text(db), "chi", "default"]);
-    assert!(figure("chi_set").is_null());
     assert!(
-        figure("chi").is_null(),
+        chi().is_null(),
         "what this process would choose is none of the database's"
     );
     let error = fail(&["set", text(db), "chi", "100000000"]);
@@ -277,9 +276,17 @@ fn every_text_for_people_has_a_json_form() {
         serde_json::json!({ "records": 2, "approximate": false })
     );
     let keyspaces = value(said(&["keyspace", "list", text(db)]));
+    let options = |chi: Option<u32>| {
+        serde_json::json!({
+            "checkpoint_distance": chi,
+            "compression": null,
+            "filter_bits": null,
+            "space_amplification": null,
+        })
+    };
     let expected = serde_json::json!([
-        { "name": "default", "id": 0, "chi_set": null },
-        { "name": "other", "id": 1, "chi_set": 2 },
+        { "name": "default", "id": 0, "structure": "leveled", "options": options(None) },
+        { "name": "other", "id": 1, "structure": "leveled", "options": options(Some(2)) },
     ]);
     assert_eq!(keyspaces["keyspaces"], expected);
     let stat = value(said(&["stat", text(db), "-k", "other"]));

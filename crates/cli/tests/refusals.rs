@@ -30,6 +30,7 @@ fn reading_a_missing_database_creates_nothing() {
         &["keyspace", "list", db],
         &["keyspace", "drop", db, "k"],
         &["keyspace", "clear", db, "k"],
+        &["keyspace", "set", db, "k", "--filter-bits", "8"],
         &["bench", "ycsb", db, "--workloads", "c"],
     ] {
         let error = fail(arguments);

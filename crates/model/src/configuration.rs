@@ -19,6 +19,8 @@ pub struct Configuration {
     pub block_bytes: u32,
     /// Compression of blocks.
     pub compression: Compression,
+    /// Bits of filter for each record; 0 is none.
+    pub filter_bits: u32,
     /// χ; none means auto.
     pub chi: Option<u32>,
     /// Accepted space amplification; none is the paper's bound.
@@ -48,6 +50,7 @@ impl Configuration {
             group_bytes: 4 << 10,
             block_bytes: 512,
             compression: Compression::None,
+            filter_bits: 12,
             chi: Some(4),
             space_amplification: Some(1.3),
             threads: 1,
@@ -71,6 +74,7 @@ impl Configuration {
                 Configuration {
                     group_bytes: 1 << 10,
                     fanout: Some(4),
+                    filter_bits: 0,
                     chi: Some(1),
                     threads: 2,
                     ..small()
@@ -80,6 +84,7 @@ impl Configuration {
                 "compressed",
                 Configuration {
                     compression: Compression::Lz4,
+                    filter_bits: 20,
                     block_bytes: 4096,
                     group_bytes: 16 << 10,
                     chi: Some(2),
@@ -128,6 +133,7 @@ impl Configuration {
             group_bytes,
             block_bytes: *random.pick(&[512, 512, 1024, 1500, 4096, 8192]),
             compression: *random.pick(&[Compression::None, Compression::Lz4]),
+            filter_bits: *random.pick(&[12, 12, 0, 6, 9, 20]),
             chi: if random.one_in(5) {
                 None
             } else {
@@ -203,6 +209,7 @@ impl Configuration {
             .group_bytes(self.group_bytes)
             .block_bytes(self.block_bytes)
             .compression(self.compression)
+            .filter_bits(self.filter_bits)
             .checkpoint_distance(
                 self.chi
                     .map_or(CheckpointDistance::Auto, CheckpointDistance::Fixed),

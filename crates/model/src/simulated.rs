@@ -9,7 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrapin::verify::{VerifyOptions, verify_on};
-use terrapin::{Batch, CheckpointDistance, Database, Keyspace, KeyspaceOptions, Range, Snapshot};
+use terrapin::{
+    Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Range, Snapshot,
+    SpaceAmplification,
+};
+use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, Sim, Slice};
 use terrapin_disk::sim::{CrashMode, Moment, Watching};
 use terrapin_disk::{Disk, RealDisk, SimDisk};
@@ -460,7 +464,7 @@ impl Simulated {
             Operation::Create { keyspace } => {
                 let handle = self
                     .database()?
-                    .create_keyspace(keyspace, KeyspaceOptions::default())?;
+                    .create_keyspace(keyspace, own_options(keyspace))?;
                 self.handles.insert(keyspace.clone(), handle);
                 Ok(Answer::Done)
             }
@@ -469,12 +473,16 @@ impl Simulated {
                 self.keyspace(keyspace)?.clear().map(|()| Answer::Done)
             }
             Operation::Keyspaces => {
-                let mut names: Vec<_> = self
-                    .database()?
-                    .keyspaces()?
-                    .into_iter()
-                    .map(|k| k.name)
-                    .collect();
+                let listed = self.database()?.keyspaces()?;
+                for keyspace in &listed {
+                    let options = keyspace.options.checkpoint_distance(None);
+                    let own = own_options(&keyspace.name);
+                    if options != own && options != KeyspaceOptions::new() {
+                        let broken = format!("{}: {options:?}, not {own:?}", keyspace.name);
+                        return Ok(Answer::Broken(broken));
+                    }
+                }
+                let mut names: Vec<_> = listed.into_iter().map(|k| k.name).collect();
                 names.sort();
                 Ok(Answer::Names(names))
             }
@@ -491,6 +499,22 @@ impl Simulated {
             Operation::Reopen(how) => self.reopen(*how),
             Operation::Pass { ms } => self.pass(*ms),
         }
+    }
+}
+
+/// The options of a keyspace that is created under a name. Those of many names follow the database.
+fn own_options(name: &str) -> KeyspaceOptions {
+    let options = KeyspaceOptions::new();
+    match hash64(name.as_bytes()) % 4 {
+        0 => options.compression(Compression::Lz4).filter_bits(7),
+        1 => options
+            .compression(Compression::None)
+            .filter_bits(0)
+            .space_amplification(SpaceAmplification::Unbounded),
+        2 => options
+            .filter_bits(20)
+            .space_amplification(SpaceAmplification::from(1.1)),
+        _ => options,
     }
 }
 

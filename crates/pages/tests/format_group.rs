@@ -23,7 +23,7 @@ fn options(target_bytes: u64, compression: Compression) -> GroupOptions {
         block_bytes: 512,
         unit: 128,
         compression,
-        filter: true,
+        filter_bits: 12,
     }
 }
 
@@ -224,11 +224,11 @@ proptest! {
     fn records_come_back_through_index_and_filter(
         records in records(),
         target in prop_oneof![Just(600u64), Just(4096), Just(1 << 20)],
-        filter in any::<bool>(),
+        filter_bits in prop_oneof![Just(0u32), 6..21u32],
     ) {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
             if compression.check().is_ok() {
-                check_all(&records, GroupOptions { filter, ..options(target, compression) });
+                check_all(&records, GroupOptions { filter_bits, ..options(target, compression) });
             }
         }
     }
@@ -342,7 +342,7 @@ fn blocks_lie_byte_after_byte_and_a_read_covers_no_more_than_the_target() {
             block_bytes: 4096,
             unit,
             compression: Compression::None,
-            filter: false,
+            filter_bits: 0,
         };
         let records: Records = (0..6_000_000 / value_bytes as u64)
             .map(|i| {
@@ -381,7 +381,7 @@ fn compressed_blocks_share_a_large_unit() {
         block_bytes: 4096,
         unit: 4096,
         compression,
-        filter: true,
+        filter_bits: 12,
     };
     let records: Records = (0..3000u64)
         .map(|i| {
@@ -416,7 +416,7 @@ fn a_read_of_a_compressed_block_covers_no_more_than_the_target_either() {
             block_bytes: 4096,
             unit,
             compression: Compression::Lz4,
-            filter: false,
+            filter_bits: 0,
         };
         for (cover, bytes, records) in covers(options, &records) {
             assert!(cover <= 4096 || bytes > 4096 && records == 1, "{bytes}");
@@ -473,7 +473,7 @@ fn only_a_record_larger_than_the_target_makes_a_longer_read() {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
-        filter: false,
+        filter_bits: 0,
     };
     for (cover, bytes, records) in covers(options, &records) {
         assert!(cover <= 4096 || bytes > 4096 && records == 1, "{bytes}");
@@ -515,7 +515,7 @@ fn the_index_is_at_most_a_hundredth_of_the_data() {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
-        filter: true,
+        filter_bits: 12,
     };
     let mut disk = 0;
     for (i, pending) in build(options, &records).into_iter().enumerate() {
@@ -793,7 +793,7 @@ fn the_last_groups_are_parted_within_the_memory_that_they_were_built_in() {
 #[test]
 fn groups_without_a_filter_have_none() {
     let options = GroupOptions {
-        filter: false,
+        filter_bits: 0,
         ..options(1 << 20, Compression::None)
     };
     let (group, image) = build(options, &numbered(50, 9))

@@ -44,7 +44,7 @@ pub fn group_options(options: &MergeOptions, unit: u32) -> GroupOptions {
         block_bytes: options.block_bytes,
         unit,
         compression: options.compression,
-        filter: true,
+        filter_bits: options.filter_bits,
     }
 }
 

@@ -85,6 +85,8 @@ pub struct MergeOptions {
     /// Space amplification that is accepted while records are overwritten, in per cent (130 means
     /// 1.3×). `None` bounds buffers by the rule of the paper only.
     pub space_amplification_percent: Option<u32>,
+    /// Bits of filter for each record of new page groups; 0 for groups without a filter.
+    pub filter_bits: u32,
     /// Disk space is short (D10). The merge flushes the input straight to the leaves, changes
     /// little else, and allocates from the reserve.
     pub space_is_short: bool,

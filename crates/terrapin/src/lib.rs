@@ -188,8 +188,9 @@ pub use types::integer_key::IntegerKey;
 pub use types::key_range::{KeyRange, prefix_range};
 pub use types::options::{
     CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,
-    MEMORY_BYTES_MIN, Options,
+    MEMORY_BYTES_MIN, Options, SpaceAmplification,
 };
+pub use types::structure_kind::StructureKind;
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! The environment: clock, randomness and background jobs.
+//! The environment: clocks, randomness and background jobs.
 //!
 //! In production, threads run the jobs. In simulation, one thread and a seed do, so that a run can
 //! be repeated exactly. Rules:
@@ -162,6 +162,7 @@ impl Condition {
 
 trait Driver: Send + Sync {
     fn now_ns(&self) -> u64;
+    fn wall_ms(&self) -> u64;
     fn random(&self) -> u64;
     fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()>;
     fn wait(&self, condition: &Condition) -> Result<Wait>;
@@ -169,7 +170,7 @@ trait Driver: Send + Sync {
     fn simulated(&self) -> bool;
 }
 
-/// Clock, randomness and jobs. Clones share one environment.
+/// Clocks, randomness and jobs. Clones share one environment.
 #[derive(Clone)]
 pub struct Env(Arc<dyn Driver>);
 
@@ -192,6 +193,23 @@ impl Env {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.0.now_ns()
+    }
+
+    /// Milliseconds since 1970 (UTC) of the wall clock; 0 if that clock shows an earlier time.
+    ///
+    /// People and time servers set this clock, so it can go backwards and leap. Use
+    /// [`Env::now_ns`] for durations and deadlines of waits. In simulation the clock follows
+    /// [`Env::now_ns`], and [`Sim::set_wall_ms`] sets it.
+    ///
+    /// ```
+    /// let (env, sim) = terrapin_base::Env::simulated(1);
+    /// sim.set_wall_ms(1_000_000);
+    /// sim.advance_ns(5_000_000);
+    /// assert_eq!(env.wall_ms(), 1_000_005);
+    /// ```
+    #[must_use]
+    pub fn wall_ms(&self) -> u64 {
+        self.0.wall_ms()
     }
 
     /// Random bits; in simulation they follow from the seed.

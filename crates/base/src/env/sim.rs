@@ -16,6 +16,9 @@ struct Driven {
 struct State {
     rng: u64,
     now_ns: u64,
+    /// The wall clock when `now_ns` was 0, in nanoseconds since 1970; below 0 if it was set back
+    /// that far.
+    wall_zero_ns: i128,
     jobs: Vec<SimJob>,
     stepping: bool,
     steps: u64,
@@ -29,6 +32,10 @@ struct SimJob {
     handle: JobHandle,
     pending: Option<Condition>,
 }
+
+/// The wall clock at the start of a simulation, in milliseconds since 1970: some moment of 2026.
+const WALL_START_MS: u64 = 1_777_777_777_777;
+const NS_PER_MS: i128 = 1_000_000;
 
 /// SplitMix64: small, fast, and random enough for choices.
 fn next(rng: &mut u64) -> u64 {
@@ -44,6 +51,7 @@ impl Sim {
         let state = State {
             rng: seed,
             now_ns: 1,
+            wall_zero_ns: i128::from(WALL_START_MS) * NS_PER_MS,
             jobs: Vec::new(),
             stepping: false,
             steps: 0,
@@ -67,6 +75,13 @@ impl Sim {
     /// Moves the clock forward by `ns` nanoseconds.
     pub fn advance_ns(&self, ns: u64) {
         self.0.state.lock().now_ns += ns;
+    }
+
+    /// Sets the wall clock ([`super::Env::wall_ms`]) to this many milliseconds since 1970. It may
+    /// go backwards. The monotonic clock does not change.
+    pub fn set_wall_ms(&self, ms: u64) {
+        let mut state = self.0.state.lock();
+        state.wall_zero_ns = i128::from(ms) * NS_PER_MS - i128::from(state.now_ns);
     }
 
     /// Steps until no job is runnable, without moving the clock to a deadline. Returns the number
@@ -185,6 +200,12 @@ impl Driver for Driven {
         let mut state = self.state.lock();
         state.now_ns += 1;
         state.now_ns
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let state = self.state.lock();
+        let wall_ns = state.wall_zero_ns + i128::from(state.now_ns);
+        u64::try_from(wall_ns / NS_PER_MS).unwrap_or(0)
     }
 
     fn random(&self) -> u64 {
@@ -338,6 +359,29 @@ mod tests {
             real.wait(&never.until(real.now_ns() + 1_000_000)).unwrap(),
             Wait::TimedOut
         );
+    }
+
+    #[test]
+    fn the_wall_clock_goes_with_the_other_clock_and_can_be_set_back() {
+        let (env, sim) = Env::simulated(1);
+        let start = env.wall_ms();
+        sim.advance_ns(3_000_000_000);
+        assert!(env.wall_ms() - start >= 3_000);
+        let now = env.now_ns();
+        sim.set_wall_ms(5_000);
+        assert_eq!(env.wall_ms(), 5_000, "back by years");
+        sim.advance_ns(7_000_000);
+        assert_eq!(env.wall_ms(), 5_007);
+        sim.set_wall_ms(u64::MAX);
+        assert_eq!(env.wall_ms(), u64::MAX);
+        sim.set_wall_ms(0);
+        assert_eq!(env.wall_ms(), 0);
+        assert_eq!(
+            env.now_ns(),
+            now + 7_000_001,
+            "a set wall clock moves no other"
+        );
+        assert!(Env::threads().wall_ms() > 0);
     }
 
     struct Panics {

@@ -60,6 +60,10 @@ impl Driver for Threads {
         self.clock.now_ns()
     }
 
+    fn wall_ms(&self) -> u64 {
+        Clock::wall_ms()
+    }
+
     fn random(&self) -> u64 {
         self.entropy
             .draw(self.drawn.fetch_add(1, Ordering::Relaxed))

@@ -35,6 +35,12 @@ impl Clock {
     pub(crate) fn now_ns(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
+
+    /// Milliseconds since 1970 of the system's wall clock; 0 if it shows an earlier time.
+    pub(crate) fn wall_ms() -> u64 {
+        let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// A source of unpredictable bits.

@@ -267,7 +267,7 @@ pub(super) fn write(store: &PageStore, messages: &Messages) -> GroupRef {
         block_bytes: 512,
         unit: 512,
         compression: Compression::None,
-        filter: true,
+        filter_bits: 12,
     };
     let mut builder = GroupBuilder::new(options);
     for (key, message) in messages {

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use terrapin::{CheckpointDistance, KeyspaceOptions};
-use terrapin_base::Result;
+use terrapin::KeyspaceOptions;
+use terrapin_base::{Error, Result};
 
 use super::help::Help;
-use super::stat::distance;
+use super::keyspace_options::{self, OptionArgs};
 use crate::database::{DatabaseArgs, NamedKeyspaceArgs, WriterArgs};
-use crate::{arguments, output};
+use crate::output;
 
 /// Arguments of `keyspace`.
 #[derive(Args)]
@@ -25,19 +25,34 @@ enum Action {
     List {
         #[command(flatten)]
         database: DatabaseArgs,
-        /// Print a JSON object with each keyspace's settings
+        /// Print a keyspace's options, too, between tabs; default for one that follows the
+        /// database
+        #[arg(long, short, conflicts_with = "json")]
+        long: bool,
+        /// Print a JSON object with each keyspace's options; null for one that follows the database
         #[arg(long)]
         json: bool,
     },
     /// Create a keyspace, and the database if it does not exist
     Create {
         #[command(flatten)]
-        database: WriterArgs,
+        database: DatabaseArgs,
         #[command(flatten)]
         keyspace: NamedKeyspaceArgs,
-        /// Its checkpoint distance [default: the database's]
-        #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
-        chi: Option<CheckpointDistance>,
+        #[command(flatten)]
+        options: OptionArgs,
+    },
+    /// Set options of a keyspace; default has one follow the database again
+    ///
+    /// The database stores the options. A checkpoint distance counts at once, other options from
+    /// the next checkpoint on, for what merges write then. Options that are not named stay.
+    Set {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        #[command(flatten)]
+        keyspace: NamedKeyspaceArgs,
+        #[command(flatten)]
+        options: OptionArgs,
     },
     /// Drop a keyspace and all its records
     Drop {
@@ -61,15 +76,33 @@ impl Keyspace {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode> {
         match &self.action {
-            Action::List { database, json } => list(database, *json),
+            Action::List {
+                database,
+                long,
+                json,
+            } => list(database, *long, *json),
             Action::Create {
                 database,
                 keyspace,
-                chi,
+                options,
             } => {
-                let options = KeyspaceOptions::new().checkpoint_distance(*chi);
-                let database = database.open_or_create_for(&keyspace.name, *chi)?;
+                let options = options.apply(KeyspaceOptions::new());
+                let chi = options.checkpoint_distance;
+                let database = database.open_or_create_for(&keyspace.name, chi)?;
                 database.create_keyspace(&keyspace.name, options)?;
+                crate::database::close(&database)
+            }
+            Action::Set { options, .. } if options.is_empty() => Err(Error::invalid(
+                "name an option to set, such as --filter-bits 8 (see keyspace set --help)",
+            )),
+            Action::Set {
+                database,
+                keyspace,
+                options,
+            } => {
+                let database = database.open_to_write()?;
+                let keyspace = database.open_keyspace(&keyspace.name)?;
+                keyspace.set_options(options.apply(keyspace.options()?))?;
                 crate::database::close(&database)
             }
             Action::Drop { database, keyspace } => {
@@ -88,7 +121,7 @@ impl Keyspace {
     }
 }
 
-fn list(database: &DatabaseArgs, json: bool) -> Result<()> {
+fn list(database: &DatabaseArgs, long: bool, json: bool) -> Result<()> {
     let database = database.open_to_read()?;
     let keyspaces = database.keyspaces()?;
     if json {
@@ -96,13 +129,20 @@ fn list(database: &DatabaseArgs, json: bool) -> Result<()> {
             json!({
                 "name": keyspace.name,
                 "id": keyspace.id.0,
-                "chi_set": distance(keyspace.options.checkpoint_distance),
+                "structure": keyspace.structure,
+                "options": keyspace_options::as_json(&keyspace.options),
             })
         });
         output::say(json!({ "keyspaces": described.collect::<Vec<_>>() }))?;
     } else {
         for keyspace in keyspaces {
-            output::say(keyspace.name)?;
+            let mut line = keyspace.name;
+            if long {
+                for (name, value) in keyspace_options::as_text(&keyspace.options) {
+                    line.push_str(&format!("\t{name} {value}"));
+                }
+            }
+            output::say(line)?;
         }
     }
     crate::database::close(&database)

@@ -11,6 +11,7 @@ mod get;
 mod help;
 mod import;
 mod keyspace;
+mod keyspace_options;
 mod put;
 mod scan;
 mod set;

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use terrapin_base::{Error, Result};
 
-use crate::arguments;
+use crate::arguments::{self, Own};
 use crate::database::WriterArgs;
 
 /// Arguments of `set`.
@@ -34,8 +34,7 @@ impl Set {
     pub fn run(&self) -> Result<()> {
         match self.name {
             Setting::Chi => {
-                let distance =
-                    arguments::distance_or_default(&self.value).map_err(Error::invalid)?;
+                let Own(distance) = arguments::own_distance(&self.value).map_err(Error::invalid)?;
                 let database = self.database.open()?;
                 match &self.keyspace {
                     Some(name) => database

@@ -5,9 +5,10 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
-use terrapin::{CheckpointDistance, DatabaseStat, KeyspaceStat, SpaceUse};
+use terrapin::{DatabaseStat, KeyspaceStat, SpaceUse};
 use terrapin_base::{Error, ErrorKind, Result};
 
+use super::keyspace_options;
 use crate::bytes::{counted, human, thousands};
 use crate::database::DatabaseArgs;
 use crate::{arguments, output};
@@ -64,16 +65,6 @@ impl Stat {
     }
 }
 
-/// χ as set; null if not set.
-pub fn distance(set: Option<CheckpointDistance>) -> Value {
-    match set {
-        None => Value::Null,
-        Some(CheckpointDistance::Auto) => "auto".into(),
-        Some(CheckpointDistance::Fixed(chi)) => chi.into(),
-        Some(other) => format!("{other:?}").into(),
-    }
-}
-
 /// Key and value bytes of a keyspace, in its tree and in the log. Overwritten records count until
 /// they are merged.
 fn data_bytes(keyspace: &KeyspaceStat) -> u64 {
@@ -106,7 +97,7 @@ fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
         "page_bytes": tree.page_bytes,
         "superseded_bytes": tree.superseded_bytes,
         "log_only_bytes": keyspace.memtable_bytes,
-        "chi_set": distance(keyspace.checkpoint_distance_set),
+        "options": keyspace_options::as_json(&keyspace.options),
     })
 }
 
@@ -255,12 +246,12 @@ impl Lines {
                 ),
             );
         }
-        let set = match keyspace.checkpoint_distance_set {
-            None => "not set: the process that opens the database to write chooses".to_owned(),
-            Some(CheckpointDistance::Auto) => "auto".to_owned(),
-            Some(CheckpointDistance::Fixed(chi)) => chi.to_string(),
-            Some(other) => format!("{other:?}"),
-        };
-        self.line("  checkpoint distance χ", &set);
+        for (name, value) in keyspace_options::as_text(&keyspace.options) {
+            let value = match &*value {
+                "default" => "default: the process that opens the database to write chooses",
+                value => value,
+            };
+            self.line(&format!("  {name}"), value);
+        }
     }
 }

@@ -98,6 +98,7 @@ pub fn merge(count: u64) -> Result<()> {
         block_bytes: 4096,
         compression: Compression::None,
         space_amplification_percent: Some(130),
+        filter_bits: 12,
         space_is_short: false,
     };
     let mut version = tree.empty();

@@ -32,7 +32,8 @@ impl Compression {
     }
 
     /// Its number on disk.
-    pub(super) fn number(self) -> u8 {
+    #[must_use]
+    pub fn number(self) -> u8 {
         match self {
             Compression::None => 0,
             Compression::Lz4 => LZ4,
@@ -40,7 +41,9 @@ impl Compression {
         }
     }
 
-    pub(super) fn from_number(number: u8) -> Option<Self> {
+    /// The compression of a number on disk; `None` if this version knows none.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
         [Compression::None, Compression::Lz4, Compression::Zstd]
             .into_iter()
             .find(|c| c.number() == number)

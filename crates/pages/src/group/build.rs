@@ -18,7 +18,7 @@ use terrapin_base::checksum::hash64;
 use terrapin_base::mutant;
 use terrapin_base::{Message, Result};
 use terrapin_disk::AlignedBuf;
-use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
+use terrapin_filter::FilterBuilder;
 
 use super::RECORD_BYTES_MAX;
 use super::deadlines::Deadlines;
@@ -51,8 +51,8 @@ pub struct GroupOptions {
     pub unit: u32,
     /// Compression of blocks.
     pub compression: Compression,
-    /// Whether groups get a filter.
-    pub filter: bool,
+    /// Bits of filter for each record; 0 for groups without a filter.
+    pub filter_bits: u32,
 }
 
 /// Builds groups from records that come in ascending order of keys, each key once.
@@ -62,7 +62,7 @@ pub struct GroupOptions {
 /// use terrapin_pages::block::Compression;
 /// use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
 /// let options =
-///     GroupOptions { target_bytes: 1 << 16, block_bytes: 4096, unit: 512, compression: Compression::None, filter: true };
+///     GroupOptions { target_bytes: 1 << 16, block_bytes: 4096, unit: 512, compression: Compression::None, filter_bits: 12 };
 /// let mut builder = GroupBuilder::new(options);
 /// let mut pending = Vec::new();
 /// for i in 0..10_000u32 {
@@ -340,7 +340,7 @@ impl GroupBuilder {
         // As much as a group may say: no block has so many records.
         self.hidden += hidden.min(2 * RECORD_BYTES_MAX);
         self.separated += message.separated_bytes();
-        if self.options.filter {
+        if self.options.filter_bits > 0 {
             let skipped = mutant::active("filter-lacks-key") && self.hashes.len() == 3;
             self.hashes.push(if skipped { 0 } else { hash64(key) });
         }
@@ -487,15 +487,15 @@ impl GroupBuilder {
         let records: u64 = blocks.iter().map(|b| u64::from(b.records)).sum();
         let filter_offset = image.len();
         let mut outlines = Vec::new();
-        if self.options.filter {
+        if self.options.filter_bits > 0 {
             self.filter.add_all(&self.hashes[..records as usize]);
             self.hashes.drain(..records as usize);
             self.cut.clear();
-            let (unit, out) = (unit as usize, &mut self.cut);
+            let (bits, unit, out) = (self.options.filter_bits, unit as usize, &mut self.cut);
             if self.outlined {
-                outlines = self.filter.finish_outlined(BITS_PER_KEY, unit, out);
+                outlines = self.filter.finish_outlined(bits, unit, out);
             } else {
-                self.filter.finish_into(BITS_PER_KEY, unit, out);
+                self.filter.finish_into(bits, unit, out);
             }
             image.extend_from_slice(&self.cut);
             self.cut.clear();

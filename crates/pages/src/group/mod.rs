@@ -31,6 +31,7 @@ pub use format::{
 pub use index::{GroupIndex, GroupSums};
 pub(crate) use pending::Heir;
 pub use pending::PendingGroup;
+pub use terrapin_filter::BITS_PER_KEY as FILTER_BITS_DEFAULT;
 
 use terrapin_base::{PageId, Result};
 

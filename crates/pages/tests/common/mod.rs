@@ -65,7 +65,7 @@ pub fn builder(filter: bool) -> GroupBuilder {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
-        filter,
+        filter_bits: if filter { 12 } else { 0 },
     })
 }
 

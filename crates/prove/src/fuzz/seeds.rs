@@ -168,17 +168,17 @@ pub fn all_nodes() -> Inputs {
 #[must_use]
 pub fn groups() -> Inputs {
     let mut inputs = Vec::new();
-    for (name, compression, filter, count) in [
-        ("plain", Compression::None, true, 60),
-        ("lz4", Compression::Lz4, false, 60),
-        ("one", Compression::None, false, 1),
+    for (name, compression, filter_bits, count) in [
+        ("plain", Compression::None, 12, 60),
+        ("lz4", Compression::Lz4, 0, 60),
+        ("one", Compression::None, 0, 1),
     ] {
         let mut builder = GroupBuilder::new(GroupOptions {
             target_bytes: 64 << 10,
             block_bytes: 512,
             unit: 512,
             compression,
-            filter,
+            filter_bits,
         });
         let mut pending = Vec::new();
         for number in 0..count {

@@ -211,7 +211,7 @@ pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
         block_bytes: 512,
         unit: 512,
         compression: Compression::None,
-        filter: true,
+        filter_bits: 12,
     });
     let mut groups = Vec::new();
     for number in 0..40 {

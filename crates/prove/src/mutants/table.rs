@@ -148,6 +148,26 @@ const ENGINE: &[Mutant] = &[
         script: CRASHES,
     },
     Mutant {
+        name: "log-end-checked-against-applied-only",
+        does: "an open compares the log's end with the catalog's applied LSN only",
+        file: "crates/terrapin/src/open/files.rs",
+        breaks: "D3, D7: the log reaches the clear that a checkpoint relies on",
+        script: Script::Check(
+            "writes that are late for a clear",
+            checks::lives::late_writes,
+        ),
+    },
+    Mutant {
+        name: "merge-ignores-keyspace-options",
+        does: "merges use the database's options, whatever a keyspace has",
+        file: "crates/terrapin/src/types/options/keyspace.rs",
+        breaks: "a keyspace's own options count for its merges",
+        script: Script::Check(
+            "filters and compression of a keyspace",
+            checks::lives::own_options,
+        ),
+    },
+    Mutant {
         name: "written-keyspace-counts-as-quiet",
         does: "a keyspace with a write under way counts as quiet",
         file: "crates/terrapin/src/checkpoint/outcome.rs",

@@ -106,8 +106,9 @@ impl Database {
     }
 
     /// Creates a keyspace. Errors: `AlreadyExists` if the name is taken; `InvalidArgument` for an
-    /// invalid name (see [`Database::keyspace`]) or a χ of 0; `OutOfMemory` for a χ that the memory
-    /// budget does not hold; otherwise as for [`Keyspace::put`].
+    /// invalid name (see [`Database::keyspace`]) or an option out of its bounds; `OutOfMemory` for
+    /// a χ that the memory budget does not hold; `Unsupported` for a compression that this build
+    /// lacks; otherwise as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

@@ -189,10 +189,39 @@ impl Keyspace {
         &self,
         distance: impl Into<Option<CheckpointDistance>>,
     ) -> Result<()> {
-        let options = KeyspaceOptions {
-            checkpoint_distance: distance.into(),
-        };
-        self.core().set_keyspace_options(&self.shared, options)
+        let distance = distance.into();
+        let change = |options: KeyspaceOptions| options.checkpoint_distance(distance);
+        self.core().set_keyspace_options(&self.shared, &change)
+    }
+
+    /// The options that were set for the keyspace. `None` in a field means that the keyspace
+    /// follows the database. Errors: `KeyspaceNotFound` if it was dropped; `Closed`.
+    pub fn options(&self) -> Result<KeyspaceOptions> {
+        self.core().keyspace_options(&self.shared)
+    }
+
+    /// Sets all options of the keyspace, for this and later opens of the database. To change one
+    /// option, start from [`Keyspace::options`]. [`KeyspaceOptions`] says when each option takes
+    /// effect.
+    ///
+    /// Errors: `InvalidArgument` for a value out of its bounds, with the bounds, and for another
+    /// structure, which cannot change; `Unsupported` for a compression that this build lacks;
+    /// otherwise as [`Keyspace::set_checkpoint_distance`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-set-options-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// use terrapin::Compression;
+    /// fruit.set_options(fruit.options()?.compression(Compression::Lz4).filter_bits(8))?;
+    /// assert_eq!(fruit.options()?.filter_bits, Some(8));
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn set_options(&self, options: KeyspaceOptions) -> Result<()> {
+        self.core().set_keyspace_options(&self.shared, &|_| options)
     }
 }
 

@@ -59,6 +59,7 @@ use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::running_merge::RunningMerge;
 use crate::engine::schedule::Asked;
+use crate::keyspaces::catalog::format::Life;
 use crate::keyspaces::catalog::{Catalog, Following};
 
 /// The first rest after a failed checkpoint, and the longest one, in nanoseconds.
@@ -225,6 +226,11 @@ impl Coordinator {
             next_id: checkpoint.next_id,
             changed: &changed,
             applied: checkpoint.applied(self.catalog.applied),
+            through: checkpoint.through,
+            life: Life {
+                incarnation: core.log()?.incarnation(),
+                branch: self.superblock.branch,
+            },
             outcome: &|id| checkpoint.outcome(&self.catalog, id, &parts),
             class: checkpoint.class(),
         };

@@ -133,9 +133,13 @@ impl RunWriter {
             total,
         });
         let core = &self.core;
-        let options = &core.settings.merge;
+        // A dropped keyspace has no options any more.
+        let state = core.state.load();
+        let keyspace = state.keyspaces.get(self.keyspace);
+        let options = keyspace.map_or_else(Default::default, |keyspace| keyspace.options);
+        let options = core.settings.merge_of(&options, false);
         let empty = core.structure.empty();
-        let merge = guarded(|| core.structure.begin_merge(&empty, input, options))?;
+        let merge = guarded(|| core.structure.begin_merge(&empty, input, &options))?;
         self.stage = Stage::Write(merge, long);
         Ok(None)
     }

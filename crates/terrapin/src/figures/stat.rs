@@ -8,7 +8,7 @@ use crate::disk_space::usage::SpaceUse;
 use crate::engine::core::Core;
 use crate::figures::metrics::metrics;
 use crate::metrics::MemoryUse;
-use crate::types::options::CheckpointDistance;
+use crate::types::options::KeyspaceOptions;
 
 /// Figures of one keyspace.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ pub struct KeyspaceStat {
     pub memtable_bytes_max: u64,
     /// χ in force.
     pub checkpoint_distance: u32,
-    /// χ as it was set for the keyspace. None means the χ of the database.
-    pub checkpoint_distance_set: Option<CheckpointDistance>,
+    /// The options that were set for the keyspace.
+    pub options: KeyspaceOptions,
 }
 
 /// Figures of a database.
@@ -82,7 +82,7 @@ pub(crate) fn stat(core: &Core) -> Result<DatabaseStat> {
             memtable_memory_bytes: memtables.map(|w| w.memtable.arena_bytes()).sum(),
             memtable_bytes_max: keyspace.shared.memtable_bytes.load(Ordering::Relaxed),
             checkpoint_distance: core.distance_in_force(&keyspace.shared),
-            checkpoint_distance_set: keyspace.options.checkpoint_distance,
+            options: keyspace.options,
         });
     }
     let metrics = metrics(core);

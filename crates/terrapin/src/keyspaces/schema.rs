@@ -59,6 +59,18 @@ fn no_such_keyspace(name: &str) -> Error {
     Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace").with("keyspace", name)
 }
 
+/// Checks that options keep the structure of a keyspace, which cannot change.
+pub(crate) fn check_structure(before: &KeyspaceOptions, next: &KeyspaceOptions) -> Result<()> {
+    if before.structure == next.structure {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "the structure of a keyspace cannot change: create another keyspace and copy the records",
+    )
+    .with("structure", before.structure)
+    .with("requested", next.structure))
+}
+
 impl Core {
     /// The keyspace of this name, if it exists.
     pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {
@@ -84,7 +96,8 @@ impl Core {
         options: KeyspaceOptions,
     ) -> Result<Arc<KeyspaceShared>> {
         check_name(name)?;
-        self.check_options(&options)?;
+        self.settings
+            .check_keyspace(&options, self.budget.limit())?;
         self.change(false, |log, install| {
             if install.names.contains_key(name) {
                 return Err(
@@ -196,13 +209,22 @@ impl Core {
         }
     }
 
-    /// Changes a keyspace's options.
+    /// The options that were set for a keyspace.
+    pub fn keyspace_options(&self, shared: &KeyspaceShared) -> Result<KeyspaceOptions> {
+        self.health.check_open()?;
+        let state = self.state.load();
+        let keyspace = state.keyspaces.get(shared.id);
+        let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
+        Ok(keyspace.options)
+    }
+
+    /// Changes a keyspace's options: `change` gets those of this moment and returns the next.
     pub fn set_keyspace_options(
         &self,
         shared: &Arc<KeyspaceShared>,
-        options: KeyspaceOptions,
+        change: &dyn Fn(KeyspaceOptions) -> KeyspaceOptions,
     ) -> Result<()> {
-        self.change_options(shared, options)?;
+        self.change_options(shared, change)?;
         // A lower χ seals memtables at once. A higher χ costs nothing, and lets writers with a full
         // memtable continue.
         self.seal_full();
@@ -210,12 +232,17 @@ impl Core {
         Ok(())
     }
 
-    fn change_options(&self, shared: &Arc<KeyspaceShared>, options: KeyspaceOptions) -> Result<()> {
-        self.check_options(&options)?;
+    fn change_options(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        change: &dyn Fn(KeyspaceOptions) -> KeyspaceOptions,
+    ) -> Result<()> {
         self.change(false, |log, install| {
-            if self.state.load().keyspaces.get(shared.id).is_none() {
-                return Err(self.dropped().with("keyspace", &shared.name));
-            }
+            let before = self.keyspace_options(shared)?;
+            let options = change(before);
+            check_structure(&before, &options).map_err(|e| e.with("keyspace", &shared.name))?;
+            self.settings
+                .check_keyspace(&options, self.budget.limit())?;
             let (kind, payload) = Schema::SetOptions(shared.id, options).encode();
             let appended = match log.try_append(kind, &[&payload])? {
                 Append::Done(appended) => appended,
@@ -225,13 +252,6 @@ impl Core {
             Ok(Attempt::Done(appended, shared.clone(), None))
         })
         .map(drop)
-    }
-
-    fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
-        match options.checkpoint_distance {
-            Some(distance) => self.settings.check_distance(distance, self.budget.limit()),
-            None => Ok(()),
-        }
     }
 
     /// Runs one change under the `install` lock, publishes its record, and syncs the log if the
@@ -447,9 +467,7 @@ impl Core {
     /// which the database was opened.
     pub fn set_distance_of_all(&self, distance: Option<CheckpointDistance>) -> Result<()> {
         self.health.check_open()?;
-        let options = KeyspaceOptions {
-            checkpoint_distance: distance,
-        };
+        let change = |options: KeyspaceOptions| options.checkpoint_distance(distance);
         let distance = distance.unwrap_or(self.settings.checkpoint_distance);
         self.settings
             .check_distance(distance, self.budget.limit())?;
@@ -461,7 +479,7 @@ impl Core {
             .map(|k| k.shared.clone())
             .collect();
         for shared in all {
-            match self.change_options(&shared, options) {
+            match self.change_options(&shared, &change) {
                 Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {}
                 outcome => outcome?,
             }

@@ -8,11 +8,10 @@
 //!            delete  key (the rest)
 //! BATCH    operations: kind: u8, keyspace: varint, key length: varint, key, then for a put value length: varint, value
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
-//! CREATE   keyspace: varint, structure: varint, options, name (the rest, UTF-8)
+//! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint
 //! CLEAR    keyspace: varint
-//! OPTIONS  keyspace: varint, options
-//! options  χ: varint (0 the database's, 1 auto, n + 1 for n)
+//! OPTIONS  keyspace: varint, options: all of them (`types/options/format.rs`)
 //! ```
 //!
 //! The kinds of operations are [`OPERATIONS`]. One record is one atomic batch (D7). This file checks
@@ -26,7 +25,8 @@ use terrapin_base::{
 };
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
-use crate::types::options::{CheckpointDistance, KeyspaceOptions};
+use crate::types::options::KeyspaceOptions;
+use crate::types::options::format::{put_options, read_options};
 
 /// The names of the kinds of operations, by number. This version reads and writes the first two. It
 /// refuses the others by name.
@@ -61,8 +61,6 @@ const DROP: u8 = BATCH + 3;
 pub(crate) const CLEAR: u8 = BATCH + 4;
 const OPTIONS: u8 = BATCH + 5;
 
-/// The structure number of the TurtleTree in records and in the catalog.
-pub(crate) const STRUCTURE_LEVELED: u64 = 0;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
@@ -275,37 +273,19 @@ pub(crate) enum Schema {
     SetOptions(KeyspaceId, KeyspaceOptions),
 }
 
-/// Appends a keyspace's options. The catalog uses the same bytes.
-pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
-    put_varint(
-        out,
-        match options.checkpoint_distance {
-            None => 0,
-            Some(CheckpointDistance::Auto) => 1,
-            Some(CheckpointDistance::Fixed(chi)) => u64::from(chi) + 1,
-        },
-    );
-}
-
-/// Reads options that [`put_options`] wrote.
-pub(crate) fn read_options(reader: &mut Reader<'_>) -> Result<KeyspaceOptions> {
-    let checkpoint_distance = match reader.varint()? {
-        0 => None,
-        1 => Some(CheckpointDistance::Auto),
-        n => Some(CheckpointDistance::Fixed(u32::try_from(n - 1).map_err(
-            |_| reader.corrupt("the checkpoint distance is too large"),
-        )?)),
-    };
-    Ok(KeyspaceOptions {
-        checkpoint_distance,
-    })
-}
-
 /// Reads a keyspace's number.
 pub(crate) fn read_id(reader: &mut Reader<'_>) -> Result<KeyspaceId> {
     Ok(KeyspaceId(u32::try_from(reader.varint()?).map_err(
         |_| reader.corrupt("the keyspace number is too large"),
     )?))
+}
+
+/// Reads a keyspace's name.
+pub(crate) fn read_name<'a>(reader: &mut Reader<'a>) -> Result<&'a str> {
+    let name = std::str::from_utf8(reader.prefixed()?)
+        .map_err(|_| reader.corrupt("the keyspace's name is not UTF-8"))?;
+    check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
+    Ok(name)
 }
 
 /// Checks whether a name is allowed for a keyspace.
@@ -328,9 +308,8 @@ impl Schema {
         let kind = match self {
             Schema::Create { id, name, options } => {
                 put_varint(&mut out, u64::from(id.0));
-                put_varint(&mut out, STRUCTURE_LEVELED);
+                put_prefixed(&mut out, name.as_bytes());
                 put_options(&mut out, options);
-                out.extend_from_slice(name.as_bytes());
                 CREATE
             }
             Schema::Drop(id) => {
@@ -350,8 +329,13 @@ impl Schema {
         (kind, out)
     }
 
-    /// Decodes a record. Fails for kinds that this version does not know.
-    pub fn decode(kind: u8, payload: &[u8]) -> Result<Schema> {
+    /// Decodes a record. Fails for kinds and options that this version does not know. `name_of`
+    /// names existing keyspaces, for errors.
+    pub fn decode(
+        kind: u8,
+        payload: &[u8],
+        name_of: &dyn Fn(KeyspaceId) -> Option<Box<str>>,
+    ) -> Result<Schema> {
         let mut reader = Reader::new("keyspace record", payload);
         if !matches!(kind, CREATE | DROP | CLEAR | OPTIONS) {
             return Err(reader
@@ -361,13 +345,8 @@ impl Schema {
         let id = read_id(&mut reader)?;
         let change = match kind {
             CREATE => {
-                if reader.varint()? != STRUCTURE_LEVELED {
-                    return Err(reader.corrupt("unknown structure"));
-                }
-                let options = read_options(&mut reader)?;
-                let name = std::str::from_utf8(reader.bytes(reader.remaining())?)
-                    .map_err(|_| reader.corrupt("the keyspace's name is not UTF-8"))?;
-                check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
+                let name = read_name(&mut reader)?;
+                let options = read_options(&mut reader, &name)?;
                 Schema::Create {
                     id,
                     name: name.into(),
@@ -376,7 +355,10 @@ impl Schema {
             }
             DROP => Schema::Drop(id),
             CLEAR => Schema::Clear(id),
-            _ => Schema::SetOptions(id, read_options(&mut reader)?),
+            _ => {
+                let name = name_of(id).unwrap_or_else(|| format!("number {id}").into());
+                Schema::SetOptions(id, read_options(&mut reader, &name)?)
+            }
         };
         if reader.remaining() > 0 {
             return Err(reader.corrupt("there are bytes after the record"));
@@ -388,6 +370,7 @@ impl Schema {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::options::CheckpointDistance;
 
     #[test]
     fn single_operations_and_batches_decode_to_the_same() {
@@ -507,9 +490,10 @@ mod tests {
 
     #[test]
     fn keyspace_records_round_trip_and_hostile_bytes_are_refused() {
-        let options = KeyspaceOptions {
-            checkpoint_distance: Some(CheckpointDistance::Fixed(7)),
-        };
+        let options = KeyspaceOptions::new()
+            .checkpoint_distance(CheckpointDistance::Fixed(7))
+            .filter_bits(20);
+        let decode = |kind, payload: &[u8]| Schema::decode(kind, payload, &|_| None);
         for change in [
             Schema::Create {
                 id: KeyspaceId(3),
@@ -519,17 +503,18 @@ mod tests {
             Schema::Drop(KeyspaceId(1)),
             Schema::Clear(KeyspaceId(70_000)),
             Schema::SetOptions(KeyspaceId(2), KeyspaceOptions::default()),
+            Schema::SetOptions(KeyspaceId(0), options),
         ] {
             let (kind, payload) = change.encode();
-            assert_eq!(Schema::decode(kind, &payload).unwrap(), change);
-            for seal in 0..payload.len() {
-                if let Ok(other) = Schema::decode(kind, &payload[..seal]) {
-                    assert!(
-                        matches!(other, Schema::Create { .. }),
-                        "only a name can be cut short: {other:?}"
-                    );
-                }
-            }
+            assert_eq!(decode(kind, &payload).unwrap(), change);
+            assert!((0..payload.len()).all(|n| decode(kind, &payload[..n]).is_err()));
+        }
+        let unknown = [70, 1, 99, 0];
+        for (name, named) in [(None, "number 70"), (Some("birds"), "birds")] {
+            let refused = Schema::decode(OPTIONS, &unknown, &|_| name.map(Into::into));
+            let text = refused.unwrap_err().to_string();
+            let wanted = format!("option tag 99 of keyspace {named}: made by a newer Terrapin");
+            assert!(text.contains(&wanted), "{text}");
         }
         let mut state = 1u64;
         for length in 0..200usize {
@@ -542,7 +527,7 @@ mod tests {
                 })
                 .collect();
             for kind in 0..=255 {
-                let _ = Schema::decode(kind, &bytes);
+                let _ = decode(kind, &bytes);
                 if let Some(operations) = Operations::decode(kind, &bytes) {
                     assert!(operations.count() <= length.max(1));
                 }

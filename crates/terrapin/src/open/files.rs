@@ -94,10 +94,15 @@ pub(crate) fn check_log(
 ) -> Result<()> {
     // Every applied LSN was synced before a superblock led to it (D3). If the log ended below one,
     // that tree would be ahead of the others. It would ignore later writes as already applied.
-    if found.end() < catalog.applied_through() {
+    // The same holds for a clear or drop that discarded records which no tree holds.
+    let needed = match mutant::active("log-end-checked-against-applied-only") {
+        true => catalog.applied,
+        false => catalog.through,
+    };
+    if found.end() < needed {
         return Err(found
-            .corrupt_at_end("the log ends before records that the trees already hold")
-            .with("applied", catalog.applied_through()));
+            .corrupt_at_end("the log ends before records that the last checkpoint relies on")
+            .with("synced through", catalog.through));
     }
     // A life of the log is durable before any superblock names it. If the log were behind, its next
     // life would not be new.

@@ -13,6 +13,7 @@ use terrapin_wal::{Record, Replay};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::events;
+use crate::keyspaces::schema::check_structure;
 use crate::log_record::format::UNLOGGED;
 use crate::log_record::{Operations, Schema};
 use crate::types::options::Durability;
@@ -227,7 +228,11 @@ fn apply(
         }
         return Ok(false);
     }
-    let change = Schema::decode(record.kind, record.payload)?;
+    let change = {
+        let state = core.state.load();
+        let name_of = |id| Some(state.keyspaces.get(id)?.shared.name.clone());
+        Schema::decode(record.kind, record.payload, &name_of)?
+    };
     if record.lsn < schema_from && !mutant::active("schema-changes-replayed-twice") {
         return Ok(false);
     }
@@ -245,7 +250,18 @@ fn apply(
         }
         Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),
         Schema::Clear(id) => core.apply_clear(install, id, record.lsn),
-        Schema::SetOptions(id, options) => core.apply_options(install, id, options),
+        Schema::SetOptions(id, options) => {
+            if let Some(keyspace) = core.state.load().keyspaces.get(id) {
+                let name = &keyspace.shared.name;
+                check_structure(&keyspace.options, &options).map_err(|error| {
+                    let message = "a record changes the structure of a keyspace";
+                    Error::corrupt(message)
+                        .with("keyspace", name)
+                        .with("cause", error)
+                })?;
+            }
+            core.apply_options(install, id, options);
+        }
     }
     Ok(had_pages)
 }

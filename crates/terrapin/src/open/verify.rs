@@ -318,7 +318,7 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
         branches: superblock.branches(),
         extents,
         log_from: base.catalog.durable_through(),
-        log_through: base.catalog.applied_through(),
+        log_through: base.catalog.through,
     }))
 }
 
@@ -375,7 +375,9 @@ impl Keyspaces {
             }
             return Ok(applied);
         }
-        let change = Schema::decode(record.kind, record.payload)?;
+        let change = Schema::decode(record.kind, record.payload, &|id| {
+            self.by_id.get(&id).cloned()
+        })?;
         if record.lsn < self.schema_from {
             return Ok(0);
         }

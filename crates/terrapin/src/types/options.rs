@@ -1,11 +1,15 @@
 //! How a database is opened ([`Options`]). The engine checks the options, fills in the defaults,
 //! and works with the result ([`settings`]).
 
+pub mod format;
+pub mod keyspace;
 pub mod settings;
 
 use std::time::Duration;
 
+pub use keyspace::{KeyspaceOptions, SpaceAmplification};
 pub use terrapin_pages::block::Compression;
+use terrapin_pages::group::FILTER_BITS_DEFAULT;
 
 /// The default memory budget, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
@@ -58,33 +62,6 @@ pub enum CheckpointDistance {
     Fixed(u32),
 }
 
-/// Options of one keyspace. The database stores them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyspaceOptions {
-    /// χ of the keyspace. `None` means the χ of the database ([`Options::checkpoint_distance`]).
-    /// [`Keyspace::set_checkpoint_distance`] changes this option.
-    ///
-    /// [`Keyspace::set_checkpoint_distance`]: crate::Keyspace::set_checkpoint_distance
-    pub checkpoint_distance: Option<CheckpointDistance>,
-}
-
-impl KeyspaceOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// χ of the keyspace. `None` (the default) means the χ of the database
-    /// ([`Options::checkpoint_distance`]).
-    #[must_use]
-    pub fn checkpoint_distance(mut self, distance: impl Into<Option<CheckpointDistance>>) -> Self {
-        self.checkpoint_distance = distance.into();
-        self
-    }
-}
-
 /// How to open a database. Every option has a default; [`Options::open`] checks them all.
 ///
 /// The database does not store options, so state them at each open. **Each option may change from
@@ -117,6 +94,7 @@ pub struct Options {
     group_bytes: Option<u64>,
     block_bytes: u32,
     compression: Compression,
+    filter_bits: u32,
     sync_interval: Duration,
     record_cache: bool,
     range_compaction: bool,
@@ -142,6 +120,7 @@ impl Default for Options {
             group_bytes: None,
             block_bytes: 4096,
             compression: Compression::None,
+            filter_bits: FILTER_BITS_DEFAULT,
             sync_interval: Duration::from_millis(100),
             record_cache: true,
             range_compaction: true,
@@ -252,7 +231,7 @@ impl Options {
     /// The compression of blocks that are written from now on. Existing blocks stay readable as
     /// they are. In a build without the feature `zstd`, an open with [`Compression::Zstd`] fails
     /// with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). Default
-    /// [`Compression::None`].
+    /// [`Compression::None`]. A keyspace may have its own ([`KeyspaceOptions::compression`]).
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
@@ -325,9 +304,18 @@ impl Options {
         self
     }
 
+    /// Bits of filter for each record that is written from now on: 6 to 20, or 0 for no filters. A
+    /// filter tells a get that a page group lacks its key, without a read of a block. More bits
+    /// make fewer errors, and take more memory and space. Default 12. A keyspace may have its own
+    /// ([`KeyspaceOptions::filter_bits`]).
+    #[must_use]
+    pub fn filter_bits(mut self, bits: u32) -> Self {
+        self.filter_bits = bits;
+        self
+    }
+
     /// The size to which the data file may grow under overwriting, as a multiple of the data: 1.1
-    /// to
-    /// 100. Pages that a checkpoint replaces come on top until the checkpoint ends. `None` sets no
+    /// to 100. A keyspace may have its own bound ([`KeyspaceOptions::space_amplification`]). Pages that a checkpoint replaces come on top until the checkpoint ends. `None` sets no
     /// bound. The file then grew to about 1.9 times the data in our measurements, and the engine
     /// wrote fewer bytes. Default 1.3.
     #[must_use]

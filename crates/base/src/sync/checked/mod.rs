@@ -64,6 +64,10 @@ impl Clock {
         pass(100);
         NOW_NS.get()
     }
+
+    pub(crate) fn wall_ms() -> u64 {
+        NOW_NS.get() / 1_000_000
+    }
 }
 
 /// Bits that are equal in every run.

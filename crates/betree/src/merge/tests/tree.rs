@@ -160,6 +160,7 @@ impl Tree {
                 block_bytes: 512,
                 compression: Compression::None,
                 space_amplification_percent: space,
+                filter_bits: 12,
                 space_is_short: false,
             },
             fanout,

@@ -60,6 +60,9 @@ pub(super) struct Ycsb {
     /// Compression of the blocks that are written
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
+    /// Bits of filter for each record that is written: 6 to 20, or 0 for no filters
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    filter_bits: u32,
     /// Give all memory for reads to cached blocks
     #[arg(long)]
     no_record_cache: bool,
@@ -122,6 +125,7 @@ impl Ycsb {
             .checkpoint_distance(self.chi.unwrap_or_default())
             .durability(self.durability.into())
             .compression(self.compression.into())
+            .filter_bits(self.filter_bits)
             .record_cache(!self.no_record_cache)
             .range_compaction(!self.no_range_compaction);
         let database = options.open(directory)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use terrapin::{CheckpointDistance, Database, Durability};
+use terrapin::{CheckpointDistance, Compression, Database, Durability, KeyspaceOptions};
 use terrapin_base::{ErrorKind, Lsn};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
@@ -209,11 +209,37 @@ fn log_and_flush(database: &Database) -> terrapin::Result<()> {
     database.flush()
 }
 
+/// A keyspace without filters has none on disk, and a compressed one takes less space.
+pub(in crate::mutants) fn own_options(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(1));
+    let database = world.open(&tiny()).map_err(text("open"))?;
+    let own = KeyspaceOptions::new()
+        .filter_bits(0)
+        .compression(Compression::Lz4);
+    for (name, options) in [("plain", KeyspaceOptions::new()), ("own", own)] {
+        let keyspace = database.create_keyspace(name, options);
+        fill(&keyspace.map_err(text("create"))?, 500, Durability::Process)?;
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    let stat = database.stat().map_err(text("stat"))?;
+    let parts = |name| {
+        let found = stat.keyspaces.iter().find(|k| k.name == name);
+        found.map(|k| k.tree.parts)
+    };
+    let (Some(plain), Some(own)) = (parts("plain"), parts("own")) else {
+        return Err("a keyspace is missing".to_owned());
+    };
+    if plain.filters == 0 || own.filters != 0 || own.leaf_blocks >= plain.leaf_blocks {
+        return Err(format!("plain: {plain:?}, with its own options: {own:?}"));
+    }
+    database.close().map(drop).map_err(text("close"))
+}
+
 /// A write that is late for a clear or a drop goes with it or stays, also after a power cut (D2,
 /// D7). Only code inside of the engine can time such a write.
 #[cfg(terrapin_mutants)]
 pub(in crate::mutants) fn late_writes(_scratch: &Path) -> Outcome {
-    terrapin::testing::late::check()
+    terrapin::testing::late::check().and_then(|()| terrapin::testing::late::check_cut())
 }
 
 #[cfg(not(terrapin_mutants))]

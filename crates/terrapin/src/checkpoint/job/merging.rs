@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, Result, Step};
-use terrapin_structure::{Compaction, MergeOptions};
+use terrapin_structure::Compaction;
 
 use super::{Coordinator, Phase};
 use crate::checkpoint::input::{MemtableInput, Preparation};
@@ -73,7 +73,7 @@ impl Coordinator {
                     &part.keyspace.version,
                     (&span.0, span.1.as_deref()),
                     STRETCH_GROUPS * core.settings.merge.group_bytes,
-                    &core.settings.merge,
+                    &core.settings.merge_of(&part.keyspace.options, false),
                 )
             })?,
             _ => None,
@@ -122,10 +122,9 @@ impl Coordinator {
         let Some(part) = checkpoint.parts.get(checkpoint.at) else {
             return Err(Error::internal("a checkpoint without a tree to empty"));
         };
-        let options = MergeOptions {
-            space_is_short: checkpoint.sliced,
-            ..core.settings.merge.clone()
-        };
+        let options = core
+            .settings
+            .merge_of(&part.keyspace.options, checkpoint.sliced);
         let (from, bytes) = self.drain.stretch();
         let version = &part.keyspace.version;
         let begun = guarded(|| {
@@ -162,10 +161,9 @@ impl Coordinator {
         let part = &mut checkpoint.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
         part.added = input.added();
-        let options = MergeOptions {
-            space_is_short: checkpoint.sliced,
-            ..core.settings.merge.clone()
-        };
+        let options = core
+            .settings
+            .merge_of(&part.keyspace.options, checkpoint.sliced);
         let version = &part.keyspace.version;
         match guarded(|| core.structure.begin_merge(version, input, &options)) {
             Ok(merge) => {

@@ -13,7 +13,7 @@ use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
 use terrapin_pages::{Changes, DATA_FILE, PageKind, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_structure::Version;
 
-use format::{LEAF_KEYSPACES, RootPage, Stored, decode_leaf, encode_leaf};
+use format::{LEAF_KEYSPACES, LIVES_MAX, Life, RootPage, Stored, decode_leaf, encode_leaf};
 
 use crate::engine::id_map::IdMap;
 use crate::engine::state::State;
@@ -28,8 +28,14 @@ pub(crate) struct Catalog {
     pub root: Option<PageRef>,
     /// The catalog holds changes of the set of keyspaces below this LSN.
     pub applied: Lsn,
+    /// The log was synced below this LSN before a superblock named the catalog (D3). No tree holds
+    /// a record at or above it. It never goes back.
+    pub through: Lsn,
     /// The next keyspace's number.
     pub next_id: u32,
+    /// The last lives that committed a catalog, ascending. For backups, which compare their pages
+    /// with those of an older backup (decision 0032).
+    lives: Vec<Life>,
     /// Leaf pages by number: a keyspace's number divided by [`LEAF_KEYSPACES`].
     leaves: IdMap<LeafPage>,
     /// The trees to which the catalog leads, by keyspace.
@@ -69,6 +75,10 @@ pub(crate) struct Following<'a> {
     /// The applied LSN for changes of the set of keyspaces, and for quiet keyspaces. It never goes
     /// back.
     pub applied: Lsn,
+    /// The commit syncs the log through this LSN before a superblock names the catalog.
+    pub through: Lsn,
+    /// The life that writes the catalog.
+    pub life: Life,
     /// The result of the checkpoint for each keyspace of `frozen`.
     pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
     /// The class of space from which the catalog takes its pages.
@@ -82,6 +92,7 @@ impl Catalog {
         let Some(page) = root else {
             let fresh = Catalog {
                 applied: LOG_START,
+                through: LOG_START,
                 next_id: 1,
                 ..Catalog::default()
             };
@@ -92,7 +103,9 @@ impl Catalog {
         let mut catalog = Catalog {
             root: Some(page),
             applied: decoded.applied,
+            through: decoded.through,
             next_id: decoded.next_id,
+            lives: decoded.lives,
             ..Catalog::default()
         };
         let mut keyspaces = Vec::new();
@@ -108,9 +121,15 @@ impl Catalog {
                 },
             );
         }
+        let writer = catalog.lives.last().map(|life| life.incarnation);
+        if writer != Some(page.id.incarnation()) {
+            let error = Error::corrupt("the catalog's root does not list the life that wrote it");
+            return Err(catalog.place(error, KeyspaceId::DEFAULT));
+        }
         let mut names = std::collections::BTreeSet::new();
         for keyspace in &keyspaces {
-            if keyspace.id.0 >= catalog.next_id || !names.insert(&keyspace.name) {
+            let is_ahead = keyspace.applied.is_some_and(|lsn| lsn > catalog.through);
+            if keyspace.id.0 >= catalog.next_id || is_ahead || !names.insert(&keyspace.name) {
                 let error = Error::corrupt("the catalog contradicts itself");
                 return Err(catalog
                     .place(error, keyspace.id)
@@ -163,12 +182,6 @@ impl Catalog {
         }
         let apart = self.applied_apart.values().copied();
         apart.fold(self.applied, Lsn::min)
-    }
-
-    /// No tree holds a record at or above this LSN. By D2, the log is synced through it.
-    pub fn applied_through(&self) -> Lsn {
-        let apart = self.applied_apart.values().copied();
-        apart.fold(self.applied, Lsn::max)
     }
 
     /// The catalog's own pages.
@@ -226,9 +239,11 @@ impl Catalog {
         };
         let mut next = Catalog {
             applied: following.applied,
+            through: self.through.max(following.through),
             next_id,
             ..self.clone()
         };
+        next.note_life(following.life);
         let apart = self.applied_apart.keys();
         let numbers = apart.chain(following.changed);
         let numbers: BTreeSet<u32> = numbers.map(|id| id.0 / LEAF_KEYSPACES).collect();
@@ -238,7 +253,9 @@ impl Catalog {
         let leaves = next.leaves.iter_from(0);
         let root = RootPage {
             applied: next.applied,
+            through: next.through,
             next_id,
+            lives: next.lives.clone(),
             leaves: leaves.map(|(number, leaf)| (number, leaf.page)).collect(),
         };
         let root = store.write_page(PageKind::CatalogRoot, &root.encode(), following.class)?;
@@ -246,6 +263,15 @@ impl Catalog {
         changes.added.push(PageUse::from(&root));
         next.root = Some(root);
         Ok(next)
+    }
+
+    /// Lists the life that commits this catalog, and drops the oldest life if there are too many.
+    fn note_life(&mut self, life: Life) {
+        if self.lives.last() != Some(&life) {
+            self.lives.push(life);
+        }
+        let excess = self.lives.len().saturating_sub(LIVES_MAX);
+        self.lives.drain(..excess);
     }
 
     /// Updates the keyspaces of one leaf from the entries in `last` to the next ones.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_structure::MergeOptions;
 
+use super::keyspace::check_filter_bits;
 use super::{CheckpointDistance, Durability, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MIN, Options};
 
 /// The largest χ. A merge writes at most about two leaves for each L of a memtable, of records that
@@ -45,6 +46,7 @@ impl Options {
             u64::from(self.block_bytes),
         )?;
         self.compression.check()?;
+        check_filter_bits(self.filter_bits)?;
         let segment_bytes = self
             .log_segment_bytes
             .unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));
@@ -101,6 +103,7 @@ impl Options {
                 block_bytes: self.block_bytes,
                 compression: self.compression,
                 space_amplification_percent,
+                filter_bits: self.filter_bits,
                 space_is_short: false,
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
@@ -165,7 +168,7 @@ pub(crate) struct Settings {
     pub fanout: Option<usize>,
     /// χ of keyspaces that have no own χ, as the database was opened.
     pub checkpoint_distance: CheckpointDistance,
-    /// How merges write, including L.
+    /// How merges write, including L. A keyspace may differ ([`Settings::merge_of`]).
     pub merge: MergeOptions,
     pub sync_interval_ns: u64,
     /// Whether hot records are cached as records.

@@ -1,0 +1,120 @@
+//! `terrapin keyspace`: options of a keyspace are stored, shown and refused.
+
+mod common;
+
+use common::{TestDirectory, fail, run, succeed, text};
+use serde_json::{Value, json};
+
+fn listed(db: &str, name: &str) -> Value {
+    let out = succeed(&["keyspace", "list", db, "--json"]);
+    let all: Value = serde_json::from_slice(&out).unwrap();
+    let keyspaces = all["keyspaces"].as_array().unwrap();
+    let found = keyspaces.iter().find(|k| k["name"] == name).unwrap();
+    let stat = succeed(&["stat", db, "-k", name, "--json"]);
+    let stat: Value = serde_json::from_slice(&stat).unwrap();
+    let stat = &stat["keyspaces"][0];
+    assert_eq!(
+        (&stat["structure"], &stat["options"]),
+        (&found["structure"], &found["options"])
+    );
+    assert_eq!(found["structure"], "leveled");
+    found["options"].clone()
+}
+
+#[test]
+fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
+    let place = TestDirectory::new();
+    let path = place.path("db");
+    let db = text(&path);
+    let create = "--structure leveled --checkpoint-distance 4 --compression lz4 --filter-bits 8 --space-amplification 1.5";
+    let create: Vec<&str> = create.split(' ').collect();
+    succeed(&[&["keyspace", "create", db, "birds"], &create[..]].concat());
+    let own = json!({
+        "checkpoint_distance": 4,
+        "compression": "lz4",
+        "filter_bits": 8,
+        "space_amplification": 1.5,
+    });
+    assert_eq!(listed(db, "birds"), own);
+    // Commands that write do not change them.
+    succeed(&["put", db, "crow", "black", "-k", "birds"]);
+    succeed(&["checkpoint", db]);
+    assert_eq!(listed(db, "birds"), own);
+
+    let set = ["keyspace", "set", db, "birds"];
+    succeed(&[&set[..], &["--filter-bits", "default", "--chi", "auto"]].concat());
+    succeed(&[&set[..], &["--space-amplification", "unbounded"]].concat());
+    let changed = json!({
+        "checkpoint_distance": "auto",
+        "compression": "lz4",
+        "filter_bits": null,
+        "space_amplification": "unbounded",
+    });
+    assert_eq!(listed(db, "birds"), changed);
+    let out = succeed(&["keyspace", "list", db, "--long"]);
+    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\n";
+    assert!(String::from_utf8(out).unwrap().ends_with(line));
+    assert_eq!(succeed(&["keyspace", "list", db]), b"default\nbirds\n");
+    let stat = String::from_utf8(succeed(&["stat", db, "-k", "birds"])).unwrap();
+    for shown in [
+        "structure",
+        "compression             lz4",
+        "filter bits             default: the process",
+    ] {
+        assert!(stat.contains(shown), "{stat}");
+    }
+    let set_all = [
+        "--checkpoint-distance",
+        "default",
+        "--compression",
+        "default",
+        "--space-amplification",
+        "default",
+    ];
+    succeed(&[&set[..], &set_all].concat());
+    assert!(
+        listed(db, "birds")
+            .as_object()
+            .unwrap()
+            .values()
+            .all(Value::is_null)
+    );
+    succeed(&["verify", db]);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_and_create_nothing() {
+    let place = TestDirectory::new();
+    let path = place.path("db");
+    let db = text(&path);
+    let refused = |command: &str, arguments: &[&str], why: &str| {
+        let error = fail(&[&["keyspace", command, db, "k"], arguments].concat());
+        assert!(error.contains(why), "{arguments:?}: {error}");
+    };
+    for command in ["create", "set"] {
+        refused(command, &["--structure", "tiered"], "not in this version");
+        refused(command, &["--structure", "lsm"], "no such structure");
+        refused(command, &["--filter-bits", "5"], "6 to 20");
+        refused(command, &["--filter-bits", "21"], "6 to 20");
+        refused(command, &["--space-amplification", "1"], "1.1 to 100");
+        refused(command, &["--compression", "gzip"], "none, lz4");
+        refused(command, &["--checkpoint-distance", "0"], "from 1 on");
+        assert!(!path.exists());
+    }
+    succeed(&["keyspace", "create", db, "k"]);
+    refused("set", &[], "name an option to set");
+    refused("create", &["--filter-bits", "8"], "exists already");
+    let error = fail(&["keyspace", "set", db, "other", "--filter-bits", "8"]);
+    assert!(error.contains("no such keyspace"), "{error}");
+    let help = run(&["keyspace", "set", "--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    for option in [
+        "--structure",
+        "--compression",
+        "--filter-bits",
+        "--space-amplification",
+    ] {
+        assert!(help.contains(option), "{help}");
+    }
+    assert!(help.contains("[alias"), "{help}");
+}

@@ -1,0 +1,263 @@
+//! Bytes of a keyspace's options, in log records and in the catalog. Only options that were set are
+//! stored:
+//!
+//! ```text
+//! options  number of options: varint, then each by ascending tag: tag: varint, value: prefixed
+//! ```
+//!
+//! A value is a varint. `docs/FORMAT.md` lists the tags, also those that this version refuses.
+
+use std::fmt::Display;
+
+use terrapin_base::codec::{Reader, put_prefixed, put_varint};
+use terrapin_base::{Error, ErrorKind, Result};
+
+use super::keyspace::{SpaceAmplification, check_filter_bits};
+use super::{CheckpointDistance, Compression, KeyspaceOptions};
+use crate::types::structure_kind::StructureKind;
+
+const STRUCTURE: u64 = 1;
+const CHECKPOINT_DISTANCE: u64 = 2;
+const COMPRESSION: u64 = 3;
+const FILTER_BITS: u64 = 4;
+const SPACE_AMPLIFICATION: u64 = 6;
+
+/// Tags of options that this version does not have.
+const LATER: [(u64, &str); 4] = [
+    (5, "separation threshold"),
+    (7, "expiry"),
+    (8, "merge operator"),
+    (9, "runs"),
+];
+
+/// Appends a keyspace's options.
+pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
+    // Without the defaults of this version, so that later versions may have others.
+    let KeyspaceOptions {
+        structure,
+        checkpoint_distance,
+        compression,
+        filter_bits,
+        space_amplification,
+    } = *options;
+    let distance = checkpoint_distance.map(|distance| match distance {
+        CheckpointDistance::Auto => 0,
+        CheckpointDistance::Fixed(chi) => u64::from(chi),
+    });
+    let amplification = space_amplification.map(|bound| bound.percent().map_or(0, u64::from));
+    let fields = [
+        (STRUCTURE, Some(structure.number()).filter(|&n| n != 0)),
+        (CHECKPOINT_DISTANCE, distance),
+        (COMPRESSION, compression.map(|c| u64::from(c.number()))),
+        (FILTER_BITS, filter_bits.map(u64::from)),
+        (SPACE_AMPLIFICATION, amplification),
+    ];
+    let set = fields
+        .iter()
+        .filter_map(|&(tag, value)| Some((tag, value?)));
+    put_varint(out, set.clone().count() as u64);
+    let mut bytes = Vec::with_capacity(10);
+    for (tag, value) in set {
+        put_varint(out, tag);
+        bytes.clear();
+        put_varint(&mut bytes, value);
+        put_prefixed(out, &bytes);
+    }
+}
+
+/// Reads options that [`put_options`] wrote. `keyspace` names the keyspace, for errors.
+///
+/// Errors: `NewerFormat` for a tag, a structure or a compression that this version does not know;
+/// `Unsupported` for a compression that this build lacks; `Corrupt`.
+pub(crate) fn read_options(
+    reader: &mut Reader<'_>,
+    keyspace: &dyn Display,
+) -> Result<KeyspaceOptions> {
+    let mut options = KeyspaceOptions::default();
+    let mut last = 0;
+    for _ in 0..reader.varint()? {
+        let tag = reader.varint()?;
+        if tag <= last {
+            return Err(reader.corrupt("the options are out of order"));
+        }
+        last = tag;
+        let value = reader.prefixed()?;
+        read_option(&mut options, tag, value, keyspace)?;
+    }
+    Ok(options)
+}
+
+fn read_option(
+    options: &mut KeyspaceOptions,
+    tag: u64,
+    bytes: &[u8],
+    keyspace: &dyn Display,
+) -> Result<()> {
+    if !matches!(
+        tag,
+        STRUCTURE | CHECKPOINT_DISTANCE | COMPRESSION | FILTER_BITS | SPACE_AMPLIFICATION
+    ) {
+        let later = LATER.iter().find(|(later, _)| *later == tag);
+        let name = later.map_or(String::new(), |(_, name)| format!(" ({name})"));
+        return Err(newer(format_args!("option tag {tag}{name}"), keyspace));
+    }
+    let mut reader = Reader::new("option of a keyspace", bytes);
+    let value = reader.varint()?;
+    if reader.remaining() > 0 {
+        return Err(reader.corrupt("there are bytes after the value"));
+    }
+    let small = u32::try_from(value);
+    let out_of_bounds = |message| {
+        let error = Error::corrupt(message).with("keyspace", keyspace);
+        error.with("option tag", tag).with("value", value)
+    };
+    match tag {
+        STRUCTURE => {
+            let kind = StructureKind::from_number(value);
+            options.structure = kind.ok_or_else(|| {
+                let name = StructureKind::name_of(value);
+                newer(format_args!("structure {value} ({name})"), keyspace)
+            })?;
+        }
+        CHECKPOINT_DISTANCE => {
+            let chi = small.map_err(|_| out_of_bounds("the checkpoint distance is too large"))?;
+            options.checkpoint_distance = Some(match chi {
+                0 => CheckpointDistance::Auto,
+                chi => CheckpointDistance::Fixed(chi),
+            });
+        }
+        COMPRESSION => {
+            let number = u8::try_from(value).ok();
+            let compression = number.and_then(Compression::from_number);
+            let compression =
+                compression.ok_or_else(|| newer(format_args!("compression {value}"), keyspace))?;
+            compression
+                .check()
+                .map_err(|e| e.with("keyspace", keyspace))?;
+            options.compression = Some(compression);
+        }
+        FILTER_BITS => {
+            let bits = small.ok().filter(|&bits| check_filter_bits(bits).is_ok());
+            let bits = bits.ok_or_else(|| out_of_bounds("the filter bits are out of bounds"))?;
+            options.filter_bits = Some(bits);
+        }
+        _ => {
+            let bound = small.ok().map(|percent| match percent {
+                0 => SpaceAmplification::Unbounded,
+                percent => SpaceAmplification::Percent(percent),
+            });
+            let bound = bound.filter(|bound| bound.is_valid());
+            let message = "the space amplification is out of bounds";
+            options.space_amplification = Some(bound.ok_or_else(|| out_of_bounds(message))?);
+        }
+    }
+    Ok(())
+}
+
+/// The error for something that a later version stored.
+fn newer(what: std::fmt::Arguments<'_>, keyspace: &dyn Display) -> Error {
+    let message = format!(
+        "{what} of keyspace {keyspace}: made by a newer Terrapin, open the database with that version"
+    );
+    Error::new(ErrorKind::NewerFormat, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(options: &KeyspaceOptions) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put_options(&mut bytes, options);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Result<KeyspaceOptions> {
+        let mut reader = Reader::new("test", bytes);
+        let options = read_options(&mut reader, &"birds")?;
+        assert_eq!(reader.remaining(), 0);
+        Ok(options)
+    }
+
+    fn all() -> KeyspaceOptions {
+        KeyspaceOptions::new()
+            .checkpoint_distance(CheckpointDistance::Fixed(300))
+            .compression(Compression::Lz4)
+            .filter_bits(8)
+            .space_amplification(SpaceAmplification::Percent(130))
+    }
+
+    #[test]
+    fn the_bytes_of_options_match_the_format_document() {
+        assert_eq!(bytes_of(&KeyspaceOptions::new()), [0]);
+        let bytes = [
+            4, // options
+            2, 2, 0xac, 0x02, // χ 300
+            3, 1, 1, // LZ4
+            4, 1, 8, // 8 bits a record
+            6, 2, 0x82, 0x01, // 130 per cent
+        ];
+        assert_eq!(bytes_of(&all()), bytes);
+        let special = KeyspaceOptions::new()
+            .checkpoint_distance(CheckpointDistance::Auto)
+            .compression(Compression::None)
+            .filter_bits(0)
+            .space_amplification(SpaceAmplification::Unbounded);
+        assert_eq!(bytes_of(&special), [4, 2, 1, 0, 3, 1, 0, 4, 1, 0, 6, 1, 0]);
+        for options in [KeyspaceOptions::new(), all(), special] {
+            assert_eq!(read(&bytes_of(&options)).unwrap(), options);
+        }
+    }
+
+    #[test]
+    fn what_a_later_version_stores_is_refused_by_name() {
+        for (bytes, named) in [
+            (
+                &[1, 5, 1, 9][..],
+                "option tag 5 (separation threshold) of keyspace birds",
+            ),
+            (&[1, 9, 0], "option tag 9 (runs) of keyspace birds"),
+            (
+                &[2, 4, 1, 8, 77, 2, 0, 0],
+                "option tag 77 of keyspace birds",
+            ),
+            (&[1, 1, 1, 1], "structure 1 (tiered) of keyspace birds"),
+            (
+                &[1, 1, 2, 0xff, 1],
+                "structure 255 (unknown) of keyspace birds",
+            ),
+            (&[1, 3, 1, 3], "compression 3 of keyspace birds"),
+        ] {
+            let error = read(bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains(named) && text.contains("newer Terrapin"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn damaged_options_are_refused() {
+        let bytes = bytes_of(&all());
+        assert!((0..bytes.len()).all(|n| read(&bytes[..n]).is_err()));
+        for bytes in [
+            &[2, 4, 1, 8, 4, 1, 8][..], // a tag twice
+            &[2, 4, 1, 8, 3, 1, 0],     // tags out of order
+            &[1, 0, 1, 0],              // no tag is 0
+            &[1, 4, 2, 8, 0],           // a byte behind the value
+            &[1, 4, 0],                 // no value
+            &[1, 4, 1, 5],              // filter bits out of bounds
+            &[1, 4, 1, 21],
+            &[1, 6, 1, 100], // amplification out of bounds
+            &[1, 6, 3, 0x91, 0x4e, 0],
+            &[1, 2, 5, 0x80, 0x80, 0x80, 0x80, 0x10], // χ of 2^32
+        ] {
+            let error = read(bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{bytes:?}: {error}");
+        }
+        let zstd = read(&[1, 3, 1, 2]);
+        assert_eq!(zstd.is_ok(), cfg!(feature = "zstd"));
+    }
+}

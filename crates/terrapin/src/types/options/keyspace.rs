@@ -1,0 +1,278 @@
+//! [`KeyspaceOptions`]: what the database stores for each keyspace.
+
+use terrapin_base::{Error, Result, mutant};
+use terrapin_structure::MergeOptions;
+
+use super::settings::Settings;
+use super::{CheckpointDistance, Compression};
+use crate::types::structure_kind::StructureKind;
+
+/// The smallest and the largest filter, in bits for each record. 0 is allowed too: no filter.
+pub const FILTER_BITS: std::ops::RangeInclusive<u32> = 6..=20;
+/// The smallest and the largest bound of space amplification, in per cent.
+const AMPLIFICATION_PERCENT: std::ops::RangeInclusive<u32> = 110..=10_000;
+
+/// The size to which the data of a keyspace may grow on disk under overwriting, as a multiple of
+/// the data ([`KeyspaceOptions::space_amplification`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpaceAmplification {
+    /// At most this many per cent of the data: 110 to 10,000. 130 means 1.3 times the data.
+    Percent(u32),
+    /// No bound. The data then grew to about 1.9 times its size in our measurements, and the engine
+    /// wrote fewer bytes.
+    Unbounded,
+}
+
+/// A factor such as 1.3, rounded to whole per cent. Factors from 1.1 to 100 are valid. Others give
+/// a value that [`crate::Database::create_keyspace`] and [`crate::Keyspace::set_options`] refuse.
+///
+/// ```
+/// use terrapin::SpaceAmplification;
+/// assert_eq!(SpaceAmplification::from(1.3), SpaceAmplification::Percent(130));
+/// ```
+impl From<f64> for SpaceAmplification {
+    fn from(factor: f64) -> Self {
+        // A cast of a float saturates, and makes NaN 0.
+        SpaceAmplification::Percent((factor * 100.0).round() as u32)
+    }
+}
+
+impl SpaceAmplification {
+    /// The bound in per cent; none if there is no bound.
+    pub(crate) fn percent(self) -> Option<u32> {
+        match self {
+            SpaceAmplification::Percent(percent) => Some(percent),
+            SpaceAmplification::Unbounded => None,
+        }
+    }
+
+    /// Whether the bound is one that the engine keeps.
+    pub(crate) fn is_valid(self) -> bool {
+        let percent = self.percent();
+        percent.is_none_or(|percent| AMPLIFICATION_PERCENT.contains(&percent))
+    }
+}
+
+/// Options of one keyspace. The database stores those that were set: they survive a close, a crash
+/// and a change of the database's own options ([`crate::Options`]).
+///
+/// An option that is `None` follows the database. [`crate::Keyspace::set_options`] changes all
+/// options but the structure at any time. χ counts at once. Compression, filters and space
+/// amplification count from the next checkpoint on. They apply to what merges write from then on,
+/// so existing data stays as it is until a merge rewrites it.
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-options-{}", std::process::id()));
+/// # let database = terrapin::Database::open(&directory)?;
+/// use terrapin::{Compression, KeyspaceOptions, SpaceAmplification};
+/// let options = KeyspaceOptions::new()
+///     .compression(Compression::Lz4)
+///     .filter_bits(8)
+///     .space_amplification(SpaceAmplification::from(2.0));
+/// let events = database.create_keyspace("events", options)?;
+/// events.set_options(events.options()?.filter_bits(None))?; // as many as the database
+/// assert_eq!(events.options()?.compression, Some(Compression::Lz4));
+/// # database.close()?;
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyspaceOptions {
+    /// The structure that holds the records on disk. It cannot change. Default
+    /// [`StructureKind::Leveled`].
+    pub structure: StructureKind,
+    /// χ of the keyspace. `None` means the χ of the database
+    /// ([`Options::checkpoint_distance`](crate::Options::checkpoint_distance)).
+    pub checkpoint_distance: Option<CheckpointDistance>,
+    /// Compression of new blocks. `None` means that of the database
+    /// ([`Options::compression`](crate::Options::compression)).
+    pub compression: Option<Compression>,
+    /// Bits of filter for each record: 6 to 20, or 0 for no filters. `None` means those of the
+    /// database ([`Options::filter_bits`](crate::Options::filter_bits)).
+    pub filter_bits: Option<u32>,
+    /// The bound of space amplification. `None` means that of the database
+    /// ([`Options::space_amplification`](crate::Options::space_amplification)).
+    pub space_amplification: Option<SpaceAmplification>,
+}
+
+impl KeyspaceOptions {
+    /// The defaults: all options follow the database.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The structure that holds the records on disk. Default [`StructureKind::Leveled`]. It is
+    /// chosen when the keyspace is created, and cannot change.
+    #[must_use]
+    pub fn structure(mut self, structure: StructureKind) -> Self {
+        self.structure = structure;
+        self
+    }
+
+    /// χ of the keyspace. `None` (the default) means the χ of the database
+    /// ([`Options::checkpoint_distance`](crate::Options::checkpoint_distance)).
+    #[must_use]
+    pub fn checkpoint_distance(mut self, distance: impl Into<Option<CheckpointDistance>>) -> Self {
+        self.checkpoint_distance = distance.into();
+        self
+    }
+
+    /// Compression of the blocks that merges of this keyspace write. `None` (the default) means
+    /// that of the database ([`Options::compression`](crate::Options::compression)). A build
+    /// without the feature `zstd` refuses [`Compression::Zstd`], and every database that stores it.
+    #[must_use]
+    pub fn compression(mut self, compression: impl Into<Option<Compression>>) -> Self {
+        self.compression = compression.into();
+        self
+    }
+
+    /// Bits of filter for each record: 6 to 20, or 0 for no filters. A filter tells a get that a
+    /// page group lacks its key, without a read of a block. More bits make fewer errors, and take
+    /// more memory and space. `None` (the default) means the bits of the database
+    /// ([`Options::filter_bits`](crate::Options::filter_bits)).
+    #[must_use]
+    pub fn filter_bits(mut self, bits: impl Into<Option<u32>>) -> Self {
+        self.filter_bits = bits.into();
+        self
+    }
+
+    /// The size to which the keyspace's data may grow on disk under overwriting, as a multiple of
+    /// the data: 1.1 to 100, or [`SpaceAmplification::Unbounded`]. `None` (the default) means the
+    /// bound of the database
+    /// ([`Options::space_amplification`](crate::Options::space_amplification)).
+    #[must_use]
+    pub fn space_amplification(mut self, bound: impl Into<Option<SpaceAmplification>>) -> Self {
+        self.space_amplification = bound.into();
+        self
+    }
+
+    /// Checks the options against their bounds and this build, without a database. Whether the
+    /// memory budget holds χ shows only in a database.
+    ///
+    /// Errors: `InvalidArgument` with the bounds; `Unsupported` for a compression that this build
+    /// lacks.
+    ///
+    /// ```
+    /// let error = terrapin::KeyspaceOptions::new().filter_bits(3).check().unwrap_err();
+    /// assert!(error.to_string().contains("6 to 20 bits"));
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        if self.checkpoint_distance == Some(CheckpointDistance::Fixed(0)) {
+            return Err(Error::invalid("the checkpoint distance is at least 1"));
+        }
+        self.compression.unwrap_or_default().check()?;
+        check_filter_bits(self.filter_bits.unwrap_or(0))?;
+        match self.space_amplification {
+            Some(bound) if !bound.is_valid() => Err(Error::invalid(
+                "space amplification goes from 1.1 to 100 times the data, or is unbounded (space_amplification)",
+            )
+            .with("per cent", bound.percent().unwrap_or(0))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks the bits of a filter.
+pub(crate) fn check_filter_bits(bits: u32) -> Result<()> {
+    match bits == 0 || FILTER_BITS.contains(&bits) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            "filters take 6 to 20 bits for each record, or 0 for no filters (filter_bits)",
+        )
+        .with("filter bits", bits)),
+    }
+}
+
+impl Settings {
+    /// Checks the options of a keyspace, also against a memory budget.
+    pub fn check_keyspace(&self, options: &KeyspaceOptions, memory: u64) -> Result<()> {
+        if let Some(distance) = options.checkpoint_distance {
+            self.check_distance(distance, memory)?;
+        }
+        options.check()
+    }
+
+    /// How a merge of a keyspace writes. `space_is_short`: whether it writes from the reserve.
+    pub fn merge_of(&self, options: &KeyspaceOptions, space_is_short: bool) -> MergeOptions {
+        let mut merge = MergeOptions {
+            space_is_short,
+            ..self.merge.clone()
+        };
+        if mutant::active("merge-ignores-keyspace-options") {
+            return merge;
+        }
+        if let Some(compression) = options.compression {
+            merge.compression = compression;
+        }
+        if let Some(bits) = options.filter_bits {
+            merge.filter_bits = bits;
+        }
+        if let Some(bound) = options.space_amplification {
+            merge.space_amplification_percent = bound.percent();
+        }
+        merge
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, Options};
+
+    #[test]
+    fn a_keyspace_uses_its_own_options_and_else_the_databases() {
+        let database = Options::new()
+            .compression(Compression::Lz4)
+            .filter_bits(10)
+            .space_amplification(1.5);
+        let settings = database.settle().unwrap();
+        let plain = settings.merge_of(&KeyspaceOptions::new(), false);
+        assert_eq!(plain.compression, Compression::Lz4);
+        assert_eq!((plain.filter_bits, plain.space_is_short), (10, false));
+        assert_eq!(plain.space_amplification_percent, Some(150));
+        let own = KeyspaceOptions::new()
+            .compression(Compression::None)
+            .filter_bits(0)
+            .space_amplification(SpaceAmplification::Unbounded);
+        let own = settings.merge_of(&own, true);
+        assert_eq!(own.compression, Compression::None);
+        assert_eq!((own.filter_bits, own.space_is_short), (0, true));
+        assert_eq!(own.space_amplification_percent, None);
+    }
+
+    #[test]
+    fn options_out_of_bounds_are_refused_with_the_bounds() {
+        let settings = Options::new().settle().unwrap();
+        let check = |options: KeyspaceOptions| settings.check_keyspace(&options, 64 << 20);
+        let of_factor =
+            |factor| KeyspaceOptions::new().space_amplification(SpaceAmplification::from(factor));
+        for bits in [0, 6, 20] {
+            check(KeyspaceOptions::new().filter_bits(bits)).unwrap();
+        }
+        for factor in [1.1, 100.0] {
+            check(of_factor(factor)).unwrap();
+        }
+        for (options, named) in [
+            (KeyspaceOptions::new().filter_bits(5), "6 to 20"),
+            (KeyspaceOptions::new().filter_bits(21), "6 to 20"),
+            (of_factor(1.0), "1.1 to 100"),
+            (of_factor(101.0), "1.1 to 100"),
+            (of_factor(f64::NAN), "1.1 to 100"),
+            (of_factor(f64::INFINITY), "1.1 to 100"),
+            (
+                KeyspaceOptions::new().checkpoint_distance(CheckpointDistance::Fixed(0)),
+                "at least 1",
+            ),
+        ] {
+            let error = check(options).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{options:?}");
+            assert!(error.to_string().contains(named), "{error}");
+        }
+        let zstd = check(KeyspaceOptions::new().compression(Compression::Zstd));
+        assert_eq!(zstd.is_ok(), cfg!(feature = "zstd"));
+    }
+}
