@@ -14,8 +14,8 @@ pub struct StructureStats {
     pub leaf_bytes: u64,
     /// Live key and value bytes of waiting messages.
     pub buffered_bytes: u64,
-    /// Approximate bytes that a merge down to the last place would free: records that newer messages
-    /// replace or delete, and the deletes.
+    /// Approximate bytes that a merge down to the last place would free: records that newer
+    /// messages replace or delete, and the deletes.
     pub superseded_bytes: u64,
     /// Bytes of all pages on disk. A page counts once, however often it is referred to.
     pub page_bytes: u64,
@@ -40,6 +40,7 @@ impl StructureStats {
 
 /// The value of a named figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Figure {
     /// One number.
     Number(u64),

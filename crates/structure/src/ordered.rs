@@ -27,7 +27,7 @@ pub struct Estimate {
     pub bytes: u64,
 }
 
-/// The part of a [`Version`] that keeps its keys in order.
+/// The part of a [`crate::Version`] that keeps its keys in order.
 pub trait Ordered {
     /// Starts a scan of the live records of a range.
     fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>> {

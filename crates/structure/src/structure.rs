@@ -8,7 +8,7 @@ use terrapin_base::Result;
 use crate::{Compacts, Merge, MergeInput, MergeOptions, Version};
 
 /// The number of a kind of structure, as the catalog and the log store it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StructureId(pub u8);
 
 impl StructureId {
@@ -43,9 +43,15 @@ impl StructureId {
     }
 }
 
+impl fmt::Display for StructureId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name().unwrap_or("unknown"), self.0)
+    }
+}
+
 impl fmt::Debug for StructureId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.0, self.name().unwrap_or("unknown"))
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -58,6 +64,10 @@ impl fmt::Debug for StructureId {
 pub trait Structure: Send + Sync {
     /// The structure's number.
     fn id(&self) -> StructureId;
+    /// The name of that number, for people.
+    fn name(&self) -> &'static str {
+        self.id().name().unwrap_or("unknown")
+    }
     /// The version without records.
     fn empty(&self) -> Arc<dyn Version>;
     /// Opens the version that [`Version::root`] described.

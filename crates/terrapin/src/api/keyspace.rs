@@ -189,9 +189,7 @@ impl Keyspace {
         &self,
         distance: impl Into<Option<CheckpointDistance>>,
     ) -> Result<()> {
-        let options = KeyspaceOptions {
-            checkpoint_distance: distance.into(),
-        };
+        let options = KeyspaceOptions::new().checkpoint_distance(distance);
         self.core().set_keyspace_options(&self.shared, options)
     }
 }

@@ -18,6 +18,7 @@
 
 use terrapin_base::codec::{Reader, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, KeyspaceId, Message, Result, VALUE_BYTES_MAX};
+use terrapin_structure::StructureId;
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
@@ -36,8 +37,6 @@ const DROP: u8 = RECORD_KIND_USER_MIN + 5;
 pub(crate) const CLEAR: u8 = RECORD_KIND_USER_MIN + 6;
 const OPTIONS: u8 = RECORD_KIND_USER_MIN + 7;
 
-/// The structure number of the TurtleTree in records and in the catalog.
-pub(crate) const STRUCTURE_LEVELED: u64 = 0;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
@@ -199,7 +198,20 @@ pub(crate) enum Schema {
     SetOptions(KeyspaceId, KeyspaceOptions),
 }
 
-/// Appends a keyspace's options. The catalog uses the same bytes.
+/// Appends the number of a keyspace's structure. The catalog uses the same bytes.
+pub(crate) fn put_structure(out: &mut Vec<u8>, structure: StructureId) {
+    put_varint(out, u64::from(structure.0));
+}
+
+/// Reads the number of a keyspace's structure. Whether this build has the structure is checked when
+/// the keyspace is opened.
+pub(crate) fn read_structure(reader: &mut Reader<'_>) -> Result<StructureId> {
+    let number = u8::try_from(reader.varint()?);
+    let number = number.map_err(|_| reader.corrupt("the structure's number is too large"))?;
+    Ok(StructureId(number))
+}
+
+/// Appends a keyspace's options, except its structure. The catalog uses the same bytes.
 pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     put_varint(
         out,
@@ -220,9 +232,7 @@ pub(crate) fn read_options(reader: &mut Reader<'_>) -> Result<KeyspaceOptions> {
             |_| reader.corrupt("the checkpoint distance is too large"),
         )?)),
     };
-    Ok(KeyspaceOptions {
-        checkpoint_distance,
-    })
+    Ok(KeyspaceOptions::new().checkpoint_distance(checkpoint_distance))
 }
 
 /// Reads a keyspace's number.
@@ -252,7 +262,7 @@ impl Schema {
         let kind = match self {
             Schema::Create { id, name, options } => {
                 put_varint(&mut out, u64::from(id.0));
-                put_varint(&mut out, STRUCTURE_LEVELED);
+                put_structure(&mut out, options.structure);
                 put_options(&mut out, options);
                 out.extend_from_slice(name.as_bytes());
                 CREATE
@@ -285,10 +295,8 @@ impl Schema {
         let id = read_id(&mut reader)?;
         let change = match kind {
             CREATE => {
-                if reader.varint()? != STRUCTURE_LEVELED {
-                    return Err(reader.corrupt("unknown structure"));
-                }
-                let options = read_options(&mut reader)?;
+                let structure = read_structure(&mut reader)?;
+                let options = read_options(&mut reader)?.structure(structure);
                 let name = std::str::from_utf8(reader.bytes(reader.remaining())?)
                     .map_err(|_| reader.corrupt("the keyspace's name is not UTF-8"))?;
                 check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
@@ -346,14 +354,12 @@ mod tests {
 
     #[test]
     fn keyspace_records_round_trip_and_hostile_bytes_are_refused() {
-        let options = KeyspaceOptions {
-            checkpoint_distance: Some(CheckpointDistance::Fixed(7)),
-        };
+        let options = KeyspaceOptions::new().checkpoint_distance(CheckpointDistance::Fixed(7));
         for change in [
             Schema::Create {
                 id: KeyspaceId(3),
                 name: "größe".into(),
-                options,
+                options: options.structure(StructureId::IN_PLACE),
             },
             Schema::Drop(KeyspaceId(1)),
             Schema::Clear(KeyspaceId(70_000)),

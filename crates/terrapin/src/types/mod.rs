@@ -4,3 +4,4 @@ pub mod closed;
 pub mod integer_key;
 pub mod key_range;
 pub mod options;
+pub mod structures;

@@ -6,6 +6,9 @@ pub mod settings;
 use std::time::Duration;
 
 pub use terrapin_pages::block::Compression;
+use terrapin_structure::StructureId;
+
+use crate::types::structures::StructureMaker;
 
 /// The default memory budget, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
@@ -67,6 +70,9 @@ pub struct KeyspaceOptions {
     ///
     /// [`Keyspace::set_checkpoint_distance`]: crate::Keyspace::set_checkpoint_distance
     pub checkpoint_distance: Option<CheckpointDistance>,
+    /// The structure that has the keyspace's records on disk. It is chosen when the keyspace is
+    /// created. Default: leveled.
+    pub structure: StructureId,
 }
 
 impl KeyspaceOptions {
@@ -81,6 +87,13 @@ impl KeyspaceOptions {
     #[must_use]
     pub fn checkpoint_distance(mut self, distance: impl Into<Option<CheckpointDistance>>) -> Self {
         self.checkpoint_distance = distance.into();
+        self
+    }
+
+    /// The structure of the keyspace's records on disk. Default: leveled.
+    #[must_use]
+    pub fn structure(mut self, structure: StructureId) -> Self {
+        self.structure = structure;
         self
     }
 }
@@ -126,6 +139,7 @@ pub struct Options {
     log_bytes_max: Option<u64>,
     ring_bytes: Option<u64>,
     fanout: Option<usize>,
+    further_structures: Vec<StructureMaker>,
 }
 
 impl Default for Options {
@@ -151,6 +165,7 @@ impl Default for Options {
             log_bytes_max: None,
             ring_bytes: None,
             fanout: None,
+            further_structures: Vec::new(),
         }
     }
 }
@@ -421,6 +436,15 @@ impl Options {
     #[must_use]
     pub fn fanout(mut self, children: usize) -> Self {
         self.fanout = Some(children);
+        self
+    }
+
+    /// Registers a structure besides those of a release, for tests. Keyspaces choose it by its
+    /// number ([`KeyspaceOptions::structure`]).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn structure_for_tests(mut self, maker: StructureMaker) -> Self {
+        self.further_structures.push(maker);
         self
     }
 }

@@ -12,6 +12,20 @@ use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::spill::Spilling;
 use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
 use crate::engine::running_merge::{RunningMerge, guarded};
+use crate::engine::state::KeyspaceState;
+
+/// Plans a compaction of a keyspace's tree, if its structure compacts.
+fn begin_compaction(
+    keyspace: &KeyspaceState,
+    keys: (&[u8], Option<&[u8]>),
+    bytes_max: u64,
+    options: &MergeOptions,
+) -> Result<Option<Compaction>> {
+    let Some(compacts) = keyspace.structure.compacts() else {
+        return Ok(None);
+    };
+    guarded(|| compacts.begin_compaction(&keyspace.version, keys, bytes_max, options))
+}
 
 impl Coordinator {
     /// Begins the next part. After the last part, goes on to the runs of views or to the catalog.
@@ -68,14 +82,12 @@ impl Coordinator {
         }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
-            (Some(Stretches { span, .. }), Some(part)) => guarded(|| {
-                core.structure.begin_compaction(
-                    &part.keyspace.version,
-                    (&span.0, span.1.as_deref()),
-                    STRETCH_GROUPS * core.settings.merge.group_bytes,
-                    &core.settings.merge,
-                )
-            })?,
+            (Some(Stretches { span, .. }), Some(part)) => begin_compaction(
+                &part.keyspace,
+                (&span.0, span.1.as_deref()),
+                STRETCH_GROUPS * core.settings.merge.group_bytes,
+                &core.settings.merge,
+            )?,
             _ => None,
         };
         if begun.is_none() {
@@ -127,11 +139,7 @@ impl Coordinator {
             ..core.settings.merge.clone()
         };
         let (from, bytes) = self.drain.stretch();
-        let version = &part.keyspace.version;
-        let begun = guarded(|| {
-            core.structure
-                .begin_compaction(version, (from, None), bytes, &options)
-        })?;
+        let begun = begin_compaction(&part.keyspace, (from, None), bytes, &options)?;
         if begun.is_none() {
             self.drain.went_on(None);
         }
@@ -166,8 +174,10 @@ impl Coordinator {
             space_is_short: checkpoint.sliced,
             ..core.settings.merge.clone()
         };
-        let version = &part.keyspace.version;
-        match guarded(|| core.structure.begin_merge(version, input, &options)) {
+        let KeyspaceState {
+            structure, version, ..
+        } = &*part.keyspace;
+        match guarded(|| structure.begin_merge(version, input, &options)) {
             Ok(merge) => {
                 let running =
                     RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());

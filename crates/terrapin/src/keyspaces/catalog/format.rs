@@ -16,7 +16,7 @@ use terrapin_base::{KeyspaceId, Lsn, Result};
 use terrapin_pages::PageRef;
 
 use crate::log_record::format::{
-    STRUCTURE_LEVELED, check_name, put_options, read_id, read_options,
+    check_name, put_options, put_structure, read_id, read_options, read_structure,
 };
 use crate::types::options::KeyspaceOptions;
 
@@ -96,7 +96,7 @@ pub(crate) fn encode_leaf(keyspaces: &[Stored]) -> Vec<u8> {
     put_varint(&mut out, keyspaces.len() as u64);
     for keyspace in keyspaces {
         put_varint(&mut out, u64::from(keyspace.id.0));
-        put_varint(&mut out, STRUCTURE_LEVELED);
+        put_structure(&mut out, keyspace.options.structure);
         put_options(&mut out, &keyspace.options);
         put_varint(&mut out, keyspace.applied.map_or(0, |lsn| lsn.0 + 1));
         put_prefixed(&mut out, keyspace.name.as_bytes());
@@ -119,10 +119,8 @@ pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
         if id.0 / LEAF_KEYSPACES != number || !ordered {
             return Err(reader.corrupt("the keyspaces are out of order or in the wrong leaf"));
         }
-        if reader.varint()? != STRUCTURE_LEVELED {
-            return Err(reader.corrupt("unknown structure"));
-        }
-        let options = read_options(&mut reader)?;
+        let structure = read_structure(&mut reader)?;
+        let options = read_options(&mut reader)?.structure(structure);
         let applied = reader.varint()?.checked_sub(1).map(Lsn);
         let name = std::str::from_utf8(reader.prefixed()?)
             .map_err(|_| reader.corrupt("the keyspace's name is not UTF-8"))?;
@@ -145,6 +143,7 @@ pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
 #[cfg(test)]
 mod tests {
     use terrapin_base::PageId;
+    use terrapin_structure::StructureId;
 
     use super::*;
     use crate::types::options::CheckpointDistance;
@@ -153,9 +152,9 @@ mod tests {
         Stored {
             id: KeyspaceId(id),
             name: format!("name {id}").into(),
-            options: KeyspaceOptions {
-                checkpoint_distance: Some(CheckpointDistance::Fixed(id + 1)),
-            },
+            options: KeyspaceOptions::new()
+                .checkpoint_distance(CheckpointDistance::Fixed(id + 1))
+                .structure(StructureId(id as u8)),
             applied: id.is_multiple_of(2).then_some(Lsn(u64::from(id) << 20)),
             root: vec![7; id as usize % 50],
         }
@@ -194,9 +193,7 @@ mod tests {
         let keyspace = Stored {
             id: KeyspaceId(1),
             name: "kv".into(),
-            options: KeyspaceOptions {
-                checkpoint_distance: Some(CheckpointDistance::Fixed(16)),
-            },
+            options: KeyspaceOptions::new().checkpoint_distance(CheckpointDistance::Fixed(16)),
             applied: Some(Lsn(4096)),
             root: vec![0xaa, 0xbb],
         };
