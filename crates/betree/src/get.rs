@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{PageId, Result, Slice, mutant};
+use terrapin_base::{PageId, Result, mutant};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, GroupHandle, PageStore, Reading};
+use terrapin_structure::Found;
 
 use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, Way, load_child_of};
@@ -57,11 +58,11 @@ struct CandidateBlock {
     group: GroupRef,
     index: Arc<GroupIndex>,
     number: usize,
-    found: Found,
+    known: Known,
 }
 
 /// What a lookup knows of a block.
-enum Found {
+enum Known {
     Cached(Arc<Block>),
     /// A block of a leaf that was not cached a moment ago.
     Missing,
@@ -72,10 +73,10 @@ enum Found {
 impl CandidateBlock {
     /// The block, if it is cached. A miss here does not count as a cache miss.
     fn block(&self, store: &PageStore) -> Option<Arc<Block>> {
-        match &self.found {
-            Found::Cached(block) => Some(block.clone()),
-            Found::Missing => None,
-            Found::Unknown => store.cached_block(&self.group, self.number),
+        match &self.known {
+            Known::Cached(block) => Some(block.clone()),
+            Known::Missing => None,
+            Known::Unknown => store.cached_block(&self.group, self.number),
         }
     }
 }
@@ -119,7 +120,7 @@ impl<'v, 'k> Walk<'v, 'k> {
                         group: segment.group,
                         index,
                         number,
-                        found: Found::Unknown,
+                        known: Known::Unknown,
                     }));
                 }
             }
@@ -149,40 +150,45 @@ impl<'v, 'k> Walk<'v, 'k> {
     ) -> Result<Option<CandidateBlock>> {
         let index = store.index_by(group, handle)?;
         let number = index.find(self.key);
-        let found = match store.cached_block(group, number) {
-            Some(block) => Found::Cached(block),
+        let known = match store.cached_block(group, number) {
+            Some(block) => Known::Cached(block),
             None if self.filters.are_asked()
                 && !store.may_contain_by(group, handle, self.hash)? =>
             {
                 self.filters.learn(false);
                 return Ok(None);
             }
-            None => Found::Missing,
+            None => Known::Missing,
         };
         Ok(Some(CandidateBlock {
             group: *group,
             index,
             number,
-            found,
+            known,
         }))
     }
 }
 
-/// Finds the newest record of a key and passes its block and position to `take`. `take` returns
-/// `None` for a delete. Returns `None` if there is no record.
+/// What the record of a block holds.
+pub(crate) fn found_in(block: &Arc<Block>, at: usize) -> Found {
+    block.put_slice(at).map_or(Found::Nothing, Found::Value)
+}
+
+/// Finds the newest record of a key, a delete included, and passes its block and position to
+/// `take`. Returns `None` if there is no record.
 pub(crate) fn find<R>(
     store: &PageStore,
     (top, filters): (Top<'_>, &LeafFilters),
     key: &[u8],
     hash: u64,
-    take: impl FnOnce(&Arc<Block>, usize) -> Option<R>,
+    take: impl FnOnce(&Arc<Block>, usize) -> R,
 ) -> Result<Option<R>> {
     let mut walk = Walk::new(top, filters, key, hash);
     while let Some(candidate) = walk.next(store)? {
-        let missed_in_leaf = matches!(candidate.found, Found::Missing);
-        let block = match candidate.found {
-            Found::Cached(block) => block,
-            Found::Missing | Found::Unknown => {
+        let missed_in_leaf = matches!(candidate.known, Known::Missing);
+        let block = match candidate.known {
+            Known::Cached(block) => block,
+            Known::Missing | Known::Unknown => {
                 match store.block(
                     &candidate.group,
                     &candidate.index,
@@ -199,7 +205,7 @@ pub(crate) fn find<R>(
             filters.learn(at.is_ok());
         }
         if let Ok(at) = at {
-            return Ok(take(&block, at));
+            return Ok(Some(take(&block, at)));
         }
     }
     Ok(None)
@@ -222,7 +228,7 @@ struct Together<'v, 'k, 'o> {
     blocks: Vec<(PageId, usize, usize)>,
     /// The entries of `waiting` whose block did not have the key.
     missed: Vec<usize>,
-    out: &'o mut [Option<Slice>],
+    out: &'o mut [Found],
 }
 
 impl<'v, 'k> Together<'v, 'k, '_> {
@@ -239,7 +245,7 @@ impl<'v, 'k> Together<'v, 'k, '_> {
                 return self.wait(store, reading, key, walk, &candidate);
             };
             if let Ok(at) = block.search(walk.key) {
-                self.out[key] = block.put_slice(at);
+                self.out[key] = found_in(&block, at);
                 return Ok(());
             }
         }
@@ -281,7 +287,7 @@ impl<'v, 'k> Together<'v, 'k, '_> {
         self.waiting.push(Waiting {
             key,
             walk,
-            in_leaf: matches!(candidate.found, Found::Missing),
+            in_leaf: matches!(candidate.known, Known::Missing),
             other,
         });
         Ok(())
@@ -304,7 +310,7 @@ impl<'v, 'k> Together<'v, 'k, '_> {
                     waiter.walk.filters.learn(found.is_ok());
                 }
                 match found {
-                    Ok(at) => out[waiter.key] = block.put_slice(at),
+                    Ok(at) => out[waiter.key] = found_in(&block, at),
                     Err(_) => missed.push(at),
                 }
                 next = waiter.other;
@@ -321,9 +327,8 @@ pub(crate) fn find_many(
     store: &PageStore,
     (top, filters): (Top<'_>, &LeafFilters),
     keys: &[(&[u8], u64)],
-    out: &mut [Option<Slice>],
+    out: &mut [Found],
 ) -> Result<()> {
-    out.fill(None);
     let mut reading = None;
     let mut together = Together {
         waiting: Vec::with_capacity(keys.len()),

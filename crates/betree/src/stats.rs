@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrapin_base::{Error, PageId, Result};
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::{PageRef, PageStore, PageUse};
-use terrapin_structure::StructureStats;
+use terrapin_structure::{Figure, StructureStats};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
@@ -96,7 +96,6 @@ struct Met {
 impl Met {
     fn count(&self, stats: &mut StructureStats) {
         let group = &self.group;
-        stats.groups += 1;
         add(&mut stats.page_bytes, group.bytes);
         let parts = &mut stats.parts;
         let blocks = u64::from(group.index_offset);
@@ -152,7 +151,9 @@ impl Superseded {
     }
 }
 
-/// The figures of a tree.
+/// The figures of a tree. Its own ones are `height` (levels of nodes above the leaves; 0 for an
+/// empty tree and for a tree of one leaf), `nodes`, `groups`, and `buffer_level_bytes` (live bytes
+/// of each buffer level, the newest level first).
 pub(crate) fn stats(
     store: &PageStore,
     root: &Root,
@@ -169,21 +170,23 @@ pub(crate) fn stats(
         stats.leaf_bytes = group.logical_bytes;
         leaf(*group).count(&mut stats);
     }
-    if let Root::Node(_, height) = root {
-        stats.height = u32::from(*height);
-    }
+    let height = match root {
+        Root::Node(_, height) => u64::from(*height),
+        Root::Leaf(..) | Root::Empty => 0,
+    };
+    let (mut node_count, mut level_bytes) = (0, Vec::new());
     let mut segments: HashMap<PageId, Met> = HashMap::new();
     let mut leaves = HashSet::new();
     let mut superseded = Superseded::default();
     nodes(store, root, root_node, &mut |page, node| {
-        stats.nodes += 1;
+        node_count += 1;
         add(&mut stats.page_bytes, u64::from(page.bytes));
         let bytes = u64::from(page.bytes);
         add(&mut stats.parts.nodes, bytes);
         let rest = occupied(PageUse::from(page)).saturating_sub(bytes);
         add(&mut stats.parts.padding, rest);
-        if stats.level_bytes.len() < node.levels.len() {
-            stats.level_bytes.resize(node.levels.len(), 0);
+        if level_bytes.len() < node.levels.len() {
+            level_bytes.resize(node.levels.len(), 0);
         }
         let mut buffered = 0;
         for (level, level_segments) in node.levels.iter().enumerate() {
@@ -196,7 +199,7 @@ pub(crate) fn stats(
                 }
                 add(&mut stats.buffered_records, records);
                 add(&mut buffered, bytes);
-                add(&mut stats.level_bytes[level], bytes);
+                add(&mut level_bytes[level], bytes);
                 let met = segments.entry(segment.group.id).or_insert(Met {
                     group: segment.group,
                     live_bytes: 0,
@@ -222,5 +225,13 @@ pub(crate) fn stats(
         met.count(&mut stats);
     }
     stats.superseded_bytes = superseded.of(stats.buffered_bytes);
+    let lone_leaf = usize::from(matches!(root, Root::Leaf(..)));
+    let groups = segments.len() + leaves.len() + lone_leaf;
+    stats.named = vec![
+        ("height", Figure::Number(height)),
+        ("nodes", Figure::Number(node_count)),
+        ("groups", Figure::Number(groups as u64)),
+        ("buffer_level_bytes", Figure::List(level_bytes)),
+    ];
     Ok(stats)
 }

@@ -6,7 +6,10 @@ use terrapin_base::{Budget, Error, Result};
 use terrapin_pages::PageStore;
 use terrapin_pages::block::TARGET_BYTES_MAX;
 use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
-use terrapin_structure::{Compaction, Merge, MergeInput, MergeOptions, Structure, Version};
+use terrapin_structure::{
+    Compaction, Compacts, Merge, MergeInput, MergeOptions, Structure, StructureId, ToCompact,
+    Version,
+};
 
 use crate::compact::{Nothing, find_stretch};
 use crate::merge::{Context, TreeMerge};
@@ -94,8 +97,8 @@ impl BeTree {
 }
 
 impl Structure for BeTree {
-    fn name(&self) -> &'static str {
-        "leveled"
+    fn id(&self) -> StructureId {
+        StructureId::LEVELED
     }
 
     fn empty(&self) -> Arc<dyn Version> {
@@ -115,6 +118,24 @@ impl Structure for BeTree {
         let base = own(base)?;
         let context = self.context(base, input, options, None)?;
         Ok(TreeMerge::begin(context, base.tree_root().clone()))
+    }
+
+    fn compacts(&self) -> Option<&dyn Compacts> {
+        Some(self)
+    }
+
+    fn merges_privately(&self) -> bool {
+        true
+    }
+
+    fn adopts(&self, _other: StructureId) -> bool {
+        false
+    }
+}
+
+impl Compacts for BeTree {
+    fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact> {
+        own(version)?.to_compact()
     }
 
     fn begin_compaction(

@@ -4,14 +4,15 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use terrapin_base::{Error, Result, Shares, Slice};
+use terrapin_base::{Error, Result, Shares};
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{
-    Direction, Estimate, Finding, KeyBounds, Scan, StructureStats, ToCompact, Version,
+    Direction, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Scan, StructureStats,
+    ToCompact, Version,
 };
 
 use crate::compact::find_stretch;
-use crate::get::{Top, find, find_many};
+use crate::get::{Top, find, find_many, found_in};
 use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, load_node};
 use crate::node::Root;
@@ -142,6 +143,16 @@ impl TreeVersion {
         Ok(node.map_or(Top::Empty, |node| Top::Node(node)))
     }
 
+    /// The work of a compaction of the whole tree.
+    pub(crate) fn to_compact(&self) -> Result<ToCompact> {
+        if let Some(known) = self.to_compact.get() {
+            return Ok(*known);
+        }
+        let all = find_stretch(&self.store, &self.root, &[], None, u64::MAX)?;
+        let holds = all.map_or_else(ToCompact::default, |all| all.holds);
+        Ok(*self.to_compact.get_or_init(|| holds))
+    }
+
     fn late_node(&self) -> Result<Option<&Arc<LoadedNode>>> {
         let Root::Node(page, height) = &self.root else {
             return Ok(None);
@@ -156,20 +167,23 @@ impl Version for TreeVersion {
         self.root.encode()
     }
 
-    fn get(&self, key: &[u8], hash: u64) -> Result<Option<Slice>> {
-        find(&self.store, self.way()?, key, hash, |block, at| {
-            block.put_slice(at)
-        })
+    fn get(&self, key: &[u8], hash: u64) -> Result<Found> {
+        let found = find(&self.store, self.way()?, key, hash, found_in)?;
+        Ok(found.unwrap_or_default())
     }
 
-    fn contains(&self, key: &[u8], hash: u64) -> Result<bool> {
-        Ok(find(&self.store, self.way()?, key, hash, |block, at| {
-            (!block.entry(at).is_delete).then_some(())
-        })?
-        .is_some())
+    fn contains(&self, key: &[u8], hash: u64) -> Result<Presence> {
+        let found = find(&self.store, self.way()?, key, hash, |block, at| match block
+            .entry(at)
+            .is_delete
+        {
+            true => Presence::Absent,
+            false => Presence::Present,
+        })?;
+        Ok(found.unwrap_or(Presence::Absent))
     }
 
-    fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()> {
+    fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Found]) -> Result<()> {
         if keys.len() != out.len() {
             return Err(Error::invalid(
                 "the number of result places differs from the number of keys",
@@ -180,6 +194,36 @@ impl Version for TreeVersion {
         find_many(&self.store, self.way()?, keys, out)
     }
 
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+
+    fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
+        stats::pages(&self.store, &self.root, visit)
+    }
+
+    fn live_bytes(&self) -> Result<u64> {
+        Ok(match self.top()? {
+            Top::Empty => 0,
+            Top::Leaf(leaf, _) => leaf.logical_bytes,
+            Top::Node(node) => node.sums().live_bytes(),
+        })
+    }
+
+    fn stats(&self) -> Result<StructureStats> {
+        stats::stats(&self.store, &self.root, self.node.as_ref())
+    }
+
+    fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {
+        verify::verify(&self.store, &self.root, found)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Ordered for TreeVersion {
     fn scan_expecting(
         &self,
         bounds: KeyBounds<'_>,
@@ -205,38 +249,5 @@ impl Version for TreeVersion {
 
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {
         estimate::estimate(&self.store, self.top()?, bounds)
-    }
-
-    fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
-        stats::pages(&self.store, &self.root, visit)
-    }
-
-    fn live_bytes(&self) -> Result<u64> {
-        Ok(match self.top()? {
-            Top::Empty => 0,
-            Top::Leaf(leaf, _) => leaf.logical_bytes,
-            Top::Node(node) => node.sums().live_bytes(),
-        })
-    }
-
-    fn stats(&self) -> Result<StructureStats> {
-        stats::stats(&self.store, &self.root, self.node.as_ref())
-    }
-
-    fn to_compact(&self) -> Result<ToCompact> {
-        if let Some(known) = self.to_compact.get() {
-            return Ok(*known);
-        }
-        let all = find_stretch(&self.store, &self.root, &[], None, u64::MAX)?;
-        let holds = all.map_or_else(ToCompact::default, |all| all.holds);
-        Ok(*self.to_compact.get_or_init(|| holds))
-    }
-
-    fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {
-        verify::verify(&self.store, &self.root, found)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Purpose, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Purpose, Result, Slice};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, File, FileThrough, FilesThrough, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
+    Direction, Estimate, Figure, Found, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Presence, Structure, Version,
 };
 
 struct Memtable(Vec<(Vec<u8>, Option<Vec<u8>>)>);
@@ -213,13 +214,17 @@ impl Bed {
 
         let keys: Vec<Vec<u8>> = (0..200).map(|_| key(random, KEYS)).collect();
         let asked: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
-        let mut out = vec![None; asked.len()];
+        let mut out = vec![Found::Nothing; asked.len()];
         version.multi_get(&asked, &mut out).unwrap();
         for ((key, hash), together) in asked.iter().zip(&out) {
             let wanted = self.model.get(*key).map(|v| &v[..]);
-            assert_eq!(together.as_deref(), wanted);
-            assert_eq!(version.get(key, *hash).unwrap().as_deref(), wanted);
-            assert_eq!(version.contains(key, *hash).unwrap(), wanted.is_some());
+            assert_eq!(*together, found_of(wanted));
+            assert_eq!(version.get(key, *hash).unwrap(), found_of(wanted));
+            let presence = match wanted {
+                Some(_) => Presence::Present,
+                None => Presence::Absent,
+            };
+            assert_eq!(version.contains(key, *hash).unwrap(), presence);
         }
         self.check_figures(&*version);
     }
@@ -227,6 +232,8 @@ impl Bed {
     fn check_figures(&self, version: &dyn Version) {
         let stats = version.stats().unwrap();
         let all = version
+            .ordered()
+            .unwrap()
             .estimate((Bound::Unbounded, Bound::Unbounded))
             .unwrap();
         let held = stats.leaf_records + stats.buffered_records;
@@ -248,7 +255,10 @@ impl Bed {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(pages.len() as u64, stats.nodes + stats.groups);
+        assert_eq!(
+            pages.len() as u64,
+            stats.figure("nodes").unwrap() + stats.figure("groups").unwrap()
+        );
         assert_eq!(
             bytes,
             self.store.live_bytes(),
@@ -262,13 +272,18 @@ impl Bed {
         bounds: terrapin_structure::KeyBounds<'_>,
         direction: Direction,
     ) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut scan = version.scan(bounds, direction).unwrap();
+        let mut scan = version.ordered().unwrap().scan(bounds, direction).unwrap();
         let mut out = Vec::new();
         while let Some((key, value)) = scan.next().unwrap() {
             out.push((key.to_vec(), value.to_vec()));
         }
         out
     }
+}
+
+/// What a lookup finds of a value.
+fn found_of(value: Option<&[u8]>) -> Found {
+    value.map_or(Found::Nothing, |value| Found::Value(Slice::copy(value)))
 }
 
 const KEYS: u64 = 6000;
@@ -293,7 +308,7 @@ fn trees_that_grow_and_shrink_match_the_model() {
                 memtable.insert(key(&mut random, KEYS), value);
             }
             bed.merge(memtable);
-            height = height.max(bed.version.stats().unwrap().height);
+            height = height.max(bed.version.stats().unwrap().figure("height").unwrap());
             if round % 3 == 2 {
                 bed.check(&mut random);
             }
@@ -317,15 +332,17 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
         bed.merge(memtable);
     }
     let stats = bed.version.stats().unwrap();
-    assert!(
-        stats.buffered_records > 1000 && stats.level_bytes.iter().filter(|&&b| b > 0).count() >= 2,
-        "{stats:?}"
-    );
+    let levels = stats.named.iter().find_map(|(name, figure)| match figure {
+        Figure::List(levels) if *name == "buffer_level_bytes" => Some(levels),
+        _ => None,
+    });
+    let used = levels.unwrap().iter().filter(|&&bytes| bytes > 0).count();
+    assert!(stats.buffered_records > 1000 && used >= 2, "{stats:?}");
     let (mut reads, mut lookups) = (0, 0);
     for key in bed.model.keys().step_by(7) {
         bed.forget_cache();
         let before = bed.store.metrics().read.get_reads;
-        assert!(bed.version.get(key, hash64(key)).unwrap().is_some());
+        assert_ne!(bed.version.get(key, hash64(key)).unwrap(), Found::Nothing);
         reads += bed.store.metrics().read.get_reads - before;
         lookups += 1;
     }
@@ -387,7 +404,7 @@ fn many_large_values_are_waited_for_together() {
     // No two of these keys are neighbours.
     let keys: Vec<_> = (0..24).step_by(3).map(key).collect();
     let asked: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
-    let mut out = vec![None; asked.len()];
+    let mut out = vec![Found::Nothing; asked.len()];
     let reads = bed.store.metrics().read.get_reads;
     let before = waits.count.load(Ordering::Relaxed);
     bed.version.multi_get(&asked, &mut out).unwrap();
@@ -396,7 +413,7 @@ fn many_large_values_are_waited_for_together() {
     // One wait may be for the filter.
     assert!((1..=2).contains(&waited), "{waited} waits");
     for (number, found) in out.iter().enumerate() {
-        assert_eq!(found.as_deref(), Some(&value(3 * number)[..]));
+        assert_eq!(*found, found_of(Some(&value(3 * number))));
     }
     assert_eq!(bed.budget.used(Purpose::Merge), 0);
 }
@@ -416,7 +433,7 @@ fn blocks_that_replace_cached_ones_are_cached_too() {
         for i in numbers {
             let found = bed.version.get(&key(i), hash64(&key(i))).unwrap();
             let wanted = bed.model.get(&key(i)).map(|v| &v[..]);
-            assert_eq!(found.as_deref(), wanted);
+            assert_eq!(found, found_of(wanted));
         }
         bed.store.metrics().read.get_reads - before
     };
@@ -484,7 +501,10 @@ fn merges_into_a_full_cache_keep_to_the_budget() {
         bed.store.shrink_fully();
         for _ in 0..3 {
             for i in 0..8000 {
-                assert!(bed.version.get(&key(i), hash64(&key(i))).unwrap().is_some());
+                assert_ne!(
+                    bed.version.get(&key(i), hash64(&key(i))).unwrap(),
+                    Found::Nothing
+                );
             }
             bed.merge(
                 (0..8000)

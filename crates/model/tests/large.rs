@@ -48,7 +48,7 @@ fn ten_times_the_memory_and_three_levels() {
         "only {} bytes",
         stat.data_live_bytes
     );
-    assert!(tree.height >= 3, "height {}", tree.height);
+    assert!(tree.figure("height") >= Some(3), "{tree:?}");
     assert!(
         tree.buffered_bytes > tree.leaf_bytes / 20,
         "buffers hold {} bytes only",

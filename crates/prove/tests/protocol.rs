@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use prove::protocol::Protocol;
-use terrapin::verify::reach_on;
+use terrapin::verify::{VerifyOptions, reach_on};
 use terrapin::{Database, Durability, Options};
 use terrapin_base::{Env, Result};
 use terrapin_disk::{Disk, File, FileThrough, FilesThrough, OpenOptions, SimDisk};
@@ -103,7 +103,8 @@ fn crashes_and_recoveries_break_no_order() {
 
 #[test]
 fn a_reached_page_is_not_overwritten_punched_or_truncated() {
-    let page = reach_on(stored().handle()).unwrap().unwrap().extents[0].start;
+    let reach = reach_on(stored().handle(), &VerifyOptions::default());
+    let page = reach.unwrap().unwrap().extents[0].start;
     let overwritten = tampered(|file| file.write_at(&[0; 512], page).unwrap());
     assert!(overwritten.contains("overwritten"), "{overwritten}");
     assert!(overwritten.contains("(D1)"), "{overwritten}");

@@ -181,7 +181,9 @@ pub use read::iter::keys_values::{Keys, Values};
 pub use terrapin_base::{
     Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX,
 };
-pub use terrapin_structure::{PageParts, StructureStats};
+#[doc(hidden)]
+pub use terrapin_structure::StructureId;
+pub use terrapin_structure::{Figure, PageParts, StructureStats};
 pub use terrapin_wal::LogSpace;
 pub use types::closed::Closed;
 pub use types::integer_key::IntegerKey;
@@ -191,6 +193,8 @@ pub use types::options::{
     MEMORY_BYTES_MIN, Options, SpaceAmplification,
 };
 pub use types::structure_kind::StructureKind;
+#[doc(hidden)]
+pub use types::structures::{StructureMaker, StructureParts};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::verify::{Reach, reach_on};
+use terrapin::verify::{Reach, VerifyOptions, reach_on};
 use terrapin::{CheckpointDistance, Database, Durability, ErrorKind};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
@@ -259,7 +259,9 @@ fn recovery_killed_at_every_call_loses_nothing() {
 }
 
 fn reach(world: &World) -> Reach {
-    reach_on(world.disk.handle()).unwrap().unwrap()
+    reach_on(world.disk.handle(), &VerifyOptions::default())
+        .unwrap()
+        .unwrap()
 }
 
 /// Guards against keyspaces that a checkpoint took back. It committed during a replay and set the

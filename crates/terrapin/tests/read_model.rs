@@ -49,7 +49,7 @@ struct Run {
     maps: Vec<Map>,
     held: Vec<Held>,
     open: Vec<Open>,
-    largest_height: u32,
+    largest_height: u64,
 }
 
 /// Takes the keys of all remaining records, shared and borrowed ones in turn.
@@ -253,7 +253,7 @@ impl Run {
         let height = stat
             .keyspaces
             .iter()
-            .map(|k| k.tree.height)
+            .filter_map(|k| k.tree.figure("height"))
             .max()
             .unwrap_or(0);
         self.largest_height = self.largest_height.max(height);
@@ -390,7 +390,7 @@ impl Run {
         }
     }
 
-    fn finish(mut self) -> (u64, u32) {
+    fn finish(mut self) -> (u64, u64) {
         for open in std::mem::take(&mut self.open) {
             self.take(open, usize::MAX);
         }

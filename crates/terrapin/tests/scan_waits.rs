@@ -70,8 +70,8 @@ fn a_long_scan_waits_for_no_single_read_of_an_index() {
 
         let database = open(&world, &alone);
         let tree = &database.stat().unwrap().keyspaces[0].tree;
-        let nodes = tree.nodes;
-        assert!(tree.height >= 2 && tree.buffered_records > RECORDS / 10);
+        let nodes = tree.figure("nodes").unwrap();
+        assert!(tree.figure("height") >= Some(2) && tree.buffered_records > RECORDS / 10);
         let mut range = database.default_keyspace().iter();
         let mut before = 0;
         for i in 0..RECORDS {

@@ -146,7 +146,7 @@ impl Hiding {
                 let top = (Top::Node(&self.node), &*context.leaf_filters);
                 let (key, mean) = (&*sampled.key, self.mean(pivot));
                 let bytes = find(&context.store, top, key, hash64(key), |block, at| {
-                    Some((key.len() + block.message(at).value_bytes()) as u64)
+                    (key.len() + block.message(at).value_bytes()) as u64
                 });
                 let Some(bytes) = readable(bytes)? else {
                     continue;

@@ -383,6 +383,8 @@ fn a_merge_in_progress_leaves_the_old_version_readable() {
     loop {
         let mut scan = tree
             .version
+            .ordered()
+            .unwrap()
             .scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)
             .unwrap();
         for (key, value) in &tree.oracle {

@@ -21,13 +21,15 @@
 //! what follows the last record.
 //!
 //! `path` holds the nodes and ranges, `source` the sources, and `order` sorts them. `descend` moves
-//! the path. `begin` opens the first blocks, `together` combines reads, and `ahead` reads ahead.
+//! the path. `begin` opens the first blocks, `seek` moves on to a key, `together` combines reads,
+//! and `ahead` reads ahead.
 
 mod ahead;
 mod begin;
 mod descend;
 mod order;
 mod path;
+mod seek;
 mod source;
 mod spare;
 mod together;
@@ -527,6 +529,15 @@ impl Scan for TreeScan {
             });
             self.returned = same;
         }
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        if self.done {
+            return Ok(());
+        }
+        let moved = self.move_to(key);
+        let done = self.done;
+        self.ended(moved, |()| done, ())
     }
 
     fn runs(&self) -> usize {

@@ -357,6 +357,29 @@ impl Path {
             })
     }
 
+    /// The start of the current leaf's key range in the scan's direction, or that of the scan's
+    /// range; `None` if both begin with the tree.
+    pub(super) fn start(&self) -> Option<&[u8]> {
+        let mut branches = self.branches().rev();
+        let of_leaf = branches.find_map(|(node, pivot)| match self.direction {
+            Direction::Forward => (pivot > 0).then(|| &node.pivots[pivot].lower[..]),
+            Direction::Backward => node.pivots.get(pivot + 1).map(|next| &next.lower[..]),
+        });
+        let of_scan = match self.direction {
+            Direction::Forward => &self.lower,
+            Direction::Backward => &self.upper,
+        };
+        of_leaf.or(match of_scan {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        })
+    }
+
+    /// Whether no key is in the scan's range.
+    pub(super) fn is_empty(&self) -> bool {
+        is_empty(as_slice(&self.lower), as_slice(&self.upper))
+    }
+
     /// Whether records of the leaf behind the current one can be in the scan's range.
     pub(super) fn leaf_has_successor(&self) -> bool {
         self.goes_on_behind(self.branches())

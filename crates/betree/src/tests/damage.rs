@@ -9,7 +9,7 @@ use terrapin_base::checksum::hash64;
 use terrapin_disk::LongBox;
 use terrapin_pages::group::Deadlines;
 use terrapin_pages::{PageKind, PageUse, SpaceClass};
-use terrapin_structure::{Direction, Version};
+use terrapin_structure::{Direction, Ordered, Version};
 
 use super::figures::findings;
 use super::grown::{Grown, Random, write};
@@ -44,9 +44,7 @@ fn a_damaged_byte_is_an_error_or_harmless_but_never_a_wrong_answer() {
             Ok(version) => {
                 for key in &grown.universe {
                     match version.get(key, hash64(key)) {
-                        Ok(value) => {
-                            assert_eq!(value.as_deref(), grown.records.get(key).map(|v| &v[..]))
-                        }
+                        Ok(found) => assert_eq!(found, grown.expected(key)),
                         Err(error) => {
                             assert_eq!(error.kind(), ErrorKind::Corrupt);
                             failed += 1;

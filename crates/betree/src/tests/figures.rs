@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 
-use terrapin_structure::{Finding, Version};
+use terrapin_structure::{Figure, Finding, Ordered, Version};
 
 use super::grown::{Grown, Random};
 use crate::node::Root;
@@ -31,11 +31,17 @@ fn figures_and_pages_match_what_was_written() {
         let grown = Grown::new(3000 + seed, (seed % 4) as u16, 200);
         let version = grown.version();
         let stats = version.stats().unwrap();
-        assert_eq!(stats.height, seed as u32 % 4);
+        assert_eq!(stats.figure("height").unwrap(), seed % 4);
         assert_eq!(stats.leaf_records, grown.leaf_records);
         assert_eq!(stats.buffered_records, grown.buffered_records);
-        assert_eq!(stats.level_bytes.iter().sum::<u64>(), stats.buffered_bytes);
-        assert_eq!(stats.nodes, if seed % 4 == 0 { 0 } else { grown.nodes });
+        let Some((_, Figure::List(level_bytes))) = stats.named.last() else {
+            panic!("{stats:?}");
+        };
+        assert_eq!(level_bytes.iter().sum::<u64>(), stats.buffered_bytes);
+        assert_eq!(
+            stats.figure("nodes").unwrap(),
+            if seed % 4 == 0 { 0 } else { grown.nodes }
+        );
         let mut pages = HashMap::new();
         version
             .pages(&mut |page| {
@@ -46,8 +52,11 @@ fn figures_and_pages_match_what_was_written() {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(pages.len() as u64, stats.nodes + stats.groups);
-        assert!(stats.groups >= grown.leaves);
+        assert_eq!(
+            pages.len() as u64,
+            stats.figure("nodes").unwrap() + stats.figure("groups").unwrap()
+        );
+        assert!(stats.figure("groups").unwrap() >= grown.leaves);
         assert_eq!(
             pages.values().map(|p| p.bytes).sum::<u64>(),
             stats.page_bytes
@@ -117,7 +126,12 @@ fn a_tree_without_records_has_no_figures() {
     assert_eq!(empty.root(), Root::Empty.encode());
     let stats = empty.stats().unwrap();
     assert_eq!(
-        (stats.height, stats.nodes, stats.groups, stats.page_bytes),
+        (
+            stats.figure("height").unwrap(),
+            stats.figure("nodes").unwrap(),
+            stats.figure("groups").unwrap(),
+            stats.page_bytes
+        ),
         (0, 0, 0, 0)
     );
     assert!(findings(&*empty).is_empty());

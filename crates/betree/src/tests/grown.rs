@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrapin_base::Message;
+use terrapin_base::{Message, Slice};
 
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{Deadlines, GroupBuilder, GroupOptions, GroupRef};
 use terrapin_pages::{PageKind, PageStore, SpaceClass};
-use terrapin_structure::Version;
+use terrapin_structure::{Found, Version};
 
 use super::store::TestStore;
 use crate::node::{Child, LivePart, Node, Pivot, Root, Segment};
@@ -81,6 +81,12 @@ impl Grown {
 
     pub(super) fn pages(&self) -> &Arc<PageStore> {
         self.store.pages()
+    }
+
+    /// What a lookup of a key finds.
+    pub(super) fn expected(&self, key: &[u8]) -> Found {
+        let value = self.records.get(key);
+        value.map_or(Found::Nothing, |value| Found::Value(Slice::copy(value)))
     }
 
     pub(super) fn version(&self) -> Arc<TreeVersion> {

@@ -1,8 +1,7 @@
 //! Point lookups compared with the map of the tree's content.
 
-use terrapin_base::Slice;
 use terrapin_base::checksum::hash64;
-use terrapin_structure::Version;
+use terrapin_structure::{Found, Presence, Version};
 
 use super::grown::{Grown, Random};
 
@@ -29,17 +28,13 @@ fn lookups_find_the_newest_message_of_every_key() {
         let mut random = Random::new(seed);
         let keys = asked(&grown, &mut random);
         for key in &keys {
-            let expected = grown.records.get(key);
             let found = version.get(key, hash64(key)).unwrap();
-            assert_eq!(
-                found.as_deref(),
-                expected.map(|v| &v[..]),
-                "seed {seed} key {key:?}"
-            );
-            assert_eq!(
-                version.contains(key, hash64(key)).unwrap(),
-                expected.is_some()
-            );
+            assert_eq!(found, grown.expected(key), "seed {seed} key {key:?}");
+            let presence = match found {
+                Found::Nothing => Presence::Absent,
+                _ => Presence::Present,
+            };
+            assert_eq!(version.contains(key, hash64(key)).unwrap(), presence);
         }
         let mut many: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
         for at in (1..many.len()).rev() {
@@ -54,14 +49,10 @@ fn lookups_find_the_newest_message_of_every_key() {
             } else {
                 &version
             };
-            let mut out = vec![Some(Slice::copy(b"left over")); many.len()];
+            let mut out = vec![Found::Nothing; many.len()];
             version.multi_get(&many, &mut out).unwrap();
-            for ((key, _), value) in many.iter().zip(&out) {
-                assert_eq!(
-                    value.as_deref(),
-                    grown.records.get(*key).map(|v| &v[..]),
-                    "seed {seed} key {key:?}"
-                );
+            for ((key, _), found) in many.iter().zip(&out) {
+                assert_eq!(*found, grown.expected(key), "seed {seed} key {key:?}");
             }
         }
     }
@@ -71,10 +62,10 @@ fn lookups_find_the_newest_message_of_every_key() {
 fn an_empty_tree_has_no_records_and_results_must_match_keys() {
     let grown = Grown::new(1, 0, 20);
     let empty = crate::version::TreeVersion::empty(grown.pages());
-    assert_eq!(empty.get(b"a", hash64(b"a")).unwrap(), None);
-    let mut out = [Some(Slice::copy(b"left over"))];
+    assert_eq!(empty.get(b"a", hash64(b"a")).unwrap(), Found::Nothing);
+    let mut out = [Found::Nothing];
     empty.multi_get(&[(b"a", hash64(b"a"))], &mut out).unwrap();
-    assert_eq!(out, [None]);
+    assert_eq!(out, [Found::Nothing]);
     assert!(empty.multi_get(&[], &mut out).is_err());
 }
 
@@ -84,8 +75,12 @@ fn values_are_copied_out_of_cached_blocks_and_keep_no_slab() {
     let version = grown.version();
     let (mut large, mut small) = (0, 0);
     for (key, value) in &grown.records {
-        let first = version.get(key, hash64(key)).unwrap().unwrap();
-        let second = version.get(key, hash64(key)).unwrap().unwrap();
+        let Found::Value(first) = version.get(key, hash64(key)).unwrap() else {
+            panic!("{key:?} is missing");
+        };
+        let Found::Value(second) = version.get(key, hash64(key)).unwrap() else {
+            panic!("{key:?} is missing");
+        };
         assert_eq!((&*first, &*second), (&value[..], &value[..]));
         assert!(value.is_empty() || first.as_ptr() != second.as_ptr());
         large += usize::from(value.len() >= 700);
@@ -103,7 +98,7 @@ fn a_cold_lookup_reads_one_block() {
         grown.store.forget_cache();
         let before = grown.store.block_reads();
         let found = version.get(key, hash64(key)).unwrap();
-        if found.is_some() {
+        if found != Found::Nothing {
             lookups += 1;
             reads += grown.store.block_reads() - before;
         }
@@ -121,7 +116,7 @@ fn many_lookups_read_every_block_once_and_together() {
     let version = grown.version();
     let keys: Vec<(&[u8], u64)> = grown.records.keys().map(|k| (&k[..], hash64(k))).collect();
     let before = grown.store.block_reads();
-    let mut out = vec![None; keys.len()];
+    let mut out = vec![Found::Nothing; keys.len()];
     version.multi_get(&keys, &mut out).unwrap();
     let together = grown.store.block_reads() - before;
     grown.store.forget_cache();

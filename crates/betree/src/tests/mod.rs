@@ -8,4 +8,5 @@ mod figures;
 mod grown;
 mod lookups;
 mod scans;
+mod seeks;
 mod store;

@@ -3,14 +3,14 @@
 use std::ops::Bound;
 
 use terrapin_pages::block::KeyMemory;
-use terrapin_structure::{Batch, BatchLimits, Direction, Filled, KeyBounds, Located, Version};
+use terrapin_structure::{Batch, BatchLimits, Direction, Filled, KeyBounds, Located, Ordered};
 
 use super::grown::{Grown, Random, Records};
 use terrapin_runs::bounds::{lets_in_above, lets_in_below};
 
-type Listed = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type Listed = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn list(version: &dyn Version, bounds: KeyBounds<'_>, direction: Direction) -> Listed {
+fn list(version: &dyn Ordered, bounds: KeyBounds<'_>, direction: Direction) -> Listed {
     let mut scan = version.scan(bounds, direction).unwrap();
     let mut out = Vec::new();
     while let Some((key, value)) = scan.next().unwrap() {
@@ -23,7 +23,7 @@ fn list(version: &dyn Version, bounds: KeyBounds<'_>, direction: Direction) -> L
     out
 }
 
-fn expected(records: &Records, bounds: KeyBounds<'_>) -> Listed {
+pub(super) fn expected(records: &Records, bounds: KeyBounds<'_>) -> Listed {
     let inside = |key: &[u8]| {
         let above = match bounds.0 {
             Bound::Unbounded => true,
@@ -44,7 +44,7 @@ fn expected(records: &Records, bounds: KeyBounds<'_>) -> Listed {
         .collect()
 }
 
-fn random_bound(grown: &Grown, random: &mut Random) -> Bound<Vec<u8>> {
+pub(super) fn random_bound(grown: &Grown, random: &mut Random) -> Bound<Vec<u8>> {
     let mut key = grown.universe[random.below(grown.universe.len())].clone();
     match random.below(4) {
         0 => key.push(0),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
-use terrapin::{DatabaseStat, KeyspaceStat, SpaceUse};
+use terrapin::{DatabaseStat, Figure, KeyspaceStat, SpaceUse};
 use terrapin_base::{Error, ErrorKind, Result};
 
 use super::keyspace_options;
@@ -80,25 +80,29 @@ fn amplification(stat: &DatabaseStat) -> Option<f64> {
 
 fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
     let tree = &keyspace.tree;
-    json!({
+    let mut all = json!({
         "name": keyspace.name,
         "id": keyspace.id.0,
         "structure": keyspace.structure,
         "records": keyspace.records,
         "bytes": data_bytes(keyspace),
-        "height": tree.height,
-        "nodes": tree.nodes,
-        "groups": tree.groups,
         "leaf_records": tree.leaf_records,
         "leaf_bytes": tree.leaf_bytes,
         "buffered_records": tree.buffered_records,
         "buffered_bytes": tree.buffered_bytes,
-        "buffer_level_bytes": tree.level_bytes,
         "page_bytes": tree.page_bytes,
         "superseded_bytes": tree.superseded_bytes,
         "log_only_bytes": keyspace.memtable_bytes,
         "options": keyspace_options::as_json(&keyspace.options),
-    })
+    });
+    for (name, figure) in &tree.named {
+        all[*name] = match figure {
+            Figure::Number(number) => (*number).into(),
+            Figure::List(list) => list.clone().into(),
+            other => format!("{other:?}").into(),
+        };
+    }
+    all
 }
 
 fn space_json(space: &SpaceUse) -> Value {
@@ -219,15 +223,13 @@ impl Lines {
                 ),
             );
         }
-        self.line(
-            "  tree",
-            &format!(
-                "height {}, {}, {}",
-                tree.height,
-                counted(tree.nodes, "inner node"),
-                counted(tree.groups, "page group")
-            ),
-        );
+        let mut structure = keyspace.structure.to_owned();
+        for (name, figure) in &tree.named {
+            if let Figure::Number(number) = figure {
+                let _ = write!(structure, ", {name} {}", thousands(*number));
+            }
+        }
+        self.line("  structure", &structure);
         self.line(
             "  in leaves",
             &format!(

@@ -61,7 +61,7 @@ pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
     }
     database.checkpoint()?;
     let tree = &database.stat()?.keyspaces[0].tree;
-    if tree.height < 2 || tree.buffered_records < RECORDS / 50 {
+    if tree.figure("height") < Some(2) || tree.buffered_records < RECORDS / 50 {
         let shape = format!("{tree:?}");
         return Err(
             Error::internal("the tree has another shape than was meant").with("tree", shape)

@@ -9,7 +9,7 @@ use terrapin::{Database, Error, ErrorKind, Keyspace, Options, Range, Slice};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Env, Sim};
 use terrapin_disk::SimDisk;
-use terrapin_structure::{Direction, KeyBounds, Version};
+use terrapin_structure::{Direction, Found, KeyBounds, Ordered, Presence, Version};
 
 /// Keys that the templates hold or might hold; they are looked up besides the scanned ones.
 const KEYS: [&[u8]; 6] = [
@@ -57,25 +57,28 @@ pub fn version(version: &dyn Version) -> bool {
         findings += 1;
     });
     let sound = sound(verified).is_some() && findings == 0;
+    let Some(ordered) = version.ordered() else {
+        panic!("only structures that keep an order are exercised");
+    };
     let all: KeyBounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-    let forward = sound_scan(version, all, Direction::Forward);
-    let backward = sound_scan(version, all, Direction::Backward);
+    let forward = sound_scan(ordered, all, Direction::Forward);
+    let backward = sound_scan(ordered, all, Direction::Backward);
     let mut good = self::sound(version.pages(&mut |_| Ok(()))).is_some();
     good &= self::sound(version.stats()).is_some();
-    good &= self::sound(version.estimate(all)).is_some();
+    good &= self::sound(ordered.estimate(all)).is_some();
     let inner: KeyBounds<'_> = (
         Bound::Excluded(b"key-0042"),
         Bound::Included(b"shared/prefix/07"),
     );
-    good &= sound_scan(version, inner, Direction::Forward).is_some();
-    good &= self::sound(version.estimate(inner)).is_some();
+    good &= sound_scan(ordered, inner, Direction::Forward).is_some();
+    good &= self::sound(ordered.estimate(inner)).is_some();
     let scanned = forward.as_deref().unwrap_or_default();
     let keys: Vec<&[u8]> = sample(scanned)
         .map(|(key, _)| &key[..])
         .chain(KEYS)
         .collect();
     let asked: Vec<(&[u8], u64)> = keys.iter().map(|&key| (key, hash64(key))).collect();
-    let mut many = vec![None; asked.len()];
+    let mut many = vec![Found::Nothing; asked.len()];
     let many = self::sound(version.multi_get(&asked, &mut many)).map(|()| many);
     for (at, &(key, hash)) in asked.iter().enumerate() {
         let got = self::sound(version.get(key, hash));
@@ -83,22 +86,27 @@ pub fn version(version: &dyn Version) -> bool {
         good &= got.is_some() && there.is_some();
         if sound {
             let wanted = scanned.binary_search_by(|(k, _)| k[..].cmp(key)).ok();
-            let wanted = wanted.map(|at| &scanned[at].1[..]);
-            let got = got.as_ref().map(|value| value.as_deref());
+            let presence = match wanted {
+                Some(_) => Presence::Present,
+                None => Presence::Absent,
+            };
+            let wanted = wanted.map_or(Found::Nothing, |at| {
+                Found::Value(Slice::copy(&scanned[at].1))
+            });
             assert_eq!(
-                got,
-                Some(wanted),
+                got.as_ref(),
+                Some(&wanted),
                 "verify found nothing, and a get differs from a scan"
             );
-            let many = many.as_ref().map(|values| values[at].as_deref());
+            let many = many.as_ref().map(|found| &found[at]);
             assert_eq!(
                 many,
-                Some(wanted),
+                Some(&wanted),
                 "verify found nothing, and a multi_get differs"
             );
             assert_eq!(
                 there,
-                Some(wanted.is_some()),
+                Some(presence),
                 "verify found nothing, and contains differs"
             );
         }
@@ -129,7 +137,7 @@ fn sound<T>(result: Result<T, Error>) -> Option<T> {
     result.map_err(|error| check_error(&error)).ok()
 }
 
-fn sound_scan(version: &dyn Version, bounds: KeyBounds<'_>, way: Direction) -> Option<Records> {
+fn sound_scan(version: &dyn Ordered, bounds: KeyBounds<'_>, way: Direction) -> Option<Records> {
     let mut scan = sound(version.scan(bounds, way))?;
     let mut records = Vec::new();
     loop {

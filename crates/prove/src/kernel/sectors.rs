@@ -312,7 +312,7 @@ fn typed(error: &Error) -> Result<(), Find> {
 
 /// The live bytes of each file.
 fn live(disk: &SimDisk) -> Result<BTreeMap<String, Vec<Range<u64>>>, Find> {
-    let reach = reach_on(disk.handle())?
+    let reach = reach_on(disk.handle(), &VerifyOptions::default())?
         .ok_or_else(|| Find("an undamaged store without a superblock".to_owned()))?;
     let data = disk.content("data").unwrap_or_default();
     let mut ranges: Vec<_> = [0, SLOT_BYTES].map(|slot| slot..slot + SECTOR_BYTES).into();

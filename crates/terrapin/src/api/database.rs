@@ -39,7 +39,7 @@ pub struct KeyspaceInfo {
     pub name: String,
     /// Its number.
     pub id: KeyspaceId,
-    /// The structure that has its records on disk. There is only one so far.
+    /// The structure that has its records on disk: `leveled`.
     pub structure: &'static str,
     /// Its options.
     pub options: KeyspaceOptions,
@@ -165,11 +165,10 @@ impl Database {
     pub fn keyspaces(&self) -> Result<Vec<KeyspaceInfo>> {
         let observed = self.core().observe()?;
         self.core().health.check_open()?; // or the state may be the one that a close left
-        let structure = self.core().structure.name();
         let info = observed.state.keyspaces.iter().map(|k| KeyspaceInfo {
             name: k.shared.name.to_string(),
             id: k.id,
-            structure,
+            structure: k.structure.name(),
             options: k.options,
         });
         Ok(info.collect())

@@ -7,7 +7,7 @@ use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
 use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
-use crate::read::{in_memtables, multi_get, newest};
+use crate::read::{in_memtables, multi_get, newest, resolve};
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 
 impl Keyspace {
@@ -99,7 +99,7 @@ impl Keyspace {
                 core.counters.record_hits.add(1);
                 return Ok(true);
             }
-            keyspace.version.contains(key, hash)
+            resolve::contains(&*keyspace.version, key, hash)
         })
     }
 
@@ -206,10 +206,10 @@ impl Keyspace {
         Ok(first.is_none())
     }
 
-    /// The estimated number of records: [`Keyspace::approximate`] of all keys. The call reads no
-    /// record and promises no bounds of its error. An overwritten key counts once for each memtable
-    /// and level that has it, until they are merged. A delete subtracts one, whether its key
-    /// existed or not.
+    /// The estimated number of records: [`Keyspace::approximate`] of all keys. It works with every
+    /// structure, since it needs no order of keys. The call reads no record and promises no bounds
+    /// of its error. An overwritten key counts once for each memtable and level that has it, until
+    /// they are merged. A delete subtracts one, whether its key existed or not.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -242,7 +242,8 @@ impl Keyspace {
     /// some hundred microseconds if memtables hold hundreds of thousands of the range's records,
     /// and less otherwise.
     ///
-    /// Errors: as [`Keyspace::get`].
+    /// Errors: as [`Keyspace::get`]; `Unsupported` if the keyspace's structure keeps no order of
+    /// keys.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

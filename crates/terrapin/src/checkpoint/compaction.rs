@@ -164,7 +164,8 @@ impl Core {
 
     #[cold]
     fn note_passed(&self, keyspace: &KeyspaceState, passed: u64, span: impl FnOnce() -> KeySpan) {
-        if !self.settings.range_compaction || !self.has_that_tree(keyspace) {
+        let compacts = self.settings.range_compaction && keyspace.structure.compacts().is_some();
+        if !compacts || !self.has_that_tree(keyspace) {
             return;
         }
         let visits = &keyspace.shared.visits;
@@ -320,7 +321,10 @@ impl Compactor {
             reads: part(done.reads),
             outlook,
         };
-        let to_do = keyspace.version.to_compact()?;
+        let Some(compacts) = keyspace.structure.compacts() else {
+            return Ok(None);
+        };
+        let to_do = compacts.to_compact(&keyspace.version)?;
         let left = to_do.merged_bytes.saturating_sub(ranges.paid(to_do));
         Ok((to_do.merged_bytes > 0).then_some(left))
     }

@@ -59,7 +59,7 @@ impl RunWriter {
             memtable,
             moments,
             stage: Stage::Measure(Box::new(measure)),
-            run: Run::nothing(core.structure.empty()),
+            run: Run::nothing(core.structures.of_runs().empty()),
         }
     }
 
@@ -94,12 +94,12 @@ impl RunWriter {
                 self.take(merged.version, self.core.store.private(merged.changes));
                 match next {
                     Some(long) => {
-                        self.run.long = Some(self.core.structure.empty());
+                        self.run.long = Some(self.core.structures.of_runs().empty());
                         self.write(Part::Long, long, None)
                     }
                     None => {
                         self.core.counters.folds.add(1);
-                        let nothing = Run::nothing(self.core.structure.empty());
+                        let nothing = Run::nothing(self.core.structures.of_runs().empty());
                         let run = std::mem::replace(&mut self.run, nothing);
                         Ok(Some(Some(Arc::new(run))))
                     }
@@ -138,8 +138,9 @@ impl RunWriter {
         let keyspace = state.keyspaces.get(self.keyspace);
         let options = keyspace.map_or_else(Default::default, |keyspace| keyspace.options);
         let options = core.settings.merge_of(&options, false);
-        let empty = core.structure.empty();
-        let merge = guarded(|| core.structure.begin_merge(&empty, input, &options))?;
+        let structure = core.structures.of_runs();
+        let empty = structure.empty();
+        let merge = guarded(|| structure.begin_merge(&empty, input, &options))?;
         self.stage = Stage::Write(merge, long);
         Ok(None)
     }

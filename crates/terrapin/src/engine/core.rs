@@ -16,13 +16,13 @@ use terrapin_disk::Disk;
 use terrapin_memtable::{Memtable, Pool};
 use terrapin_pages::PageStore;
 use terrapin_recordcache::{Collection, Epoch, RecordCache};
-use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogSpace};
 
 use crate::engine::compactions::Compactions;
 use crate::engine::health::Health;
 use crate::engine::schedule::Schedule;
 use crate::engine::state::State;
+use crate::engine::structures::Structures;
 use crate::engine::views::Views;
 use crate::engine::written::Written;
 use crate::metrics::Counters;
@@ -60,8 +60,8 @@ pub(crate) struct Core {
     pub compactions: Compactions,
     /// Memory of freed memtables, for new memtables.
     pub pool: Arc<Pool>,
-    /// The structure of every keyspace.
-    pub structure: Arc<dyn Structure>,
+    /// The structures of keyspaces, by number.
+    pub structures: Structures,
     /// The log. None when the database is open for reading only.
     pub log: Option<Log>,
     /// The LSN at which a read-only replay ended. [`Core::visible`] returns it when there is no
@@ -132,7 +132,7 @@ pub(crate) struct Parts {
     pub pool: Arc<Pool>,
     pub disk: Arc<dyn Disk>,
     pub store: Arc<PageStore>,
-    pub structure: Arc<dyn Structure>,
+    pub structures: Structures,
     pub log: Option<Log>,
     pub state: State,
     pub tree_sizes: Arc<TreeSizes>,
@@ -173,7 +173,7 @@ impl Core {
             pool,
             disk,
             store,
-            structure,
+            structures,
             log,
             state,
             tree_sizes,
@@ -202,7 +202,7 @@ impl Core {
             cache_split: CacheSplit::default(),
             compactions: Compactions::default(),
             pool,
-            structure,
+            structures,
             log,
             replayed: AtomicU64::new(0),
             state: ArcSwap::from_pointee(state),

@@ -12,6 +12,7 @@ pub mod relay;
 pub mod running_merge;
 pub mod schedule;
 pub mod state;
+pub mod structures;
 pub mod view;
 pub mod views;
 pub mod written;

@@ -11,11 +11,13 @@
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
-use terrapin_base::{Budget, Charge, Generation, KeyspaceId, Lsn, Purpose};
+use terrapin_base::{
+    Budget, Charge, Error, ErrorKind, Generation, KeyspaceId, Lsn, Purpose, Result,
+};
 use terrapin_memtable::Memtable;
 use terrapin_pages::Pin;
 use terrapin_recordcache::Collection;
-use terrapin_structure::Version;
+use terrapin_structure::{Ordered, Structure, Version};
 
 use crate::engine::compactions::Visits;
 use crate::engine::id_map::IdMap;
@@ -110,6 +112,8 @@ pub(crate) struct KeyspaceState {
     pub active: Arc<LoggedMemtable>,
     /// A memtable that waits for its merge or is being merged.
     pub sealed: Option<SealedMemtable>,
+    /// The structure of `version`.
+    pub structure: Arc<dyn Structure>,
     /// The tree on disk: every record that belongs to neither memtable.
     pub version: Arc<dyn Version>,
     /// In a view's state: the runs that replace memtables that left memory. The current state has
@@ -174,6 +178,14 @@ impl KeyspaceState {
         std::iter::once(&self.active).chain(sealed)
     }
 
+    /// Scans and estimates of the tree. Fails with `Unsupported` if its structure keeps no order.
+    #[inline]
+    pub fn ordered(&self) -> Result<&dyn Ordered> {
+        self.version
+            .ordered()
+            .ok_or_else(|| keeps_no_order(&*self.structure))
+    }
+
     /// Whether a memtable holds a record. If so, the keyspace takes a share of the memory of
     /// memtables.
     pub fn is_written(&self) -> bool {
@@ -193,6 +205,13 @@ impl KeyspaceState {
             .map(|s| &s.records)
             .filter(|w| lsn >= w.start)
     }
+}
+
+#[cold]
+fn keeps_no_order(structure: &dyn Structure) -> Error {
+    let message = "the keyspace's structure keeps no order of keys, so it has no ranges: use get, \
+                   contains and multi_get, or a keyspace of the structure leveled";
+    Error::new(ErrorKind::Unsupported, message).with("structure", structure.id())
 }
 
 /// Bytes that an open keyspace takes, besides its name, as measured. They include its state at one

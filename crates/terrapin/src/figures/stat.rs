@@ -75,7 +75,7 @@ pub(crate) fn stat(core: &Core) -> Result<DatabaseStat> {
         keyspaces.push(KeyspaceStat {
             name: keyspace.shared.name.to_string(),
             id: keyspace.id,
-            structure: core.structure.name(),
+            structure: keyspace.structure.name(),
             records: crate::read::estimate::count(keyspace, observed.before).map_err(named)?,
             tree,
             memtable_bytes: memtables.clone().map(|w| w.memtable.live_bytes()).sum(),

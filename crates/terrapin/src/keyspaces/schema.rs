@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Memtable;
-use terrapin_structure::Estimate;
+use terrapin_structure::{Estimate, Structure};
 use terrapin_wal::{Append, Appended, Log};
 
 use crate::engine::core::{Core, Install};
@@ -98,6 +98,8 @@ impl Core {
         check_name(name)?;
         self.settings
             .check_keyspace(&options, self.budget.limit())?;
+        let structure = self.structures.get(options.structure.id());
+        let structure = structure.map_err(|error| error.with("keyspace", name))?;
         self.change(false, |log, install| {
             if install.names.contains_key(name) {
                 return Err(
@@ -122,7 +124,7 @@ impl Core {
                 Append::Done(appended) => appended,
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
-            let shared = self.apply_create(install, id, name, options, appended.lsn);
+            let shared = self.apply_create(install, (id, name), options, structure, appended.lsn);
             Ok(Attempt::Done(appended, shared, None))
         })
     }
@@ -318,7 +320,7 @@ impl Core {
     pub fn may_have_pages(&self, id: KeyspaceId) -> bool {
         let state = self.state.load();
         state.keyspaces.get(id).is_some_and(|keyspace| {
-            let is_empty = keyspace.version.root() == self.structure.empty().root();
+            let is_empty = keyspace.version.root() == keyspace.structure.empty().root();
             keyspace.sealed.is_some() || !is_empty
         })
     }
@@ -332,13 +334,13 @@ impl Core {
         }
     }
 
-    /// Installs a new keyspace, unless it exists.
+    /// Installs a new keyspace, unless it exists. `structure` is that of the options.
     pub fn apply_create(
         &self,
         install: &mut Install,
-        id: KeyspaceId,
-        name: &str,
+        (id, name): (KeyspaceId, &str),
         options: KeyspaceOptions,
+        structure: &Arc<dyn Structure>,
         lsn: Lsn,
     ) -> Arc<KeyspaceShared> {
         install.next_id = install.next_id.max(id.0.saturating_add(1));
@@ -358,7 +360,8 @@ impl Core {
             options,
             active: LoggedMemtable::new(lsn, self.new_memtable()),
             sealed: None,
-            version: self.structure.empty(),
+            structure: structure.clone(),
+            version: structure.empty(),
             spilled: None,
         }));
         install.names.insert(name.into(), id);
@@ -419,7 +422,7 @@ impl Core {
             next.active = LoggedMemtable::new(lsn, memtable);
         }
         next.sealed = None;
-        next.version = self.structure.empty();
+        next.version = next.structure.empty();
         // No memtable holds the effect of a clear. Records that were cached before must therefore
         // not match the state after it.
         next.collection = self.new_collection();
@@ -450,7 +453,8 @@ impl Core {
             return;
         };
         let mut next = (**keyspace).clone();
-        next.options = options;
+        // The structure is chosen when the keyspace is created.
+        next.options = options.structure(keyspace.options.structure);
         self.set_limits(&next, &self.plan_in_force());
         install.changed.insert(id);
         let mut keyspaces = current.keyspaces.clone();

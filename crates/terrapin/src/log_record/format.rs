@@ -369,6 +369,8 @@ impl Schema {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_structure::StructureId;
+
     use super::*;
     use crate::types::options::CheckpointDistance;
 
@@ -498,7 +500,7 @@ mod tests {
             Schema::Create {
                 id: KeyspaceId(3),
                 name: "größe".into(),
-                options,
+                options: options.structure(StructureId::IN_PLACE),
             },
             Schema::Drop(KeyspaceId(1)),
             Schema::Clear(KeyspaceId(70_000)),

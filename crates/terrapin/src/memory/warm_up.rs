@@ -232,8 +232,10 @@ impl WarmUp {
         core.release_pool();
         core.records.set_share(records_permille(kind));
         core.cache_split.hold(true);
-        let readable = state.keyspaces.iter();
-        let readable = readable.filter(|keyspace| keyspace.shared.tree_size.is_readable());
+        // A tree without order has no scan that reads it in.
+        let readable = state.keyspaces.iter().filter(|keyspace| {
+            keyspace.shared.tree_size.is_readable() && keyspace.version.ordered().is_some()
+        });
         self.pass = Some(Pass {
             kind,
             left: readable.map(|keyspace| keyspace.id).collect(),
@@ -378,7 +380,7 @@ impl Pass {
             .as_deref()
             .map_or(Bound::Unbounded, Bound::Excluded);
         let scan = keyspace
-            .version
+            .ordered()?
             .scan((from, Bound::Unbounded), Direction::Forward)?;
         Ok(Some(Stretch {
             epoch,

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Error, KeyspaceId, Result};
-use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_base::{Error, KeyspaceId, Result};
 use terrapin_pages::{PageStore, Superblock};
-use terrapin_structure::Structure;
 
+use crate::engine::structures::Structures;
 use crate::keyspaces::catalog::Catalog;
 use crate::keyspaces::catalog::format::Stored;
 use crate::keyspaces::schema::DEFAULT_KEYSPACE;
@@ -19,26 +18,24 @@ use crate::types::options::settings::Settings;
 pub(crate) struct Base {
     pub catalog: Catalog,
     pub stored: Vec<Stored>,
-    pub structure: Arc<dyn Structure>,
+    pub structures: Structures,
     /// Why a tree was not fully read. If set, the space in use is not fully known.
     pub unread: Option<Error>,
 }
 
 impl Base {
-    /// Reads the catalog and opens every root. A damaged root is an error of reads of its keyspace
-    /// only.
+    /// Reads the catalog and opens every root with its keyspace's structure. A damaged root is an
+    /// error of reads of its keyspace only. Fails with `Unsupported` if a structure is not there.
     pub fn read(
         store: &Arc<PageStore>,
         superblock: &Superblock,
-        budget: &Arc<Budget>,
-        fanout: Option<usize>,
+        structures: Structures,
     ) -> Result<Base> {
-        let mut params = BeTreeParams::new(budget.clone());
-        params.fanout = fanout.unwrap_or(params.fanout);
-        let structure: Arc<dyn Structure> = BeTree::new(store.clone(), params);
         let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
         for keyspace in &stored {
-            let version = structure.open(&keyspace.root).map_err(|e| {
+            let structure = structures.get(keyspace.options.structure.id());
+            let opened = structure.and_then(|structure| structure.open(&keyspace.root));
+            let version = opened.map_err(|e| {
                 catalog
                     .place(e, keyspace.id)
                     .with("keyspace", &keyspace.name)
@@ -57,7 +54,7 @@ impl Base {
         Ok(Base {
             catalog,
             stored,
-            structure,
+            structures,
             unread: None,
         })
     }

@@ -39,6 +39,7 @@ use terrapin_recordcache::RecordCache;
 use crate::api::database::Database;
 use crate::engine::events;
 use crate::engine::gate::Gate;
+use crate::engine::structures::Structures;
 use crate::open::base::Base;
 use crate::open::directory::{open_directory, refuse_foreign};
 use crate::open::files::{Files, absent, check_log, draw_branch, log_options, never_was, scan_log};
@@ -46,6 +47,7 @@ use crate::open::start::{Start, start};
 use crate::open::verify::check_copy;
 use crate::types::options::Options;
 use crate::types::options::settings::Settings;
+use crate::types::structures::StructureParts;
 
 /// # Opening
 impl Options {
@@ -62,9 +64,9 @@ impl Options {
     ///   open creates nothing there.
     /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote the database.
     /// - [`ErrorKind::Unsupported`]: an older Terrapin wrote it in a format that this one does not
-    ///   read; or this build lacks the compression; or the database was opened for writing
-    ///   16,777,215 times, which is the limit. In the last case, export it and import it into a new
-    ///   one.
+    ///   read; or this build lacks the compression, or the structure of a keyspace; or the database
+    ///   was opened for writing 16,777,215 times, which is the limit. In the last case, export it
+    ///   and import it into a new one.
     /// - [`ErrorKind::Corrupt`], with file and place.
     /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: the error of
     ///   the system. `Io` also if the system starts no thread.
@@ -186,7 +188,13 @@ fn open_gated(
         }
         files.create_log(&env, &disk, &settings)?;
     }
-    let mut base = Base::read(&files.store, &files.superblock, &budget, settings.fanout)?;
+    let parts = StructureParts {
+        store: &files.store,
+        budget: &budget,
+        fanout: settings.fanout,
+    };
+    let structures = Structures::new(&parts, &settings.further_structures)?;
+    let mut base = Base::read(&files.store, &files.superblock, structures)?;
     let mut lives = 1;
     let (log, replay) = match files.log.take() {
         Some(log) => {

@@ -245,7 +245,9 @@ fn apply(
         Schema::Create { id, name, options } => {
             // A checkpoint's catalog may list it already, or a later record drops it.
             if id.0 == install.next_id {
-                core.apply_create(install, id, &name, options, record.lsn);
+                let structure = core.structures.get(options.structure.id());
+                let structure = structure.map_err(|error| error.with("keyspace", &name))?;
+                core.apply_create(install, (id, &name), options, structure, record.lsn);
             }
         }
         Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),

@@ -92,6 +92,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
             // The size serves metrics only. A read that needs an unreadable node reports it.
             let _ = shared.tree_size.begin(&**tree);
         }
+        let structure = base.structures.get(stored.options.structure.id())?;
         keyspaces.insert(Arc::new(KeyspaceState {
             id: stored.id,
             shared,
@@ -99,7 +100,8 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
             options: stored.options,
             active: LoggedMemtable::new(start, Memtable::with_pool(&budget, &pool)),
             sealed: None,
-            version: tree.map_or_else(|| base.structure.empty(), Arc::clone),
+            structure: structure.clone(),
+            version: tree.map_or_else(|| structure.empty(), Arc::clone),
             spilled: None,
         }));
     }
@@ -136,7 +138,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         pool,
         disk,
         store,
-        structure: base.structure.clone(),
+        structures: base.structures,
         log: log.clone(),
         state,
         tree_sizes,

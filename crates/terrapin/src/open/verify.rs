@@ -18,6 +18,7 @@ use terrapin_wal::{LogOptions, Record, Recovery};
 
 pub use terrapin_structure::Finding;
 
+use crate::engine::structures::Structures;
 use crate::log_record::format::UNLOGGED;
 use crate::log_record::{Operations, Schema};
 use crate::open::base::Base;
@@ -26,6 +27,7 @@ use crate::open::files::{absent, check_log, has_log, log_options, never_was, sca
 use crate::open::page_uses::PageUses;
 use crate::open::recovery::{check_change, check_created};
 use crate::types::options::Options;
+use crate::types::structures::{StructureMaker, StructureParts};
 
 /// Options of a verification.
 #[derive(Clone, Debug)]
@@ -35,6 +37,7 @@ pub struct VerifyOptions {
     pub memory: u64,
     /// The number of findings after which the check stops, at least 1.
     pub findings_max: usize,
+    further_structures: Vec<StructureMaker>,
 }
 
 impl Default for VerifyOptions {
@@ -42,6 +45,7 @@ impl Default for VerifyOptions {
         VerifyOptions {
             memory: 64 << 20,
             findings_max: 1000,
+            further_structures: Vec::new(),
         }
     }
 }
@@ -66,6 +70,24 @@ impl VerifyOptions {
     pub fn findings_max(mut self, findings: usize) -> Self {
         self.findings_max = findings;
         self
+    }
+
+    /// Registers a structure besides those of a release, for tests, as
+    /// [`Options::structure_for_tests`] does.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn structure_for_tests(mut self, maker: StructureMaker) -> Self {
+        self.further_structures.push(maker);
+        self
+    }
+
+    fn structures(&self, store: &Arc<PageStore>, budget: &Arc<Budget>) -> Result<Structures> {
+        let parts = StructureParts {
+            store,
+            budget,
+            fanout: None,
+        };
+        Structures::new(&parts, &self.further_structures)
     }
 }
 
@@ -170,7 +192,8 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             ),
         ));
     }
-    let base = match Base::read(&store, &superblock, &budget, None) {
+    let structures = options.structures(&store, &budget)?;
+    let base = match Base::read(&store, &superblock, structures) {
         Ok(base) => base,
         Err(error) => return report.end("catalog", error),
     };
@@ -205,8 +228,8 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         }
         match tree.stats() {
             Ok(stats) => {
-                report.groups += stats.groups;
-                report.nodes += stats.nodes;
+                report.groups += stats.figure("groups").unwrap_or(0);
+                report.nodes += stats.figure("nodes").unwrap_or(0);
                 report.page_bytes += stats.page_bytes;
                 report.leaf_records += stats.leaf_records;
                 report.buffered_records += stats.buffered_records;
@@ -285,8 +308,8 @@ pub struct Reach {
 /// Walks the trees of the database on a disk of the caller. `None` if there is no valid superblock.
 /// For tests on simulated disks.
 #[doc(hidden)]
-pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
-    let budget = Budget::new(VerifyOptions::default().memory);
+pub fn reach_on(disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<Option<Reach>> {
+    let budget = Budget::new(options.memory);
     let store_options = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 0,
@@ -299,7 +322,8 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
         }
         Err(error) => return Err(error),
     };
-    let base = Base::read(&store, &superblock, &budget, None)?;
+    let structures = options.structures(&store, &budget)?;
+    let base = Base::read(&store, &superblock, structures)?;
     let mut extents = Vec::new();
     let unread = base.catalog.all_pages(&mut |page| {
         let extent = page
@@ -335,19 +359,20 @@ pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> 
 }
 
 /// The set of keyspaces at an LSN of the log.
-struct Keyspaces {
+struct Keyspaces<'a> {
     names: BTreeMap<Box<str>, KeyspaceId>,
     /// For each keyspace, the LSN from which a replay applies operations.
     replayed_from: BTreeMap<KeyspaceId, Lsn>,
     by_id: BTreeMap<KeyspaceId, Box<str>>,
     next_id: u32,
+    structures: &'a Structures,
     /// The catalog holds all changes below this LSN.
     schema_from: Lsn,
 }
 
-impl Keyspaces {
+impl<'a> Keyspaces<'a> {
     /// The keyspaces of the last checkpoint.
-    fn of(base: &Base) -> Self {
+    fn of(base: &'a Base) -> Self {
         let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
         let applied = |id| base.catalog.applied_of(id).unwrap_or(base.catalog.applied);
         Keyspaces {
@@ -355,6 +380,7 @@ impl Keyspaces {
             by_id: names.clone().map(|(name, id)| (id, name)).collect(),
             names: names.collect(),
             next_id: base.catalog.next_id,
+            structures: &base.structures,
             schema_from: base.catalog.applied,
         }
     }
@@ -383,7 +409,9 @@ impl Keyspaces {
         }
         check_change(&change, &self.names, self.next_id)?;
         match change {
-            Schema::Create { id, name, .. } if id.0 == self.next_id => {
+            Schema::Create { id, name, options } if id.0 == self.next_id => {
+                let structure = self.structures.get(options.structure.id());
+                structure.map_err(|error| error.with("keyspace", &name))?;
                 self.next_id += 1;
                 let name: Box<str> = name.into();
                 self.by_id.insert(id, name.clone());

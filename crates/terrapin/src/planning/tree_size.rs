@@ -184,9 +184,17 @@ impl TreeSize {
     }
 }
 
-/// All records that a version stores, some of them twice. May read nodes.
-fn stored(version: &dyn Version) -> Result<Estimate> {
-    version.estimate((Bound::Unbounded, Bound::Unbounded))
+/// All records that a version stores, some of them twice. May read nodes: all of them if the
+/// structure keeps no order.
+pub(crate) fn stored(version: &dyn Version) -> Result<Estimate> {
+    if let Some(ordered) = version.ordered() {
+        return ordered.estimate((Bound::Unbounded, Bound::Unbounded));
+    }
+    let stats = version.stats()?;
+    Ok(Estimate {
+        records: stats.leaf_records.saturating_add(stats.buffered_records),
+        bytes: stats.leaf_bytes.saturating_add(stats.buffered_bytes),
+    })
 }
 
 /// The content of a version that stores `all`. If it might fit in the budget, a record that is

@@ -7,6 +7,7 @@ use terrapin_base::{Lsn, Result};
 use terrapin_structure::KeyBounds;
 
 use crate::engine::state::KeyspaceState;
+use crate::planning::tree_size::stored;
 use crate::read::{Layer, layers};
 use crate::run::Spilled;
 use crate::types::key_range::is_empty;
@@ -61,7 +62,10 @@ fn add_up(
     if is_empty(bounds) {
         return Ok(Estimate::default());
     }
-    let tree = keyspace.version.estimate(bounds)?;
+    let tree = match bounds {
+        (Bound::Unbounded, Bound::Unbounded) => stored(&*keyspace.version)?,
+        bounds => keyspace.ordered()?.estimate(bounds)?,
+    };
     let (mut records, mut bytes, mut deleted) = (tree.records, tree.bytes, 0);
     let none = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&none);

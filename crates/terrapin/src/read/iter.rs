@@ -47,7 +47,8 @@ const SPARING_RECORDS: usize = 128;
 /// **Errors.** Making a range never fails. An error, also one of the beginning, is an item `Err`,
 /// and the range ends after it. From either end, all records before the unreadable place come
 /// before that item. A new range may begin after that place. Use `?` on each item, or collect into
-/// a `Result`: `count()` counts the error as a record, and `flatten()` hides it.
+/// a `Result`: `count()` counts the error as a record, and `flatten()` hides it. The only item of a
+/// keyspace whose structure keeps no order of keys is `Err` of the kind `Unsupported`.
 ///
 /// **Memory.** Slices of one chunk (64 KiB and the excess of its last record) share one allocation.
 /// Copy the few records of a long scan that you keep for long. To look at one record after another,

@@ -4,6 +4,7 @@
 pub mod chunk;
 pub mod estimate;
 pub mod iter;
+pub mod resolve;
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use terrapin_recordcache::Epoch;
 
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
-use crate::run::{Answer, Run, Spilled};
+use crate::run::{Run, Spilled};
 
 /// The memtables that may hold records below `before`, newest first.
 #[inline]
@@ -83,13 +84,16 @@ fn in_layers(
     before: Lsn,
     key: &[u8],
     hash: u64,
-) -> Result<Answer> {
+) -> Result<Option<Option<Slice>>> {
     for layer in layers(keyspace, spilled, before).into_iter().flatten() {
         let answer = match layer {
             Layer::Memtable(memtable) => memtable
                 .read(key, before)
                 .map(|message| message.value().map(Slice::copy)),
-            Layer::Run(run) => run.get(key, hash, before)?,
+            Layer::Run(run) => match run.get(key, hash, before)? {
+                Some(found) => Some(resolve::value(key, found)?),
+                None => None,
+            },
         };
         if answer.is_some() {
             return Ok(answer);
@@ -105,12 +109,12 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
         let hash = hash64(key);
         return match in_layers(keyspace, spilled, before, key, hash)? {
             Some(value) => Ok(value),
-            None => keyspace.version.get(key, hash),
+            None => resolve::get(&*keyspace.version, key, hash),
         };
     }
     match in_memtables(keyspace, before, key) {
         Some(message) => Ok(message.value().map(Slice::copy)),
-        None => keyspace.version.get(key, hash64(key)),
+        None => resolve::get(&*keyspace.version, key, hash64(key)),
     }
 }
 
@@ -133,7 +137,7 @@ pub(crate) fn newest(
         return Ok(Some(value));
     }
     core.missed_records();
-    let value = keyspace.version.get(key, hash)?;
+    let value = resolve::get(&*keyspace.version, key, hash)?;
     if let Some(value) = &value {
         core.keep(epoch, keyspace.collection, key, hash, value);
     }
@@ -146,12 +150,12 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
         let hash = hash64(key);
         return match in_layers(keyspace, spilled, before, key, hash)? {
             Some(value) => Ok(value.is_some()),
-            None => keyspace.version.contains(key, hash),
+            None => resolve::contains(&*keyspace.version, key, hash),
         };
     }
     match in_memtables(keyspace, before, key) {
         Some(message) => Ok(message.value().is_some()),
-        None => keyspace.version.contains(key, hash64(key)),
+        None => resolve::contains(&*keyspace.version, key, hash64(key)),
     }
 }
 
@@ -184,13 +188,10 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
             }
         }
     }
-    if below.len() == keys.len() {
-        keyspace.version.multi_get(&below, &mut values)?;
-    } else if !below.is_empty() {
-        let mut found = vec![None; below.len()];
-        keyspace.version.multi_get(&below, &mut found)?;
+    if !below.is_empty() {
+        let found = resolve::multi_get(&*keyspace.version, &below)?;
         for (&place, value) in places.iter().zip(found) {
-            values[place] = value;
+            values[place] = value?;
         }
     }
     for (&place, (key, hash)) in places.iter().zip(below) {
@@ -220,7 +221,12 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
                     *answer = message.map(|message| message.value().map(Slice::copy));
                 }
             }
-            Layer::Run(run) => run.multi_get(&below, before, &mut answers)?,
+            Layer::Run(run) => {
+                let found = run.multi_get(&below, before)?;
+                for ((answer, (key, _)), found) in answers.iter_mut().zip(&below).zip(found) {
+                    *answer = found.map(|found| resolve::value(key, found)).transpose()?;
+                }
+            }
         }
         let mut is_open = Vec::with_capacity(answers.len());
         for (&place, answer) in places.iter().zip(answers) {
@@ -234,10 +240,9 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
         let mut open = is_open.iter();
         places.retain(|_| open.next() == Some(&true));
     }
-    let mut found = vec![None; below.len()];
-    keyspace.version.multi_get(&below, &mut found)?;
+    let found = resolve::multi_get(&*keyspace.version, &below)?;
     for (place, value) in places.into_iter().zip(found) {
-        values[place] = value;
+        values[place] = value?;
     }
     Ok(values)
 }

@@ -20,10 +20,10 @@ mod scan;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, Slice};
+use terrapin_base::{Error, Lsn, Message, Result, Slice};
 use terrapin_memtable::Estimate;
 use terrapin_pages::PrivatePages;
-use terrapin_structure::{Direction, KeyBounds, Version};
+use terrapin_structure::{Direction, Found, KeyBounds, Ordered, Version};
 
 use chain::{Said, look};
 pub(crate) use scan::RunScan;
@@ -58,8 +58,8 @@ pub(crate) struct Spilled {
     pub sealed: Option<Arc<Run>>,
 }
 
-/// A run's answer for a key at a moment, if it has one: the value, or none for a deleted key.
-pub(crate) type Answer = Option<Option<Slice>>;
+/// A run's answer for a key at a moment, if it has one. It finds nothing for a deleted key.
+pub(crate) type Answer = Option<Found>;
 
 impl Run {
     /// A run that holds no version, over a tree without records.
@@ -80,32 +80,41 @@ impl Run {
 
     /// The answer for a key to a view of LSN `before`.
     pub fn get(&self, key: &[u8], hash: u64, before: Lsn) -> Result<Answer> {
-        match self.keys.get(key, hash)? {
-            Some(record) => self.answer(&record, before),
-            None => Ok(None),
-        }
+        self.answer(self.keys.get(key, hash)?, before)
     }
 
-    /// The answers for many keys, with parallel device reads. Fills `out[i]` for `keys[i]`.
-    pub fn multi_get(&self, keys: &[(&[u8], u64)], before: Lsn, out: &mut [Answer]) -> Result<()> {
-        let mut records = vec![None; keys.len()];
+    /// The answers for many keys, in their order, with parallel device reads.
+    pub fn multi_get(&self, keys: &[(&[u8], u64)], before: Lsn) -> Result<Vec<Answer>> {
+        let mut records = vec![Found::Nothing; keys.len()];
         self.keys.multi_get(keys, &mut records)?;
-        for (answer, record) in out.iter_mut().zip(records) {
-            *answer = match record {
-                Some(record) => self.answer(&record, before)?,
-                None => None,
-            };
-        }
-        Ok(())
+        let answers = records.into_iter();
+        answers.map(|record| self.answer(record, before)).collect()
     }
 
-    fn answer(&self, record: &[u8], before: Lsn) -> Result<Answer> {
-        let value = |message: Message<'_>| message.value().map(Slice::copy);
-        match look(record, before)? {
+    /// The answer of a key's record in the first tree.
+    fn answer(&self, record: Found, before: Lsn) -> Result<Answer> {
+        let record = match record {
+            Found::Value(record) => record,
+            Found::Nothing => return Ok(None),
+            Found::Handle(_) | Found::Operands(_) => {
+                return Err(Error::corrupt("a record of a run is no chain of versions"));
+            }
+        };
+        let found = |message: Message<'_>| match message {
+            Message::Put(value) => Found::Value(Slice::copy(value)),
+            Message::Delete => Found::Nothing,
+        };
+        match look(&record, before)? {
             Said::Nothing => Ok(None),
-            Said::Message(message) => Ok(Some(value(message))),
-            Said::Long(number) => self.in_long(number, before, value),
+            Said::Message(message) => Ok(Some(found(message))),
+            Said::Long(number) => self.in_long(number, before, found),
         }
+    }
+
+    /// The order of keys of a run's tree.
+    fn ordered(tree: &Arc<dyn Version>) -> Result<&dyn Ordered> {
+        let ordered = tree.ordered();
+        ordered.ok_or_else(|| Error::internal("the structure of runs keeps no order"))
     }
 
     /// The answer of a long chain at a moment, if it has one.
@@ -120,7 +129,7 @@ impl Run {
             return Ok(None);
         };
         let bounds = (Bound::Included(&from[..]), Bound::Excluded(&until[..]));
-        let mut scan = long.scan_expecting(bounds, Direction::Forward, 1)?;
+        let mut scan = Self::ordered(long)?.scan_expecting(bounds, Direction::Forward, 1)?;
         match scan.next()? {
             Some((key, value)) => Ok(Some(take(chain::long_message(key, value)?))),
             None => Ok(None),
@@ -136,7 +145,7 @@ impl Run {
         before: Lsn,
         expected: usize,
     ) -> Result<RunScan> {
-        let scan = self.keys.scan_expecting(bounds, direction, expected)?;
+        let scan = Self::ordered(&self.keys)?.scan_expecting(bounds, direction, expected)?;
         Ok(RunScan::new(self.clone(), scan, before))
     }
 
@@ -148,7 +157,10 @@ impl Run {
         let Some(seen) = self.seen.get(at).or_else(|| self.seen.last()) else {
             return Ok(Estimate::default());
         };
-        let keys = self.keys.estimate(bounds)?.records.min(self.count);
+        let keys = Self::ordered(&self.keys)?
+            .estimate(bounds)?
+            .records
+            .min(self.count);
         let share = |of: u64| {
             let part = u128::from(of) * u128::from(keys) / u128::from(self.count.max(1));
             u64::try_from(part).unwrap_or(of)

@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Result, Slice};
+use terrapin_base::{Error, KeyspaceId, Result};
 use terrapin_structure::{
-    Direction, Estimate, Finding, KeyBounds, PageUse, Scan, StructureStats, ToCompact, Version,
+    Direction, Estimate, Finding, Found, KeyBounds, Ordered, PageUse, Presence, Scan,
+    StructureStats, Version,
 };
 
 use crate::engine::core::Core;
@@ -23,24 +24,20 @@ impl Version for Unreadable {
         Vec::new()
     }
 
-    fn get(&self, _: &[u8], _: u64) -> Result<Option<Slice>> {
+    fn get(&self, _: &[u8], _: u64) -> Result<Found> {
         unreadable()
     }
 
-    fn contains(&self, _: &[u8], _: u64) -> Result<bool> {
+    fn contains(&self, _: &[u8], _: u64) -> Result<Presence> {
         unreadable()
     }
 
-    fn multi_get(&self, _: &[(&[u8], u64)], _: &mut [Option<Slice>]) -> Result<()> {
+    fn multi_get(&self, _: &[(&[u8], u64)], _: &mut [Found]) -> Result<()> {
         unreadable()
     }
 
-    fn scan_expecting(&self, _: KeyBounds<'_>, _: Direction, _: usize) -> Result<Box<dyn Scan>> {
-        unreadable()
-    }
-
-    fn estimate(&self, _: KeyBounds<'_>) -> Result<Estimate> {
-        unreadable()
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
     }
 
     fn pages(&self, _: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
@@ -55,16 +52,22 @@ impl Version for Unreadable {
         unreadable()
     }
 
-    fn to_compact(&self) -> Result<ToCompact> {
-        unreadable()
-    }
-
     fn verify(&self, _: &mut dyn FnMut(Finding)) -> Result<()> {
         unreadable()
     }
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Ordered for Unreadable {
+    fn scan_expecting(&self, _: KeyBounds<'_>, _: Direction, _: usize) -> Result<Box<dyn Scan>> {
+        unreadable()
+    }
+
+    fn estimate(&self, _: KeyBounds<'_>) -> Result<Estimate> {
+        unreadable()
     }
 }
 

@@ -5,3 +5,4 @@ pub mod integer_key;
 pub mod key_range;
 pub mod options;
 pub mod structure_kind;
+pub mod structures;

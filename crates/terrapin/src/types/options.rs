@@ -11,6 +11,8 @@ pub use keyspace::{KeyspaceOptions, SpaceAmplification};
 pub use terrapin_pages::block::Compression;
 use terrapin_pages::group::FILTER_BITS_DEFAULT;
 
+use crate::types::structures::StructureMaker;
+
 /// The default memory budget, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// The smallest memory budget, in bytes. It needs a ring ([`Options::ring_bytes`]) of at most 256
@@ -104,6 +106,7 @@ pub struct Options {
     log_bytes_max: Option<u64>,
     ring_bytes: Option<u64>,
     fanout: Option<usize>,
+    further_structures: Vec<StructureMaker>,
 }
 
 impl Default for Options {
@@ -130,6 +133,7 @@ impl Default for Options {
             log_bytes_max: None,
             ring_bytes: None,
             fanout: None,
+            further_structures: Vec::new(),
         }
     }
 }
@@ -409,6 +413,15 @@ impl Options {
     #[must_use]
     pub fn fanout(mut self, children: usize) -> Self {
         self.fanout = Some(children);
+        self
+    }
+
+    /// Registers a structure besides those of a release, for tests. Keyspaces choose it by its
+    /// number ([`KeyspaceOptions::structure`]).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn structure_for_tests(mut self, maker: StructureMaker) -> Self {
+        self.further_structures.push(maker);
         self
     }
 }

@@ -1,6 +1,6 @@
 //! Compactions compared with the same map: their result, and what they leave alone.
 
-use terrapin_structure::{Batch, Filled, ToCompact};
+use terrapin_structure::{Batch, Compacts, Filled, ToCompact};
 
 use super::*;
 
@@ -40,7 +40,7 @@ impl Tree {
 
     fn runs_at(&self, key: &[u8]) -> usize {
         let bounds = (Bound::Included(key), Bound::Unbounded);
-        let scan = self.version.scan(bounds, Direction::Forward).unwrap();
+        let scan = self.ordered().scan(bounds, Direction::Forward).unwrap();
         scan.runs()
     }
 }
@@ -54,7 +54,7 @@ fn a_compaction_moves_all_messages_to_leaves_whole_or_stretch_by_stretch() {
         let keys: Vec<Vec<u8>> = (0..50).map(|_| key_of(random.below(20_000))).collect();
         let runs = |tree: &Tree| keys.iter().map(|key| tree.runs_at(key)).sum::<usize>();
         assert!(runs(&tree) > keys.len(), "{}", runs(&tree));
-        let to_do = tree.version.to_compact().unwrap();
+        let to_do = tree.structure.to_compact(&tree.version).unwrap();
         let stats = tree.version.stats().unwrap();
         let leaf_bytes = to_do.merged_bytes - to_do.buffered_bytes;
         assert_eq!(to_do.buffered_bytes, stats.buffered_bytes);
@@ -70,7 +70,10 @@ fn a_compaction_moves_all_messages_to_leaves_whole_or_stretch_by_stretch() {
             (0, tree.oracle.len() as u64)
         );
         assert_eq!(runs(&tree), 0);
-        assert_eq!(tree.version.to_compact().unwrap(), ToCompact::default());
+        assert_eq!(
+            tree.structure.to_compact(&tree.version).unwrap(),
+            ToCompact::default()
+        );
         assert!(tree.compact(&[], 1).is_none(), "nothing is left to do");
         tree.verify();
         let messages = memtable(&mut random, Kind::Uniform, 20_000, &tree);
@@ -143,7 +146,7 @@ fn passed_deletes_are_counted_and_a_compaction_removes_them() {
         tree.merge(&gone.iter().map(|key| (key.clone(), None)).collect());
         let passed = |tree: &Tree| {
             let bounds = (Bound::Unbounded, Bound::Unbounded);
-            let mut scan = tree.version.scan(bounds, direction).unwrap();
+            let mut scan = tree.ordered().scan(bounds, direction).unwrap();
             scan.next().unwrap();
             let passed = scan.take_passed();
             assert_eq!(scan.take_passed(), 0, "told once");
@@ -156,7 +159,7 @@ fn passed_deletes_are_counted_and_a_compaction_removes_them() {
             Direction::Backward => gone.last(),
         };
         let bounds = (Bound::Unbounded, Bound::Unbounded);
-        let mut scan = tree.version.scan(bounds, direction).unwrap();
+        let mut scan = tree.ordered().scan(bounds, direction).unwrap();
         let mut batch = Batch::default();
         let filled = scan.fill(Bound::Excluded(front.unwrap()), &mut batch);
         assert_eq!(filled.unwrap(), Filled::Reached);
@@ -173,7 +176,10 @@ fn trees_without_buffers_have_nothing_to_compact() {
     assert!(tree.compact(&[], u64::MAX).is_none());
     tree.merge(&Map::from([(key_of(1), Some(vec![7]))]));
     assert!(tree.compact(&[], u64::MAX).is_none(), "a leaf alone");
-    assert_eq!(tree.version.to_compact().unwrap(), ToCompact::default());
+    assert_eq!(
+        tree.structure.to_compact(&tree.version).unwrap(),
+        ToCompact::default()
+    );
 }
 
 #[test]

@@ -12,7 +12,11 @@ fn the_largest_memtable_of_records_of_more_than_half_a_leaf_is_merged() {
     let messages: Map = (0..UNITS * 1024 / 568).map(record).collect();
     tree.merge(&messages);
     let stats = tree.version.stats().unwrap();
-    assert!(stats.groups > UNITS, "{} leaves", stats.groups);
+    assert!(
+        stats.figure("groups").unwrap() > UNITS,
+        "{} leaves",
+        stats.figure("groups").unwrap()
+    );
     // The same into a tree that is there already.
     let every_other = messages.keys().step_by(2);
     tree.merge(&every_other.map(|key| (key.clone(), None)).collect());
@@ -32,12 +36,12 @@ fn trees_of_the_longest_keys_have_four_children_a_node() {
     let messages: Map = (0..LEAVES).map(|i| (key(i), Some(vec![7]))).collect();
     tree.merge(&messages);
     let stats = tree.version.stats().unwrap();
-    assert_eq!(stats.groups, LEAVES);
-    assert!(stats.height <= 3, "{stats:?}");
+    assert_eq!(stats.figure("groups").unwrap(), LEAVES);
+    assert!(stats.figure("height").unwrap() <= 3, "{stats:?}");
     // The same for nodes that grow, whose buffers have long keys as well.
     for i in LEAVES..3 * LEAVES {
         tree.merge(&Map::from([(key(i * 7919 % 1000 + 1000), Some(vec![8]))]));
     }
     let stats = tree.version.stats().unwrap();
-    assert!(stats.height <= 5, "{stats:?}");
+    assert!(stats.figure("height").unwrap() <= 5, "{stats:?}");
 }

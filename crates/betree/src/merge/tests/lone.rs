@@ -93,6 +93,8 @@ fn messages_for_an_only_child_survive_its_union_with_others() {
         let merged = merge.finish().unwrap();
         let mut scan = merged
             .version
+            .ordered()
+            .unwrap()
             .scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)
             .unwrap();
         let stays = tree.oracle.iter();

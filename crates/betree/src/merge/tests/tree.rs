@@ -9,8 +9,8 @@ use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
-    Version,
+    Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Ordered,
+    Structure, Version,
 };
 
 use crate::load::{LoadedNode, load_node};
@@ -172,6 +172,10 @@ impl Tree {
         }
     }
 
+    pub(super) fn ordered(&self) -> &dyn Ordered {
+        self.version.ordered().unwrap()
+    }
+
     pub(super) fn begin(&self, messages: &Map) -> Arc<dyn Merge> {
         self.structure
             .begin_merge(&self.version, Input::new(messages), &self.options)
@@ -314,6 +318,8 @@ impl Tree {
 
         let mut scan = self
             .version
+            .ordered()
+            .unwrap()
             .scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)
             .unwrap();
         for (key, value) in &self.oracle {

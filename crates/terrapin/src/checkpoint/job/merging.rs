@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, Result, Step};
-use terrapin_structure::Compaction;
+use terrapin_structure::{Compaction, MergeOptions};
 
 use super::{Coordinator, Phase};
 use crate::checkpoint::input::{MemtableInput, Preparation};
@@ -12,6 +12,20 @@ use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::spill::Spilling;
 use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
 use crate::engine::running_merge::{RunningMerge, guarded};
+use crate::engine::state::KeyspaceState;
+
+/// Plans a compaction of a keyspace's tree, if its structure compacts.
+fn begin_compaction(
+    keyspace: &KeyspaceState,
+    keys: (&[u8], Option<&[u8]>),
+    bytes_max: u64,
+    options: &MergeOptions,
+) -> Result<Option<Compaction>> {
+    let Some(compacts) = keyspace.structure.compacts() else {
+        return Ok(None);
+    };
+    guarded(|| compacts.begin_compaction(&keyspace.version, keys, bytes_max, options))
+}
 
 impl Coordinator {
     /// Begins the next part. After the last part, goes on to the runs of views or to the catalog.
@@ -68,14 +82,12 @@ impl Coordinator {
         }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
-            (Some(Stretches { span, .. }), Some(part)) => guarded(|| {
-                core.structure.begin_compaction(
-                    &part.keyspace.version,
-                    (&span.0, span.1.as_deref()),
-                    STRETCH_GROUPS * core.settings.merge.group_bytes,
-                    &core.settings.merge_of(&part.keyspace.options, false),
-                )
-            })?,
+            (Some(Stretches { span, .. }), Some(part)) => begin_compaction(
+                &part.keyspace,
+                (&span.0, span.1.as_deref()),
+                STRETCH_GROUPS * core.settings.merge.group_bytes,
+                &core.settings.merge_of(&part.keyspace.options, false),
+            )?,
             _ => None,
         };
         if begun.is_none() {
@@ -126,11 +138,7 @@ impl Coordinator {
             .settings
             .merge_of(&part.keyspace.options, checkpoint.sliced);
         let (from, bytes) = self.drain.stretch();
-        let version = &part.keyspace.version;
-        let begun = guarded(|| {
-            core.structure
-                .begin_compaction(version, (from, None), bytes, &options)
-        })?;
+        let begun = begin_compaction(&part.keyspace, (from, None), bytes, &options)?;
         if begun.is_none() {
             self.drain.went_on(None);
         }
@@ -164,8 +172,10 @@ impl Coordinator {
         let options = core
             .settings
             .merge_of(&part.keyspace.options, checkpoint.sliced);
-        let version = &part.keyspace.version;
-        match guarded(|| core.structure.begin_merge(version, input, &options)) {
+        let KeyspaceState {
+            structure, version, ..
+        } = &*part.keyspace;
+        match guarded(|| structure.begin_merge(version, input, &options)) {
             Ok(merge) => {
                 let running =
                     RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());

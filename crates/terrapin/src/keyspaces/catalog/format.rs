@@ -212,6 +212,7 @@ pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
 #[cfg(test)]
 mod tests {
     use terrapin_base::PageId;
+    use terrapin_structure::StructureId;
 
     use super::*;
     use crate::types::options::CheckpointDistance;
@@ -222,7 +223,8 @@ mod tests {
             name: format!("name {id}").into(),
             options: KeyspaceOptions::new()
                 .checkpoint_distance(CheckpointDistance::Fixed(id + 1))
-                .filter_bits(id.is_multiple_of(3).then_some(8)),
+                .filter_bits(id.is_multiple_of(3).then_some(8))
+                .structure(StructureId(id as u8)),
             applied: id.is_multiple_of(2).then_some(Lsn(u64::from(id) << 20)),
             root: vec![7; id as usize % 50],
         }

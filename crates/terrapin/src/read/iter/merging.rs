@@ -47,8 +47,8 @@ impl TreeScan {
         expected: usize,
     ) -> Result<Self> {
         let bounds = (borrowed(region.lower), borrowed(region.upper));
-        let version = &keyspace.version;
-        let scan = version.scan_expecting(bounds, region.direction, expected)?;
+        let ordered = keyspace.ordered()?;
+        let scan = ordered.scan_expecting(bounds, region.direction, expected)?;
         let open = |run: &Option<Arc<Run>>| {
             let run = run.as_ref();
             run.map(|run| run.scan(bounds, region.direction, before, expected))

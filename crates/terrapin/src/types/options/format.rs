@@ -14,7 +14,7 @@ use terrapin_base::{Error, ErrorKind, Result};
 
 use super::keyspace::{SpaceAmplification, check_filter_bits};
 use super::{CheckpointDistance, Compression, KeyspaceOptions};
-use crate::types::structure_kind::StructureKind;
+use terrapin_structure::StructureId;
 
 const STRUCTURE: u64 = 1;
 const CHECKPOINT_DISTANCE: u64 = 2;
@@ -46,7 +46,10 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     });
     let amplification = space_amplification.map(|bound| bound.percent().map_or(0, u64::from));
     let fields = [
-        (STRUCTURE, Some(structure.number()).filter(|&n| n != 0)),
+        (
+            STRUCTURE,
+            Some(u64::from(structure.id().0)).filter(|&n| n != 0),
+        ),
         (CHECKPOINT_DISTANCE, distance),
         (COMPRESSION, compression.map(|c| u64::from(c.number()))),
         (FILTER_BITS, filter_bits.map(u64::from)),
@@ -67,7 +70,7 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
 
 /// Reads options that [`put_options`] wrote. `keyspace` names the keyspace, for errors.
 ///
-/// Errors: `NewerFormat` for a tag, a structure or a compression that this version does not know;
+/// Errors: `NewerFormat` for a tag or a compression that this version does not know;
 /// `Unsupported` for a compression that this build lacks; `Corrupt`.
 pub(crate) fn read_options(
     reader: &mut Reader<'_>,
@@ -113,11 +116,11 @@ fn read_option(
     };
     match tag {
         STRUCTURE => {
-            let kind = StructureKind::from_number(value);
-            options.structure = kind.ok_or_else(|| {
-                let name = StructureKind::name_of(value);
-                newer(format_args!("structure {value} ({name})"), keyspace)
-            })?;
+            // The open of the keyspace finds out whether this build has the structure.
+            let number = u8::try_from(value);
+            let number =
+                number.map_err(|_| out_of_bounds("the structure's number is too large"))?;
+            options.structure = StructureId(number).into();
         }
         CHECKPOINT_DISTANCE => {
             let chi = small.map_err(|_| out_of_bounds("the checkpoint distance is too large"))?;
@@ -221,11 +224,6 @@ mod tests {
                 &[2, 4, 1, 8, 77, 2, 0, 0],
                 "option tag 77 of keyspace birds",
             ),
-            (&[1, 1, 1, 1], "structure 1 (tiered) of keyspace birds"),
-            (
-                &[1, 1, 2, 0xff, 1],
-                "structure 255 (unknown) of keyspace birds",
-            ),
             (&[1, 3, 1, 3], "compression 3 of keyspace birds"),
         ] {
             let error = read(bytes).unwrap_err();
@@ -246,6 +244,7 @@ mod tests {
             &[2, 4, 1, 8, 4, 1, 8][..], // a tag twice
             &[2, 4, 1, 8, 3, 1, 0],     // tags out of order
             &[1, 0, 1, 0],              // no tag is 0
+            &[1, 1, 2, 0x80, 2],        // structure 256
             &[1, 4, 2, 8, 0],           // a byte behind the value
             &[1, 4, 0],                 // no value
             &[1, 4, 1, 5],              // filter bits out of bounds

@@ -108,8 +108,8 @@ impl KeyspaceOptions {
     /// The structure that holds the records on disk. Default [`StructureKind::Leveled`]. It is
     /// chosen when the keyspace is created, and cannot change.
     #[must_use]
-    pub fn structure(mut self, structure: StructureKind) -> Self {
-        self.structure = structure;
+    pub fn structure(mut self, structure: impl Into<StructureKind>) -> Self {
+        self.structure = structure.into();
         self
     }
 

@@ -6,6 +6,8 @@ use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_structure::MergeOptions;
 
 use super::keyspace::check_filter_bits;
+use crate::types::structures::StructureMaker;
+
 use super::{CheckpointDistance, Durability, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MIN, Options};
 
 /// The largest χ. A merge writes at most about two leaves for each L of a memtable, of records that
@@ -95,6 +97,7 @@ impl Options {
         )?;
         let settings = Settings {
             fanout: self.fanout,
+            further_structures: self.further_structures.clone(),
             read_only: self.read_only,
             durability: self.durability,
             checkpoint_distance: self.checkpoint_distance,
@@ -166,6 +169,8 @@ pub(crate) struct Settings {
     pub durability: Durability,
     /// The most children of a node (ρ). None lets the structure choose.
     pub fanout: Option<usize>,
+    /// Structures besides those of a release.
+    pub further_structures: Vec<StructureMaker>,
     /// χ of keyspaces that have no own χ, as the database was opened.
     pub checkpoint_distance: CheckpointDistance,
     /// How merges write, including L. A keyspace may differ ([`Settings::merge_of`]).

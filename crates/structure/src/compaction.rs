@@ -1,0 +1,42 @@
+//! Compactions: merges without input, which make ranges cheaper.
+
+use std::sync::Arc;
+
+use terrapin_base::Result;
+
+use crate::{Merge, MergeOptions, Version};
+
+/// The part of a [`crate::Structure`] that makes ranges cheaper by merging its sorted runs.
+pub trait Compacts: Send + Sync {
+    /// The work of compactions from the first key to the last. Reads nodes only.
+    fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact>;
+    /// Plans a compaction of the first stretch at or above `keys.0` that has work to do. The
+    /// stretch holds about `bytes_max` key and value bytes, and ends soon after `keys.1`, if given.
+    /// Returns `None` if no stretch has work to do.
+    fn begin_compaction(
+        &self,
+        base: &Arc<dyn Version>,
+        keys: (&[u8], Option<&[u8]>),
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Compaction>>;
+}
+
+/// The work of a compaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToCompact {
+    /// Key and value bytes that it merges; 0 if it has nothing to do.
+    pub merged_bytes: u64,
+    /// The part of those bytes that is in buffers.
+    pub buffered_bytes: u64,
+}
+
+/// A merge without input. It makes ranges over one stretch of keys cheaper: afterwards one sorted
+/// run holds the stretch.
+pub struct Compaction {
+    /// The merge.
+    pub merge: Arc<dyn Merge>,
+    /// The end of the stretch, where the next stretch may begin. `None` at the end of all keys, or
+    /// of the keys that were asked for.
+    pub next: Option<Box<[u8]>>,
+}

@@ -1,0 +1,38 @@
+//! What a merge reads: sorted messages of a sealed memtable, or of runs.
+
+use std::sync::Arc;
+
+use terrapin_base::{Message, Result};
+
+use crate::Estimate;
+
+/// A cursor over sorted messages with unique keys. It only moves forward; merges read from it.
+pub trait MessageCursor: Send {
+    /// The current key; `None` at the end.
+    fn key(&self) -> Option<&[u8]>;
+    /// The current message. Panics at the end.
+    fn message(&self) -> Message<'_>;
+    /// Moves to the next message. The caller drops the cursor after an error.
+    fn advance(&mut self) -> Result<()>;
+}
+
+/// The content of a sealed memtable, as a merge sees it. Its messages are newer than everything in
+/// the version that the merge starts from.
+pub trait MergeInput: Send + Sync {
+    /// A cursor over the messages of a range: `lo` is inclusive, `hi` is exclusive, and `None` is
+    /// unbounded.
+    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor>;
+    /// Estimates the content of a range, within a few per cent for large ranges.
+    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
+    /// Keys that divide the input into about `parts` equal parts, in ascending order. Each is above
+    /// the input's first key. The list may be shorter, or empty.
+    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
+        let _ = parts;
+        Vec::new()
+    }
+    /// The share of messages known to replace a record, in thousandths. It covers this memtable and
+    /// those before it. 0 means that the share is not known.
+    fn replacing_permille(&self) -> u16 {
+        0
+    }
+}

@@ -1,0 +1,61 @@
+//! A merge: the work that builds the next version of a structure, and its settings.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Result};
+use terrapin_pages::Changes;
+
+use crate::Version;
+
+/// Settings of one merge.
+#[derive(Clone, Debug)]
+pub struct MergeOptions {
+    /// L: target bytes of a page group.
+    pub group_bytes: u64,
+    /// Target bytes of a block.
+    pub block_bytes: u32,
+    /// Compression of new blocks.
+    pub compression: terrapin_pages::block::Compression,
+    /// Space amplification that is accepted while records are overwritten, in per cent (130 means
+    /// 1.3×). `None` bounds buffers by the rule of the paper only.
+    pub space_amplification_percent: Option<u32>,
+    /// Bits of filter for each record of new page groups; 0 for groups without a filter.
+    pub filter_bits: u32,
+    /// Disk space is short (D10). The merge flushes the input straight to the leaves, changes
+    /// little else, and allocates from the reserve.
+    pub space_is_short: bool,
+}
+
+/// The result of one step of a merge.
+pub enum MergeStep {
+    /// The merge has more work that can start at once.
+    Again,
+    /// Other workers hold all the work there is. Call again when the condition holds.
+    Pending(Condition),
+    /// All pages are written but not synced. Call [`Merge::finish`].
+    Done,
+}
+
+/// The result of a finished merge.
+pub struct Merged {
+    /// The next version.
+    pub version: Arc<dyn Version>,
+    /// Pages that the next version added, and pages that it no longer refers to.
+    /// `PageStore::commit` takes them.
+    pub changes: Changes,
+}
+
+/// A merge in progress. Several workers may call `step` at the same time.
+pub trait Merge: Send + Sync {
+    /// Does a bounded piece of work: reads or writes about one page group at most. After an error
+    /// only [`Merge::abandon`] may be called.
+    fn step(&self) -> Result<MergeStep>;
+    /// Bytes of input and page groups consumed so far, and the total that is expected so far. Both
+    /// only grow.
+    fn progress(&self) -> (u64, u64);
+    /// Returns the result. Call it once, after [`MergeStep::Done`].
+    fn finish(&self) -> Result<Merged>;
+    /// Gives back the pages written so far. Call it once, instead of `finish`, when no worker is in
+    /// `step`.
+    fn abandon(&self);
+}

@@ -1,0 +1,42 @@
+//! The immutable content of a structure.
+
+use std::any::Any;
+
+use terrapin_base::Result;
+use terrapin_pages::PageUse;
+
+use crate::{Finding, Found, Ordered, Presence, StructureStats};
+
+/// The immutable content of a keyspace at one checkpoint.
+pub trait Version: Send + Sync + Any {
+    /// The bytes that the catalog stores, from which [`crate::Structure::open`] opens this version
+    /// again.
+    fn root(&self) -> Vec<u8>;
+    /// Returns what the version holds for a key. `hash` is `base::checksum::hash64(key)`.
+    fn get(&self, key: &[u8], hash: u64) -> Result<Found>;
+    /// Returns whether the key has a value. `hash` is `base::checksum::hash64(key)`. Reads no value
+    /// that is stored elsewhere.
+    fn contains(&self, key: &[u8], hash: u64) -> Result<Presence>;
+    /// Looks up many keys with parallel device reads. `out[i]` receives what the version holds for
+    /// `keys[i]`; all of `out` is [`Found::Nothing`] before.
+    fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Found]) -> Result<()>;
+    /// Scans and estimates of ranges. `None` if the structure does not keep keys in order: its
+    /// keyspaces refuse ranges before anything is logged.
+    fn ordered(&self) -> Option<&dyn Ordered>;
+    /// Calls `visit` for every page that this version refers to, once for each reference (D4). It
+    /// reads nodes only.
+    ///
+    /// If a node cannot be read, the walk skips all that is below it and returns that error at the
+    /// end. An error of `visit` ends the walk at once.
+    fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()>;
+    /// Approximate key and value bytes that readers see. Tombstones and whatever newer messages
+    /// hide do not count. Reads the root node at most.
+    fn live_bytes(&self) -> Result<u64>;
+    /// Figures of this version. Reads nodes only.
+    fn stats(&self) -> Result<StructureStats>;
+    /// Checks every byte and every invariant. Calls `found` for each fault and goes on. Returns an
+    /// error only if the check itself cannot go on.
+    fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()>;
+    /// Gives a structure access to its own type.
+    fn as_any(&self) -> &dyn Any;
+}

@@ -1,0 +1,93 @@
+//! [`Structures`]: the structures that this build opens, by number.
+//!
+//! `MAKERS` lists what a release makes at open. Tests may register further ones
+//! (`Options::structure_for_tests`). A keyspace whose structure is not here cannot be opened, and
+//! the open says which one it is.
+
+use std::sync::Arc;
+
+use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_structure::{Structure, StructureId};
+
+use crate::types::structures::{StructureMaker, StructureParts};
+
+/// The structures of a release.
+const MAKERS: [StructureMaker; 1] = [leveled];
+
+fn leveled(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    let mut params = BeTreeParams::new(parts.budget.clone());
+    params.fanout = parts.fanout.unwrap_or(params.fanout);
+    BeTree::new(parts.store.clone(), params)
+}
+
+/// The structures of an open database.
+pub(crate) struct Structures {
+    all: Vec<Arc<dyn Structure>>,
+    of_runs: Arc<dyn Structure>,
+}
+
+impl Structures {
+    /// Makes the structures of a release, and those of `further` makers. Fails with
+    /// `InvalidArgument` if two have one number.
+    pub fn new(parts: &StructureParts<'_>, further: &[StructureMaker]) -> Result<Self> {
+        let makers = MAKERS.iter().chain(further);
+        let all: Vec<_> = makers.map(|make| make(parts)).collect();
+        for (at, structure) in all.iter().enumerate() {
+            if all[..at].iter().any(|other| other.id() == structure.id()) {
+                let error = Error::invalid("two structures have the same number");
+                return Err(error.with("structure", structure.id()));
+            }
+        }
+        let writes_runs = all.iter().find(|structure| structure.merges_privately());
+        let of_runs = writes_runs.cloned().ok_or_else(|| {
+            Error::internal("no structure writes the runs that replace memtables of views")
+        })?;
+        Ok(Structures { all, of_runs })
+    }
+
+    /// The structure of a number. Fails with `Unsupported` if this build does not have it.
+    pub fn get(&self, id: StructureId) -> Result<&Arc<dyn Structure>> {
+        let found = self.all.iter().find(|structure| structure.id() == id);
+        found.ok_or_else(|| {
+            let message = "this build does not have the keyspace's structure: use the version \
+                           that created the keyspace, or a later one";
+            Error::new(ErrorKind::Unsupported, message).with("structure", id)
+        })
+    }
+
+    /// The structure of the sorted runs that replace memtables of held views.
+    pub fn of_runs(&self) -> &Arc<dyn Structure> {
+        &self.of_runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    #[test]
+    fn an_unknown_number_is_refused_by_name_and_a_number_is_given_once() {
+        let (database, _sim) = Options::small().open_simulated();
+        let core = database.core();
+        let structures = &core.structures;
+        let leveled = structures.get(StructureId::LEVELED).unwrap();
+        assert!(leveled.merges_privately());
+        for (id, name) in [
+            (StructureId::HASHED, "hashed (3)"),
+            (StructureId(9), "unknown (9)"),
+        ] {
+            let error = structures.get(id).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let parts = StructureParts {
+            store: &core.store,
+            budget: &core.budget,
+            fanout: None,
+        };
+        let twice = Structures::new(&parts, &[super::leveled]).err().unwrap();
+        assert_eq!(twice.kind(), ErrorKind::InvalidArgument);
+    }
+}
