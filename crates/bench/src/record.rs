@@ -118,8 +118,8 @@ impl Records {
         })
     }
 
-    /// The same records, so many of a hundred with keys in the order of their numbers. A load then
-    /// writes that share in order (SplinterDB, USENIX ATC '20, §6.4).
+    /// The same records, this many of a hundred with keys in the order of their numbers. A load
+    /// then writes that share in order (SplinterDB, USENIX ATC '20, §6.4).
     ///
     /// Errors: `InvalidArgument` above 100.
     pub fn sequential(self, percent: u64) -> Result<Self> {

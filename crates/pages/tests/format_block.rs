@@ -1,4 +1,5 @@
-//! Blocks: what goes in comes out, damage is noticed, hostile bytes do no harm, little is wasted.
+//! Blocks: records round-trip, damage is noticed, hostile bytes do no harm, and little space is
+//! wasted.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,7 +18,7 @@ fn message(value: &Option<Vec<u8>>) -> Message<'_> {
 
 type Records = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Keys that share prefixes, empty ones among them; values of all kinds.
+/// Keys that share prefixes, empty ones among them, with values of all kinds.
 fn records(most: usize) -> impl Strategy<Value = Records> {
     let key = prop_oneof![
         8 => (0..4usize, proptest::collection::vec(0u8..4, 0..6)).prop_map(|(shared, tail)| {
@@ -43,7 +44,7 @@ fn compressions() -> Vec<Compression> {
         .collect()
 }
 
-/// Every block of the records, cut as they come, decoded again.
+/// All blocks of the records, decoded again. The builder decides where each block ends.
 fn blocks(records: &Records, target: usize, compression: Compression) -> Vec<(usize, Block)> {
     let mut builder = BlockBuilder::new(target, compression);
     let mut blocks = Vec::new();
@@ -122,7 +123,7 @@ proptest! {
         mut bytes in proptest::collection::vec(any::<u8>(), 20..600),
         count in 1u16..40, prefix in 0u16..12, compression in 0u8..3, orderly in any::<bool>(),
     ) {
-        // A header that is nearly right lets the fuzz reach what lies behind it.
+        // A nearly right header lets the fuzz reach the bytes behind it.
         let payload = (bytes.len() - 20) as u32;
         bytes[4..6].copy_from_slice(&[0xb1, compression]);
         bytes[6..8].copy_from_slice(&prefix.to_le_bytes());
@@ -160,7 +161,7 @@ proptest! {
 }
 
 #[test]
-fn every_changed_byte_is_noticed() {
+fn each_changed_byte_is_noticed() {
     for compression in compressions() {
         let mut builder = BlockBuilder::new(1024, compression);
         for i in 0..20u8 {
@@ -180,7 +181,7 @@ fn every_changed_byte_is_noticed() {
 }
 
 #[test]
-fn every_changed_byte_is_harmless_even_when_the_checksum_is_made_to_fit() {
+fn each_changed_byte_is_harmless_even_under_a_right_checksum() {
     let mut builder = BlockBuilder::new(1024, Compression::Lz4);
     for i in 0..20u8 {
         let value = [i; 20];
@@ -208,7 +209,7 @@ fn every_changed_byte_is_harmless_even_when_the_checksum_is_made_to_fit() {
 }
 
 #[test]
-fn a_block_of_another_page_or_place_is_refused() {
+fn a_block_of_another_page_or_position_is_refused() {
     let mut builder = BlockBuilder::new(1024, Compression::None);
     assert!(builder.add(b"key", Message::Put(b"value")).unwrap());
     let mut bytes = Vec::new();
@@ -270,7 +271,7 @@ fn compression_is_kept_only_when_it_saves_an_eighth() {
 }
 
 #[test]
-fn zstd_without_the_feature_is_an_error_and_not_a_guess() {
+fn zstd_without_the_feature_is_an_error() {
     if cfg!(feature = "zstd") {
         return;
     }
@@ -291,8 +292,8 @@ fn zstd_without_the_feature_is_an_error_and_not_a_guess() {
 }
 
 #[test]
-fn little_is_wasted_whatever_the_size_of_records() {
-    // (key bytes, value bytes, most bytes on disk a record besides key and value)
+fn little_space_is_wasted_for_each_size_of_records() {
+    // (key bytes, value bytes, most bytes on disk for each record besides key and value)
     for (key_bytes, value_bytes, most) in [
         (8, 120, 5.0),
         (24, 104, 5.0),
@@ -304,7 +305,7 @@ fn little_is_wasted_whatever_the_size_of_records() {
         let mut records = Records::new();
         for i in 0..4000u64 {
             let mut key = vec![b'k'; key_bytes];
-            // Spread over the whole space, so that prefixes do not pay for the overhead.
+            // Keys spread over the whole space, so that prefixes do not pay for the overhead.
             key[..8].copy_from_slice(&i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
             records.insert(key, Some(vec![3; value_bytes]));
         }
@@ -337,10 +338,10 @@ fn large_values_share_the_block_and_small_ones_do_not() {
     assert_eq!(Arc::strong_count(&block), 1);
 }
 
-/// What a header claims is memory before the bytes behind it prove anything: 512 bytes once took
-/// 128 KiB, or 320 KiB.
+/// Guards against memory for a header's claims before the bytes behind it prove them. 512 bytes
+/// once took 128 KiB, or 320 KiB.
 #[test]
-fn a_header_that_claims_what_no_block_holds_is_refused_before_memory_is_taken() {
+fn an_impossible_header_is_refused_before_memory_is_taken() {
     let mut builder = BlockBuilder::new(4096, Compression::Lz4);
     for i in 0..100u8 {
         assert!(builder.add(&[b'k', i], Message::Put(&[7; 20])).unwrap());
@@ -353,7 +354,7 @@ fn a_header_that_claims_what_no_block_holds_is_refused_before_memory_is_taken() 
         (1, 100)
     );
     let claims: [(usize, &[u8]); 3] = [
-        // Records, a payload of several, and a payload of one.
+        // Records, a payload of several records, and a payload of one.
         (8, &[0xff, 0xff]),
         (12, &[0, 0, 5, 0]),
         (8, &[1, 0, 0, 0, 0, 0, 5, 0, 0x20, 0, 0, 0]),
@@ -374,9 +375,10 @@ fn a_header_that_claims_what_no_block_holds_is_refused_before_memory_is_taken() 
     }
 }
 
-/// A merge copies what pages hold: when one is not sorted, the merge is refused and goes on living.
+/// A merge copies records of pages. If a page is not sorted, the merge must fail and the process
+/// live on.
 #[test]
-fn keys_out_of_order_are_corrupt_and_none_is_taken() {
+fn keys_out_of_order_are_corrupt_and_none_is_copied() {
     let mut builder = BlockBuilder::new(4096, Compression::None);
     assert!(builder.add(b"b", Message::Delete).unwrap());
     for key in [&b"b"[..], b"a", b""] {

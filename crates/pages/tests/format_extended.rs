@@ -1,5 +1,5 @@
-//! Records of kinds that this version does not execute: they come back as they are, nothing executes
-//! them, and what the format does not have is damage.
+//! Records of kinds that this version does not execute: they come back as they are, nothing
+//! executes them, and what the format does not have is damage.
 
 use proptest::prelude::*;
 use terrapin_base::{ErrorKind, KEY_BYTES_MAX, Message, PageId, VALUE_BYTES_MAX};

@@ -1,4 +1,5 @@
-//! Groups: sizes, what the index says, what `check_group` finds, and that hostile bytes do no harm.
+//! Groups: sizes, the contents of the index, the faults that `check_group` finds, and hostile
+//! bytes.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +50,8 @@ fn index_of(image: &[u8], group: &GroupRef) -> GroupIndex {
     .unwrap()
 }
 
-/// Looks a key up as a reader does: index, filter, block. None: the filter or the block denies it.
+/// Looks a key up as a reader does: index, filter, block. `None` if the filter or the block lacks
+/// the key.
 fn get(image: &[u8], group: &GroupRef, index: &GroupIndex, key: &[u8]) -> Option<Option<Vec<u8>>> {
     let number = index.find(key);
     let (start, bytes) = index.block_place(number);
@@ -139,7 +141,7 @@ fn check_all(records: &Records, options: GroupOptions) {
         for _ in 0..group.records {
             let (key, value) = expected.next().unwrap();
             assert_eq!(get(&image, &group, &index, key).as_ref(), Some(value));
-            // Neighbours of keys: found exactly if they are records.
+            // Neighbours of keys are found exactly if they are records.
             let mut near = key.clone();
             near.push(0);
             if near.len() <= KEY_BYTES_MAX && near < last {
@@ -154,7 +156,7 @@ fn check_all(records: &Records, options: GroupOptions) {
     assert!(expected.next().is_none());
 }
 
-/// Separators and the keys around them lead where a plain search leads, and compare as they are.
+/// A search for separators and for the keys around them agrees with a plain search.
 fn check_separators(index: &GroupIndex) {
     let separators: Vec<_> = (0..index.blocks()).map(|n| separator(index, n)).collect();
     for (number, key) in separators.iter().enumerate() {
@@ -276,7 +278,7 @@ fn use_index(index: &GroupIndex) {
 }
 
 #[test]
-fn no_group_but_a_lone_one_is_under_half_full() {
+fn only_a_lone_group_is_under_half_full() {
     for count in (1..1200).step_by(7) {
         let groups = build(options(8192, Compression::None), &numbered(count, 100));
         let weights: Vec<u64> = groups.iter().map(|g| g.bytes_needed - 128).collect();
@@ -303,7 +305,7 @@ fn no_group_but_a_lone_one_is_under_half_full() {
     }
 }
 
-/// Of every block of the groups: what a read covers, its own bytes, and its records.
+/// For every block of the groups: its cover, its own bytes, and its records.
 fn covers(options: GroupOptions, records: &Records) -> Vec<(u32, u32, u64)> {
     let mut covers = Vec::new();
     for (i, pending) in build(options, records).into_iter().enumerate() {
@@ -324,16 +326,16 @@ fn covers(options: GroupOptions, records: &Records) -> Vec<(u32, u32, u64)> {
 }
 
 #[test]
-fn blocks_lie_byte_after_byte_and_a_read_covers_no_more_than_the_target() {
-    // (value bytes, unit, most bytes besides key and value a record, most of blocks covering a unit
-    // more)
+fn blocks_are_adjacent_and_no_cover_exceeds_the_target() {
+    // (value bytes, unit, most bytes for each record besides key and value, most blocks that cover
+    // a unit more)
     for (value_bytes, unit, overhead, longer) in [
         (120, 512, 5.0, 0.05),
         (1016, 512, 12.0, 0.0),
         (1016, 128, 12.0, 0.0),
         (2000, 512, 40.0, 0.05),
         (3900, 512, 300.0, 0.0),
-        // Too large a unit for blocks to share one: as few records as ever fit.
+        // The unit is too large for two blocks to share one, so each block has the fewest records.
         (120, 4096, 12.0, 0.0),
         (1016, 4096, 345.0, 0.0),
     ] {
@@ -366,7 +368,7 @@ fn mixed(i: u64) -> u64 {
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Bytes of which so many at the front do not compress.
+/// Bytes of which the first `random` do not compress.
 fn value_of(i: u64, bytes: usize, random: usize) -> Vec<u8> {
     let words = 0..random.div_ceil(8) as u64;
     let front = words.flat_map(|at| mixed(i << 16 | at).to_le_bytes());
@@ -401,7 +403,7 @@ fn compressed_blocks_share_a_large_unit() {
 }
 
 #[test]
-fn a_read_of_a_compressed_block_covers_no_more_than_the_target_either() {
+fn no_cover_of_a_compressed_block_exceeds_the_target() {
     let records: Records = (0..3000u64)
         .map(|i| {
             let bytes = [30, 700, 3950, 90, 1500, 9000][i as usize % 6];
@@ -426,7 +428,7 @@ fn a_read_of_a_compressed_block_covers_no_more_than_the_target_either() {
 }
 
 #[test]
-fn an_index_tells_what_its_blocks_hold_decoded() {
+fn an_index_estimates_the_decoded_bytes_of_its_blocks() {
     let records: Records = (0..2000u32)
         .map(|i| {
             let key = format!("{}/{i:08}", "x".repeat(60));
@@ -535,7 +537,7 @@ fn the_index_is_at_most_a_hundredth_of_the_data() {
 }
 
 #[test]
-fn an_index_of_short_separators_takes_some_bytes_a_block() {
+fn an_index_of_short_separators_takes_few_bytes_for_each_block() {
     let ids = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec();
     let named = |i: u64| format!("customers/region-7/{i:012}").into_bytes();
     let nested = |i: u64| [&vec![b'd'; 2000][..], format!("/{i:09}/x").as_bytes()].concat();
@@ -617,7 +619,7 @@ fn check_group_finds_every_changed_byte() {
 }
 
 #[test]
-fn changed_index_bytes_are_harmless_even_when_the_checksum_is_made_to_fit() {
+fn changed_index_bytes_are_harmless_even_under_a_right_checksum() {
     let pending = build(options(1 << 20, Compression::None), &numbered(60, 30)).remove(0);
     let (group, image) = pending.place(PageId(77), 0);
     let mut index = image[group.index_offset as usize..][..group.index_bytes as usize].to_vec();
@@ -633,7 +635,7 @@ fn changed_index_bytes_are_harmless_even_when_the_checksum_is_made_to_fit() {
     }
 }
 
-/// What one group holds is added to what others do: no sum may come near the end of a u64.
+/// A node adds up the sums of its groups. No sum may come near the end of a u64.
 #[test]
 fn an_index_of_more_bytes_than_a_group_can_hold_is_refused() {
     let decode_hiding = |blocks: &[u64], hides: bool| {
@@ -674,10 +676,10 @@ fn an_index_of_more_bytes_than_a_group_can_hold_is_refused() {
     }
 }
 
-/// A merge finds out how much a range of keys hides from the index alone, so a block must not hide
-/// much more than a small part of a group.
+/// A merge learns the hidden bytes of a range from the index alone. So a block must not hide much
+/// more than a small part of a group.
 #[test]
-fn blocks_hide_what_their_messages_do_and_not_much_unless_they_have_one() {
+fn a_block_of_several_messages_hides_few_bytes() {
     let options = options(64 << 10, Compression::None);
     let most = (options.target_bytes / 32).max(u64::from(options.block_bytes) * 4);
     let hidden_of = |i: u64| match i % 50 {
@@ -721,8 +723,8 @@ fn blocks_hide_what_their_messages_do_and_not_much_unless_they_have_one() {
 }
 
 #[test]
-fn check_group_finds_what_checksums_cannot() {
-    // Blocks of two groups, whole and sealed, under each other's index.
+fn check_group_finds_faults_under_right_checksums() {
+    // Sound blocks of two groups with their checksums, each under the other's index.
     let place = |records: &Records| -> (GroupRef, AlignedBuf) {
         build(options(1 << 20, Compression::None), records)
             .remove(0)
@@ -764,7 +766,7 @@ fn check_group_finds_cells_that_no_builder_makes() {
     for cell in 0..cells {
         let mut damaged = image.clone();
         let partition = &mut damaged[filter.clone()];
-        // No fingerprints, with remainders of a bit.
+        // No fingerprints, with remainders of one bit.
         partition[cell * CELL_BYTES..][..2].copy_from_slice(&(1u16 << 10).to_le_bytes());
         seal_partition(partition, part_seed(group.id, PART_FILTER));
         assert_eq!(
@@ -777,7 +779,7 @@ fn check_group_finds_cells_that_no_builder_makes() {
 }
 
 #[test]
-fn the_last_groups_are_parted_within_the_memory_that_they_were_built_in() {
+fn the_last_groups_are_divided_without_more_memory() {
     let target = 256 << 10;
     let options = options(target, Compression::None);
     let mut parted = 0;
@@ -791,7 +793,7 @@ fn the_last_groups_are_parted_within_the_memory_that_they_were_built_in() {
 }
 
 #[test]
-fn groups_without_a_filter_have_none() {
+fn groups_built_without_a_filter_have_none() {
     let options = GroupOptions {
         filter_bits: 0,
         ..options(1 << 20, Compression::None)
@@ -805,7 +807,7 @@ fn groups_without_a_filter_have_none() {
 
 #[test]
 fn long_common_prefixes_do_not_multiply_in_memory() {
-    // Keys that compress well, each in a block of its own: the index could outweigh the data.
+    // These keys compress well, and each has a block of its own. The index could outweigh the data.
     let records: Records = (0..200u32)
         .map(|i| {
             let mut key = vec![b'p'; 60_000];
@@ -822,13 +824,14 @@ fn long_common_prefixes_do_not_multiply_in_memory() {
 }
 
 #[test]
-fn what_follows_a_huge_record_is_not_left_alone_with_too_little() {
-    // 0.4 L, then 4 L in one record, then a crumb: nowhere to cut, so one group.
+fn a_huge_record_leaves_no_small_group_behind_it() {
+    // 0.4 L, then one record of 4 L, then a small record. No division is possible, so there is one
+    // group.
     let mut records = numbered(25, 100);
     records.insert(b"key/00000024x".to_vec(), Some(vec![1; 32 << 10]));
     records.insert(b"z".to_vec(), Some(b"crumb".to_vec()));
     assert_eq!(build(options(8192, Compression::None), &records).len(), 1);
-    // With half a group behind it there are two.
+    // With half a group behind the large record there are two groups.
     records.extend(numbered(60, 100).into_iter().map(|(mut key, value)| {
         key[0] = b'z';
         (key, value)

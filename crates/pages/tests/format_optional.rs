@@ -17,7 +17,7 @@ fn group_of(records: u32) -> (GroupRef, AlignedBuf) {
         block_bytes: 512,
         unit: 128,
         compression: Compression::None,
-        filter: true,
+        filter_bits: 12,
     });
     for number in 0..records {
         let added = builder.add(&number.to_be_bytes(), Message::Put(b"value"));

@@ -153,7 +153,7 @@ fn the_shortest_wrong_part_is_shown() {
     events.push((0, 101, 102, Write, &[(0, 9)]));
     events.push((1, 103, 104, Read, &[(0, 8)]));
     events.push((1, 105, 106, Read, &[(0, 7)]));
-    let text = verdict("shortest", &events).expect_err("nobody wrote 8");
+    let text = verdict("shortest", &events).expect_err("no write of 8");
     assert!(text.contains("the shortest part 2;"), "{text}");
     assert!(text.contains("k0=8") && !text.contains("k0=7"), "{text}");
 }

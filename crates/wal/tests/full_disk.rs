@@ -8,6 +8,9 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Media, MediaFault};
 use terrapin_wal::LogOptions;
 
+// Faults match the name under which a file was opened. A segment's handle keeps the spare's name,
+// `spare-…`.
+
 #[test]
 fn a_full_disk_delays_the_log_until_there_is_space() {
     for alive in [true, false] {

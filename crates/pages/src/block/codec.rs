@@ -1,5 +1,5 @@
-//! Compression of a block's payload. A block says for itself how it is compressed, so the option
-//! can change at any time.
+//! Compression of a block's payload. Each block says how it is compressed, so the option can change
+//! at any time.
 
 use terrapin_base::{Error, ErrorKind, Result};
 
@@ -9,17 +9,17 @@ use super::format::LZ4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// LZ4 (block format): cheap both ways.
+    /// LZ4 (block format): cheap to compress and to decompress.
     Lz4,
-    /// Zstandard at level 3: smaller, at several times the CPU. Needs the feature `zstd`.
+    /// Zstandard at level 3: smaller blocks, at several times the CPU. Needs the feature `zstd`.
     Zstd,
 }
 
 impl Compression {
-    /// Whether this build can do it.
+    /// Whether this build supports the compression.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Compression {
         Ok(())
     }
 
-    /// Its number on disk.
+    /// The number of the compression on disk.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -64,7 +64,7 @@ pub(super) enum Compressor {
 }
 
 impl Compressor {
-    /// The compressor of an option; what this build cannot do is stored as it is.
+    /// The compressor of an option. If this build lacks it, blocks are stored uncompressed.
     pub(super) fn new(compression: Compression) -> Self {
         match compression {
             Compression::None => Compressor::None,
@@ -77,8 +77,8 @@ impl Compressor {
         }
     }
 
-    /// Puts the compressed payload in `out` and says how; none when that cannot be done or does not
-    /// make it smaller.
+    /// Puts the compressed payload into `out` and returns its compression. `None` if that is
+    /// impossible or does not make the payload smaller.
     pub(super) fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<Compression> {
         let (bytes, compression) = match self {
             Compressor::None => return None,
@@ -99,8 +99,8 @@ impl Compressor {
     }
 }
 
-/// Puts the payload that was stored so into `out`, which is as long as it is; as long as `stored`
-/// without compression.
+/// Puts the payload of a stored block into `out`, which has the payload's length. Without
+/// compression, `stored` has that length too.
 pub(super) fn decompress(compression: Compression, stored: &[u8], out: &mut [u8]) -> Result<()> {
     let bytes = match compression {
         Compression::None => {

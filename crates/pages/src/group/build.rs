@@ -1,16 +1,17 @@
-//! Sorted records in, groups of about L bytes out, none but a lone one less than half full.
+//! Builds groups of about L bytes from sorted records. No group is less than half full, unless it
+//! is the only one.
 //!
-//! The builder holds back up to half a target beyond the group that it fills: only when that much
-//! is known to follow does the group go out, so what follows is never too small. At the end, what
-//! is left goes out as one group up to 1.05 L, and as two halves above.
+//! The builder holds back up to half a target beyond the group that it fills. The group goes out
+//! once that much is known to follow, so the next group is never too small. At the end, the rest
+//! goes out as one group up to 1.05 L, and as two halves above.
 //!
-//! Blocks lie byte after byte. A device reads whole units, so a block that starts behind a unit's
-//! boundary is the shorter for it: what a read of it covers is no more than the target. Where that
-//! would leave too little of it, the block in front is padded to the boundary.
+//! Blocks are adjacent, and a device reads whole units. A block that starts behind a unit's
+//! boundary is therefore shorter, so that its cover stays within the target. If that leaves too
+//! little room, the builder pads the block in front to the boundary.
 //!
-//! How long a compressed block is shows only once it is cut. Its records get all of the target,
-//! wherever it starts, and the block in front is padded where a read would cover more than the
-//! target otherwise.
+//! The length of a compressed block shows only once the block is complete. Its records get the
+//! whole target, wherever it starts. If its cover would exceed the target, the builder pads the
+//! block in front.
 
 use std::cmp::Reverse;
 
@@ -29,25 +30,26 @@ use crate::cache::Standing;
 
 /// Largest target of a group in bytes.
 pub const GROUP_TARGET_BYTES_MAX: u64 = 64 << 20;
-/// A block starts behind a unit's boundary where that takes at most one part in so many of its
+/// A block starts behind a unit's boundary if that takes at most one part in this many of its
 /// target.
 const LOST_PART: usize = 4;
 /// A block of several messages hides at most this many block targets, or this part of the group's
-/// target, whichever is more. So an index tells how much a range of keys hides to within that.
+/// target, whichever is more. The index therefore tells the hidden bytes of a range of keys to
+/// within that.
 const HIDDEN_BLOCKS: u64 = 4;
 const HIDDEN_PART: u64 = 32;
-/// Halves of a group may differ from the best ones by one part in so many.
+/// The halves of a group may differ from the best ones by one part in this many.
 const UNEVEN_PART: u64 = 16;
 
 /// How groups are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// L: what a group should come to, in bytes of blocks; at most [`GROUP_TARGET_BYTES_MAX`].
+    /// L: the target of a group in bytes of blocks. At most [`GROUP_TARGET_BYTES_MAX`].
     pub target_bytes: u64,
-    /// What a read of a block should come to, in bytes: at least the unit.
+    /// Target of a block's read in bytes: at least the unit.
     pub block_bytes: u32,
-    /// What the blocks together, index and group are multiples of, in bytes: a power of two, and a
-    /// multiple of what the device asks for.
+    /// The blocks together, the index and the group are multiples of this, in bytes. A power of
+    /// two, and a multiple of the device's sector.
     pub unit: u32,
     /// Compression of blocks.
     pub compression: Compression,
@@ -55,7 +57,7 @@ pub struct GroupOptions {
     pub filter_bits: u32,
 }
 
-/// Builds groups from records that come in ascending order of keys, each key once.
+/// Builds groups from records in ascending order of keys, each key once.
 ///
 /// ```
 /// use terrapin_base::{Message, PageId};
@@ -80,21 +82,21 @@ pub struct GroupBuilder {
     /// Whether blocks are compressed.
     compresses: bool,
     block: BlockBuilder,
-    /// One block, on its way into a part.
+    /// A block on its way into a part.
     cut: Vec<u8>,
-    /// The group being filled.
+    /// The group that the builder fills.
     head: Part,
-    /// What follows it.
+    /// The records that follow the group.
     tail: Part,
     /// Of every record that has not gone out, in order.
     hashes: Vec<u64>,
     filter: FilterBuilder,
     /// Whether groups come with the outlines of their filters.
     outlined: bool,
-    /// How what the next records take the place of stands in the cache.
+    /// The standing in the cache of the blocks that the next records replace.
     standing: Standing,
-    /// Of the block that is being filled, up to where that changed last: records, those of them
-    /// that take the place of something cached, and its best standing.
+    /// Of the block that is being filled, up to the last change of standing: its records, those of
+    /// them that replace cached ones, and its best standing.
     told: u32,
     inherited: (u32, Standing),
     /// Bytes that the records of the block that is being filled hide.
@@ -112,8 +114,8 @@ struct Part {
 }
 
 impl Part {
-    /// Bytes that count towards the target. Separators do, so that an index of very long ones stays
-    /// bounded.
+    /// Bytes that count towards the target. Separators count, so that an index of very long ones
+    /// stays bounded.
     fn weight(&self) -> u64 {
         (self.image.len() + self.separators.len()) as u64
     }
@@ -146,8 +148,8 @@ impl Part {
         self.image.len() % unit
     }
 
-    /// Bytes to the next unit's boundary, if a block of so many is to start there: where right
-    /// behind the last one a read of it covered more than the target, and more than it must.
+    /// Bytes to the next unit's boundary, if a block of this length must start there. It must if
+    /// its cover would otherwise exceed the target, and would be longer than necessary.
     fn gap_before(&self, bytes: usize, options: &GroupOptions) -> usize {
         let unit = options.unit as usize;
         let behind = self.behind(unit);
@@ -169,7 +171,7 @@ impl Part {
         }
     }
 
-    /// Bytes of image and of separators of some of its blocks.
+    /// Bytes of image and of separators of some of the blocks.
     fn bytes_of(blocks: &[BlockEntry]) -> (usize, usize) {
         let add = |(bytes, separators), block: &BlockEntry| {
             (
@@ -190,8 +192,8 @@ impl Part {
         self.blocks.extend(next.blocks.drain(..blocks));
     }
 
-    /// Gives the blocks from one on to the part that follows, which moves within its memory: no
-    /// other is taken for it.
+    /// Moves the blocks from one on to the part that follows. That part moves within its memory and
+    /// takes no other.
     fn give_back(&mut self, next: &mut Part, block: usize) {
         let given = self.blocks.split_off(block);
         let (bytes, separators) = Self::bytes_of(&given);
@@ -206,11 +208,12 @@ impl Part {
         next.blocks.splice(..0, given);
     }
 
-    /// Behind how many blocks of this part and the next to cut so that the smaller side weighs
-    /// about as much as it can: at least `least`, or nowhere.
+    /// The best division of this part and the next: the number of blocks in front of it. The
+    /// smaller side must weigh as much as possible, and at least `least`. `None` if that is
+    /// impossible.
     ///
-    /// The second side moves to a unit's boundary, and its blocks were cut for where they lie now.
-    /// So of the cuts that are nearly as good as the best it is the one that moves them least.
+    /// The second side moves to a unit's boundary, and its blocks were made for their present
+    /// start. Among the divisions that are nearly the best, this one moves them least.
     fn middle(&self, next: &Part, least: u64, unit: usize) -> Option<usize> {
         let weight = self.weight() + next.weight();
         let sides = || {
@@ -238,9 +241,9 @@ impl Part {
 }
 
 impl GroupBuilder {
-    /// A builder without records. Panics when the target is 0 or above [`GROUP_TARGET_BYTES_MAX`],
-    /// unless the unit is a power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and at most
-    /// `block_bytes`, and where [`BlockBuilder::new`] does.
+    /// A builder without records. Panics if the target is 0 or above [`GROUP_TARGET_BYTES_MAX`].
+    /// Panics unless the unit is a power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and
+    /// at most `block_bytes`. Panics where [`BlockBuilder::new`] does.
     #[must_use]
     pub fn new(options: GroupOptions) -> Self {
         assert!(
@@ -279,9 +282,8 @@ impl GroupBuilder {
         self.outlined = true;
     }
 
-    /// Says how the block stands in the cache that the next records take the place of. A block of
-    /// which that is cached for half of the records or more comes into the cache when its group is
-    /// written.
+    /// Sets the standing in the cache of the block that the next records replace. A block enters
+    /// the cache when its group is written, if at least half of its records replace cached ones.
     #[inline]
     pub fn takes_place_of(&mut self, standing: Standing) {
         if standing != self.standing {
@@ -290,7 +292,7 @@ impl GroupBuilder {
         }
     }
 
-    /// Counts so many records of the block as told of.
+    /// Counts `records` records of the block with the standing so far.
     fn tell_standing(&mut self, records: u32) {
         if self.standing.is_cached() {
             self.inherited.0 += records - self.told;
@@ -299,7 +301,7 @@ impl GroupBuilder {
         self.told = records;
     }
 
-    /// How a block of so many records that was cut is to stand.
+    /// The standing of a complete block of `records` records.
     fn take_standing(&mut self, records: u32) -> Standing {
         self.tell_standing(records);
         self.told = 0;
@@ -309,16 +311,16 @@ impl GroupBuilder {
         }
     }
 
-    /// Adds a record; sometimes a group is finished by that. The key must be above the last, also
-    /// after a group was returned. Fails and panics where [`BlockBuilder::add`] does.
+    /// Adds a record, and returns a group if that finished one. The key must be above the last one,
+    /// also after a group was returned. Fails and panics where [`BlockBuilder::add`] does.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<Option<PendingGroup>> {
         self.add_hiding(key, message, 0)
     }
 
-    /// As [`GroupBuilder::add`], for a message in a buffer that hides `hidden` bytes. A delete
-    /// hides its own bytes and those of the next older record of its key. A put hides what that
-    /// record has beyond its own length. [`GroupIndex`](super::GroupIndex) says how much each block
-    /// hides.
+    /// Like [`GroupBuilder::add`], for a message in a buffer that hides `hidden` bytes. A delete
+    /// hides its own bytes and those of the next older record of its key. A put hides the bytes
+    /// that this record has beyond the put's own length. [`GroupIndex`](super::GroupIndex) says how
+    /// much each block hides.
     pub fn add_hiding(
         &mut self,
         key: &[u8],
@@ -353,14 +355,14 @@ impl GroupBuilder {
         Ok(Some(self.pend(head)))
     }
 
-    /// Whether nothing was added since the start or the last [`GroupBuilder::finish`].
+    /// Whether no record was added since the start or the last [`GroupBuilder::finish`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.block.is_empty() && self.head.blocks.is_empty()
     }
 
-    /// Puts out what is left: nothing, one group or two. The builder can be used again, for keys
-    /// above the last.
+    /// Returns the rest: no group, one or two. The builder can be used again, for keys above the
+    /// last one.
     #[must_use]
     pub fn finish(&mut self) -> Vec<PendingGroup> {
         let cut = self.block.cut_last(&mut self.cut);
@@ -372,7 +374,7 @@ impl GroupBuilder {
             return Vec::new();
         }
         if !tail.blocks.is_empty() {
-            // Its blocks were cut for a start on a boundary.
+            // The blocks were made for a start on a boundary.
             head.pad(unit);
         }
         let target = self.options.target_bytes;
@@ -401,7 +403,7 @@ impl GroupBuilder {
             + self.filter.memory_bytes()
     }
 
-    /// Moves a block that was just cut to where it belongs.
+    /// Moves a complete block to its position.
     fn store(&mut self, cut: Option<CutBlock>) {
         let Some(cut) = cut else { return };
         let standing = self.take_standing(cut.records);
@@ -426,11 +428,11 @@ impl GroupBuilder {
             &mut self.tail
         };
         if part.image.capacity() == 0 {
-            // Untouched memory costs nothing; moving a group as it grows would.
+            // Untouched memory costs nothing. Moving a growing group would.
             part.image.reserve(target as usize + target as usize / 4);
         }
         if gap > 0 {
-            // A tail that this begins starts on a boundary.
+            // If the block begins a tail, it starts on a boundary.
             part.pad(self.options.unit as usize);
         }
         let hidden = std::mem::take(&mut self.hidden);
@@ -439,15 +441,15 @@ impl GroupBuilder {
         self.cut.clear();
     }
 
-    /// Says where the block starts that a record opens: right behind the last one, or on the next
-    /// boundary where the room up to the target would be too little in general, or for this record.
-    /// Of one that is compressed its cut decides.
+    /// Sets the start of the block that a record opens. The block starts right behind the last one.
+    /// It starts on the next boundary if the room up to the target is too small in general or for
+    /// this record. The start of a compressed block is chosen when it is complete.
     fn begin_block(&mut self, key: &[u8], message: Message<'_>) {
         if self.compresses {
             return;
         }
-        // The first block of a tail starts on a boundary, which only the cut decides. That it is
-        // cut for another start makes it shorter at most.
+        // The first block of a tail starts on a boundary. That is known only when the block is
+        // complete, and it may then be shorter than allowed.
         let part = if self.tail.blocks.is_empty() {
             &mut self.head
         } else {
@@ -527,7 +529,7 @@ impl GroupBuilder {
     }
 }
 
-/// The blocks that are to be cached.
+/// The blocks to cache.
 fn heirs(blocks: &[BlockEntry]) -> Vec<Heir> {
     let mut heirs = Vec::new();
     let mut at = 0;
@@ -545,8 +547,8 @@ fn heirs(blocks: &[BlockEntry]) -> Vec<Heir> {
     heirs
 }
 
-/// The first or last block of a group, for its keys. Panics when it cannot be decoded: it was
-/// encoded a moment ago.
+/// The first or last block of a group, for its keys. Panics if the block cannot be decoded, because
+/// this builder has just encoded it.
 fn edge(block: &[u8]) -> Block {
     Block::parse(block)
         .unwrap_or_else(|error| panic!("a block that was just built does not decode: {error}"))

@@ -1,4 +1,4 @@
-//! The full check of one group, for `verify`: everything that can be said about its bytes alone.
+//! The full check of one group, for `verify`: everything that its bytes alone can show.
 
 use std::cmp::Ordering;
 use terrapin_base::checksum::hash64;
@@ -10,7 +10,7 @@ use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::index::GroupIndex;
 use crate::block::Block;
 
-/// What a sound group holds.
+/// The content of a sound group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupReport {
     /// Blocks.
@@ -37,13 +37,13 @@ pub struct GroupReport {
     pub filter_bytes: u64,
 }
 
-/// Checks a whole group, `bytes` being all that it uses: every checksum, the footer against the
-/// reference, order of keys within and across blocks, the index against the blocks, every key
-/// against the filter, and the counts.
+/// Checks a whole group. `bytes` are all that the group uses. The check covers every checksum, the
+/// footer against the reference, and the order of keys within and across blocks. It compares the
+/// index with the blocks, asks the filter for every key, and compares the counts.
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`] for the first fault found, with page and place.
+/// [`terrapin_base::ErrorKind::Corrupt`] for the first fault, with page and position.
 pub fn check_group(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     check(bytes, group).map_err(|e| e.with("page", group.id).with("offset", group.offset))
 }
@@ -58,8 +58,7 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     if footer.group != *group {
         return Err(Error::corrupt("footer and reference contradict each other"));
     }
-    // A footer decodes only when its parts lie in order within the group, so these cuts are in
-    // bounds.
+    // A footer decodes only if its parts are in order within the group, so these bounds are valid.
     let (blocks, rest) = bytes.split_at(group.index_offset as usize);
     let (index, rest) = rest.split_at(group.index_bytes as usize);
     let (filter, last_unit) = rest.split_at(group.filter_bytes as usize);

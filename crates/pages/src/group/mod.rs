@@ -1,17 +1,15 @@
-//! A page group is immutable and contiguous on disk: blocks of sorted records, an index of them, a
-//! filter, a footer.
+//! A page group is immutable and contiguous on disk: blocks of sorted records, their index, a
+//! filter and a footer. `docs/FORMAT.md` shows its bytes in the section "Page group".
 //!
-//! Groups are the leaves of a tree and the segments of its buffers (TurtleKV §3.1 keeps both in
-//! large pages and reads slices of them; here the slice is a block with a checksum of its own, and
-//! index and filter lie behind the blocks, so that a group streams out in one pass). A [`GroupRef`]
-//! is all that a node must know; with the [`GroupIndex`] and the filter cached, a point read costs
-//! the one block that [`GroupIndex::find`] names.
+//! Groups are the leaves of a tree and the segments of its buffers. TurtleKV (§3.1) keeps both in
+//! large pages and reads slices of them. Here the slice is a block with a checksum of its own.
+//! Index and filter follow the blocks, so a group can be written in one pass.
 //!
-//! The bytes are those of `docs/FORMAT.md`, section "Page group".
+//! A node keeps only the [`GroupRef`]. With the [`GroupIndex`] and the filter cached, a point read
+//! costs the one block that [`GroupIndex::find`] names.
 //!
-//! Writing: [`GroupBuilder`] takes sorted records and yields [`PendingGroup`]s; whoever has
-//! allocated an extent and an id calls [`PendingGroup::place`] and writes the image that it
-//! returns.
+//! [`GroupBuilder`] takes sorted records and returns [`PendingGroup`]s. The caller allocates an
+//! extent and an id, calls [`PendingGroup::place`], and writes the image that it returns.
 
 mod build;
 mod check;
@@ -37,13 +35,12 @@ use terrapin_base::{PageId, Result};
 
 use crate::block::{PART_FILTER, part_seed};
 
-/// Checks a filter partition that was read from a group, so that [`terrapin_filter::may_contain`]
-/// can be asked.
+/// Checks a filter partition that was read from a group, for [`terrapin_filter::may_contain`].
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`], with page and partition, when it is not that partition of
-/// that group.
+/// [`terrapin_base::ErrorKind::Corrupt`], with page and partition, if the bytes are not that
+/// partition of that group.
 pub fn check_filter_partition(bytes: &[u8], id: PageId, partition: u32) -> Result<()> {
     terrapin_filter::check_partition(bytes, filter_seed(id, partition))
         .map_err(|e| e.with("page", id).with("partition", partition))

@@ -1,4 +1,4 @@
-//! A pending group is complete but for what depends on its place: its id goes into every checksum.
+//! A pending group lacks only its id and position. Every checksum depends on the id.
 
 use std::ops::Range;
 
@@ -12,15 +12,15 @@ use super::{filter_seed, index};
 use crate::block::seal_block;
 use crate::cache::Standing;
 
-/// A finished group without a place. Allocate [`PendingGroup::bytes_needed`] bytes and an id, then
-/// [`PendingGroup::place`] it.
+/// A finished group without a position. Allocate [`PendingGroup::bytes_needed`] bytes and an id,
+/// then call [`PendingGroup::place`].
 #[derive(Debug)]
 pub struct PendingGroup {
-    /// Bytes of its image: what must be allocated.
+    /// Bytes of the image, which must be allocated.
     pub bytes_needed: u64,
-    /// Its smallest key.
+    /// The group's smallest key.
     pub first_key: Vec<u8>,
-    /// Its largest key.
+    /// The group's largest key.
     pub last_key: Vec<u8>,
     /// Records, deletes included.
     pub records: u64,
@@ -46,32 +46,33 @@ pub struct PendingGroup {
     pub(super) block_bytes: Vec<u32>,
     /// Blocks, index, filter and a zeroed last unit.
     pub(super) image: AlignedBuf,
-    /// Of each partition of the filter, if they were wanted.
+    /// The outline of each partition of the filter, if they were wanted.
     pub(crate) outlines: Vec<Outline>,
-    /// Blocks that take the place of cached ones.
+    /// Blocks that replace cached ones.
     pub(crate) heirs: Vec<Heir>,
-    /// Whether its filter comes into the cache as it is written.
+    /// Whether the filter enters the cache when it is written.
     pub(crate) caches_filter: bool,
 }
 
-/// A block that takes the place of cached ones.
+/// A block that replaces cached ones.
 #[derive(Debug)]
 pub(crate) struct Heir {
     pub(crate) number: u32,
-    /// In the image.
+    /// The position of the block in the image.
     pub(crate) place: Range<u32>,
     pub(crate) standing: Standing,
 }
 
 impl PendingGroup {
-    /// Its filter does not come into the cache when it is written: nobody asks such filters now.
+    /// The filter does not enter the cache when it is written, because reads do not ask such
+    /// filters now.
     pub fn keep_filter_out(&mut self) {
         self.caches_filter = false;
     }
 
-    /// Gives the group its name and its place in the data file, in bytes: computes every checksum,
-    /// and returns what its node keeps and the whole image, ready for a direct write there. One
-    /// pass over the image.
+    /// Gives the group its id and its position in the data file, in bytes. Computes every checksum.
+    /// Returns the reference that the node keeps, and the whole image for a direct write. One pass
+    /// over the image.
     #[must_use]
     pub fn place(self, id: PageId, offset: u64) -> (GroupRef, AlignedBuf) {
         let mut image = self.image;
@@ -117,7 +118,7 @@ impl PendingGroup {
         (group, image)
     }
 
-    /// Bytes of memory that it has touched.
+    /// Bytes of memory that the group has touched.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.image.len()

@@ -1,28 +1,28 @@
-//! What lies before each block of a group, packed: blocks are much alike, so such sums differ
-//! little from even shares of the total, and only the differences are kept, in as few bytes as the
-//! largest takes.
+//! Packed sums of what is before each block of a group. Blocks are much alike, so the sums differ
+//! little from even shares of the total. Only the differences are kept. Each takes as many bytes as
+//! the largest one needs.
 
 /// Bits of a share behind the point.
 const POINT: u32 = 24;
-/// So many bytes must follow the packed differences, since eight are read for any of them.
+/// This many bytes must follow the packed differences, because a read of any of them takes eight.
 pub(super) const SLACK_BYTES: usize = 8;
 
-/// How sums are packed; the differences lie in memory of the owner's.
+/// How sums are packed. The owner holds the memory of the differences.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
-    /// Where the differences start.
+    /// The position of the first difference.
     at: u32,
-    /// Bytes of each.
+    /// Bytes of each difference.
     width: u8,
-    /// What is between two sums, on average.
+    /// The average distance between two sums.
     share: u64,
-    /// What the least difference is: negative numbers wrap around.
+    /// The least difference. Negative numbers wrap around.
     least: u64,
 }
 
 impl Sums {
-    /// Packs sums, appending the differences to less than 4 GiB. Any numbers come back as they are;
-    /// ascending ones at even steps take no room.
+    /// Packs sums and appends the differences to `out`, at less than 4 GiB. Sums may be any
+    /// numbers. Sums that ascend in even steps take no room.
     pub(super) fn pack(sums: &[u64], out: &mut Vec<u8>) -> Self {
         let last = sums.last().copied().unwrap_or(0);
         let steps = sums.len().saturating_sub(1).max(1) as u128;
@@ -45,13 +45,13 @@ impl Sums {
         }
     }
 
-    /// A sum. Panics, or is any number, when there are fewer.
+    /// The sum of this number. Beyond the last sum the call panics or returns any number.
     #[inline]
     pub(super) fn get(&self, memory: &[u8], number: usize) -> u64 {
         let at = self.at as usize + number * usize::from(self.width);
         let mut eight = [0; 8];
         eight.copy_from_slice(&memory[at..at + 8]);
-        // What follows the difference is shifted out; without one, all is.
+        // The shift removes the bytes behind the difference, or all of them if it has none.
         let others = 64 - 8 * u32::from(self.width);
         let difference = u64::from_le_bytes(eight).unbounded_shl(others) >> (others & 63);
         even(self.share, number)
@@ -60,7 +60,7 @@ impl Sums {
     }
 }
 
-/// So many even shares.
+/// This many even shares.
 #[inline]
 fn even(share: u64, number: usize) -> u64 {
     share.wrapping_mul(number as u64) >> POINT
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_come_back_whatever_they_are() {
+    fn any_sums_round_trip() {
         let mut random = 1u64;
         let mut draw = || {
             random = random
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_takes_little() {
+    fn similar_sums_take_little_memory() {
         assert_eq!(packed(&[0, 4096, 8192, 12_288]), 0);
         let uneven: Vec<u64> = (0..1000).map(|i| i * 4000 + i % 7).collect();
         assert_eq!(packed(&uneven), 1000);

@@ -1,6 +1,5 @@
-//! The bytes of a superblock slot. All that counts stands in the first 512 bytes, one sector, so
-//! that a slot can hardly tear; magic, version and checksum keep their places in every future
-//! format.
+//! The bytes of a superblock slot. All fields are in the first 512 bytes, one sector, so that a
+//! slot can hardly tear. Magic, version and checksum keep their offsets in every future format.
 
 use terrapin_base::checksum::crc32c;
 use terrapin_base::codec::Reader;
@@ -12,10 +11,10 @@ use crate::page::PageRef;
 
 /// First eight bytes of a slot.
 pub(crate) const MAGIC: [u8; 8] = *b"TERRAPIN";
-/// Bytes that the checksum covers, itself included.
+/// Bytes of the sector that the checksum ends.
 pub(crate) const SECTOR_BYTES: usize = 512;
 const CRC_AT: usize = SECTOR_BYTES - size_of::<u32>();
-/// Where the life stands that wrote the slot, behind the catalog's root.
+/// Offset of the life that wrote the slot, behind the catalog's root.
 const LIFE_AT: usize = 40 + PageRef::BYTES;
 /// Bytes in use before the zeros.
 const USED_BYTES: usize = LIFE_AT + 4 * size_of::<u64>() + size_of::<u32>();
@@ -53,7 +52,7 @@ impl Superblock {
     }
 }
 
-/// What the bytes at a slot's place are. Fewer than a sector are damaged, or foreign.
+/// Decodes the bytes of a slot. Fewer bytes than a sector are damaged or foreign.
 pub(crate) fn decode(bytes: &[u8]) -> Slot {
     if !bytes.starts_with(&MAGIC) {
         return Slot::Foreign;
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_is_what_the_format_document_shows() {
+    fn a_slot_has_the_bytes_of_the_format_document() {
         let sector = sample().encode();
         let hex: Vec<String> = sector.iter().map(|b| format!("{b:02x}")).collect();
         let golden = "54 45 52 52 41 50 49 4e 03 00 00 00 00 02 00 00 \
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_round_trip_and_every_flipped_bit_shows() {
+    fn slots_round_trip_and_each_flipped_bit_is_noticed() {
         for catalog in [None, sample().catalog] {
             let superblock = Superblock {
                 catalog,
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn no_slot_has_a_generation_that_none_can_follow() {
+    fn a_slot_with_the_highest_generation_is_damaged() {
         let of = |generation| {
             let generation = Generation(generation);
             decode(

@@ -118,7 +118,7 @@ impl Store<'_> {
         Ok(())
     }
 
-    /// One round of a kind, over all present and past records.
+    /// One pass of a kind, over all present and past records.
     fn round(&mut self, random: &mut Random, records: u64) -> Result<(), Find> {
         let one_in = random.between(1..20);
         let kind = random.below(5);

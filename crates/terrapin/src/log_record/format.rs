@@ -14,8 +14,8 @@
 //! OPTIONS  keyspace: varint, options: all of them (`types/options/format.rs`)
 //! ```
 //!
-//! The kinds of operations are [`OPERATIONS`]. One record is one atomic batch (D7). This file checks
-//! everything that a payload holds: kinds, lengths, and the limits of keys and values.
+//! The kinds of operations are [`OPERATIONS`]. One record is one atomic batch (D7). This file
+//! checks everything that a payload holds: kinds, lengths, and the limits of keys and values.
 
 use std::ops::Range;
 

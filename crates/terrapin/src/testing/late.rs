@@ -68,8 +68,8 @@ pub fn check() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Checks that an open refuses a log that ends above every applied LSN but below the clear (or drop)
-/// that the last checkpoint relies on. It would show half of the late writer's batch.
+/// Checks that an open refuses a log that ends above every applied LSN but below the clear (or
+/// drop) that the last checkpoint relies on. It would show half of the late writer's batch.
 ///
 /// # Errors
 ///
@@ -168,8 +168,8 @@ impl Scene {
         let Append::Done(late) = log.try_append(BATCH, &[payload])? else {
             return Err(Error::internal("the ring is full"));
         };
-        // The writer stops here. A checkpoint is frozen and waits for it. The log is synced as far as
-        // it goes.
+        // The writer stops here. A checkpoint is frozen and waits for it. The log is synced as far
+        // as it goes.
         let checkpoints = core.counters.checkpoints.get();
         core.schedule.ask(log.end());
         sim.settle();

@@ -319,9 +319,10 @@ impl Options {
     }
 
     /// The size to which the data file may grow under overwriting, as a multiple of the data: 1.1
-    /// to 100. A keyspace may have its own bound ([`KeyspaceOptions::space_amplification`]). Pages that a checkpoint replaces come on top until the checkpoint ends. `None` sets no
-    /// bound. The file then grew to about 1.9 times the data in our measurements, and the engine
-    /// wrote fewer bytes. Default 1.3.
+    /// to 100. A keyspace may have its own bound ([`KeyspaceOptions::space_amplification`]). Pages
+    /// that a checkpoint replaces come on top until the checkpoint ends. `None` sets no bound. The
+    /// file then grew to about 1.9 times the data in our measurements, and the engine wrote fewer
+    /// bytes. Default 1.3.
     #[must_use]
     pub fn space_amplification(mut self, factor: impl Into<Option<f64>>) -> Self {
         self.space_amplification = factor.into();

@@ -63,7 +63,7 @@ impl Log {
         self.append_touching(kind, payload, &[])
     }
 
-    /// As [`Log::try_append`]. The record touches these keys and no others; up to 64 touches are
+    /// Like [`Log::try_append`]. The record touches these keys and no others; up to 64 touches are
     /// kept apart. No touches mean that the record may touch everything.
     pub fn try_append_touching(
         &self,
@@ -124,7 +124,7 @@ impl Log {
         }
     }
 
-    /// Whether somebody watches. A writer then says what its records touch. The answer may be old.
+    /// Whether a watch exists. A writer then names what its records touch. The answer may be old.
     #[must_use]
     #[inline]
     pub fn is_watched(&self) -> bool {

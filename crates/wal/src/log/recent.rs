@@ -1,8 +1,8 @@
 //! [`Recent`]: what the latest records touched. A conditional write finds here whether another
 //! record came between its read and its append.
 //!
-//! While a [`Watch`] exists, each append adds entries under the append lock, before its LSN is
-//! known to anybody else. So an append that tests the entries under the same lock has seen every
+//! While a [`Watch`] exists, each append adds entries under the append lock, before another
+//! thread can know its LSN. So an append that tests the entries under the same lock has seen every
 //! earlier record, published or not. Without a watch an append pays one test of a word beside the
 //! tail.
 //!
@@ -108,11 +108,11 @@ pub enum Copied {
     All(From),
     /// There are more; go on from here.
     Some(From),
-    /// Entries from there on are missing: nobody watched, or the ring has overwritten them.
+    /// Entries from there on are missing: no watch existed, or the ring has overwritten them.
     Lost,
 }
 
-/// The entries, and who watches. The append lock protects it.
+/// The entries and the watches. The append lock protects them.
 pub(super) struct Recent {
     /// Empty until the first watch.
     entries: Box<[Touched]>,
@@ -124,7 +124,7 @@ pub(super) struct Recent {
     raised_at: Lsn,
     /// Number of watches.
     watches: u32,
-    /// Entries that are still to be added though nobody watches.
+    /// Entries that writers still add without a watch.
     left: u64,
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Tail {
     pub(super) records: u64,
     pub(super) appended_bytes: u64,
     pub(super) overhead_bytes: u64,
-    /// What the latest records touched, while somebody watches.
+    /// What the latest records touched, while a watch exists.
     pub(super) recent: Recent,
 }
 
