@@ -98,7 +98,12 @@ impl<'a> Measure<'a> {
             MemtableSize::Ample => keyspace.shared.ample_memtable_bytes.load(Ordering::Relaxed),
             MemtableSize::Small => self.core.settings.merge.group_bytes,
         };
-        self.core.written.written_of(&self.state).iter().map(limit).sum()
+        self.core
+            .written
+            .written_of(&self.state)
+            .iter()
+            .map(limit)
+            .sum()
     }
 
     /// Bytes that must be free for memtables of this many bytes. A merge rewrites several times

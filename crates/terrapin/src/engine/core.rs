@@ -23,7 +23,6 @@ use crate::engine::compactions::Compactions;
 use crate::engine::health::Health;
 use crate::engine::schedule::Schedule;
 use crate::engine::state::State;
-use terrapin_base::sync::ArcSwap;
 use crate::engine::views::Views;
 use crate::engine::written::Written;
 use crate::metrics::Counters;
@@ -37,6 +36,7 @@ use crate::planning::tree_size::TreeSizes;
 use crate::planning::workload::Workload;
 use crate::types::options::CheckpointDistance;
 use crate::types::options::settings::Settings;
+use terrapin_base::sync::ArcSwap;
 
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {

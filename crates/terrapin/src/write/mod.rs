@@ -164,7 +164,9 @@ impl Core {
         // slices (D10), so the batch goes into the log there.
         let is_alone = operations == 1;
         let durability = match durability {
-            Durability::None if !is_alone && self.schedule.disk() != DiskState::Ample => Durability::Process,
+            Durability::None if !is_alone && self.schedule.disk() != DiskState::Ample => {
+                Durability::Process
+            }
             durability => durability,
         };
         let appended = match durability {
