@@ -25,13 +25,14 @@
 //! takes. A failed compaction fails no caller's checkpoint: the tree stays as it is.
 //!
 //! When a merge finds no space, the next checkpoint writes from the reserve (D10). It merges only a
-//! slice of one memtable, straight into the leaves, as far as the room allows ([`Portion`]). Its page
-//! groups have at least 64 KiB, since smaller ones take more room than they free (decision 0041). The
-//! slice's records stay in the sealed memtable until the last slice is merged. The tree then holds
-//! the same records, which does no harm. A batch that is not in the log must not be split, so the
-//! engine merges such a memtable in one piece. It does so after all others, or when there is room.
-//! When there is room again, the coordinator merges the rest of the memtable as usual. Meanwhile deletes gather (`gather`). The more deletes a leaf gets at once, the less room they
-//! take.
+//! slice of one memtable, straight into the leaves, as far as the room allows ([`Portion`]). Its
+//! page groups have at least 64 KiB, since smaller ones take more room than they free (decision
+//! 0041). The slice's records stay in the sealed memtable until the last slice is merged. The tree
+//! then holds the same records, which does no harm. A batch that is not in the log must not be
+//! split, so the engine merges such a memtable in one piece. It does so after all others, or when
+//! there is room. When there is room again, the coordinator merges the rest of the memtable as
+//! usual. Meanwhile deletes gather (`gather`). The more deletes a leaf gets at once, the less room
+//! they take.
 
 mod failure;
 mod freeze;

@@ -1,6 +1,6 @@
-//! Planning, as data and pure functions. For memory: the workload ([`workload`]), the sizes of trees
-//! ([`tree_size`]), the plan ([`plan`]), and the division of cache memory ([`cache_split`]). For the
-//! disk: whether it has room for writes ([`disk_state`]).
+//! Planning, as data and pure functions. For memory: the workload ([`workload`]), the sizes of
+//! trees ([`tree_size`]), the plan ([`plan`]), and the division of cache memory ([`cache_split`]).
+//! For the disk: whether it has room for writes ([`disk_state`]).
 //!
 //! This folder does not know the engine. `memory` and `disk_space` gather the facts and do what was
 //! decided.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, Result, Step};
+use terrapin_base::{Condition, Result, Step};
 
 use super::{Coordinator, Phase};
 use crate::checkpoint::input::{MemtableInput, Preparation};
