@@ -41,6 +41,9 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The database is open for reading only.
     ReadOnly,
+    /// A condition of the write does not hold, or other writers changed what it depends on again
+    /// and again. Nothing was written.
+    Conflict,
     /// The database was closed.
     Closed,
     /// A write or sync of the log failed, or a sync of the data file. Reads work, but nothing
@@ -250,7 +253,7 @@ impl From<Error> for std::io::Error {
             (_, ErrorKind::AlreadyExists) => K::AlreadyExists,
             (_, ErrorKind::Corrupt | ErrorKind::NotADatabase) => K::InvalidData,
             (_, ErrorKind::NewerFormat | ErrorKind::Unsupported) => K::Unsupported,
-            (_, ErrorKind::Locked) => K::ResourceBusy,
+            (_, ErrorKind::Locked | ErrorKind::Conflict) => K::ResourceBusy,
             (_, ErrorKind::NoSpace) => K::StorageFull,
             (_, ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => K::PermissionDenied,
             (_, ErrorKind::Stalled) => K::TimedOut,

@@ -186,6 +186,7 @@ pub use terrapin_structure::StructureId;
 pub use terrapin_structure::{Figure, PageParts, StructureStats};
 pub use terrapin_wal::LogSpace;
 pub use types::closed::Closed;
+pub use types::condition::{Conflict, ConflictCause, Requirement, Version};
 pub use types::integer_key::IntegerKey;
 pub use types::key_range::{KeyRange, prefix_range};
 pub use types::options::{

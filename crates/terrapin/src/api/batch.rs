@@ -3,12 +3,15 @@
 
 use std::fmt;
 
+use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, KeyspaceId, Message, Result};
 
 use crate::api::keyspace::Keyspace;
 use crate::log_record::check_sizes;
 use crate::log_record::format::put_operation;
+use crate::types::condition::Requirement;
 use crate::write::PreparedBatch;
+use crate::write::conditional::Required;
 
 /// Puts and deletes that are written as one. Of several operations on a key, the last one wins.
 ///
@@ -43,6 +46,7 @@ pub struct Batch {
     keyspace: Option<KeyspaceId>,
     /// Whether the operations have more than one keyspace.
     spreads: bool,
+    required: Vec<Required>,
     database: u64,
     failure: Option<Error>,
 }
@@ -55,6 +59,7 @@ impl Batch {
             puts: 0,
             keyspace: None,
             spreads: false,
+            required: Vec::new(),
             database,
             failure: None,
         }
@@ -70,6 +75,48 @@ impl Batch {
     #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.add(keyspace, key.as_ref(), Message::Delete);
+    }
+
+    /// Adds a condition: the write happens only if it holds, for all operations or for none. A
+    /// write whose condition does not hold fails with [`Conflict`](crate::ErrorKind::Conflict) and
+    /// names the key. Conditions are about the state before the batch; its own operations do not
+    /// count. A batch of conditions alone checks them as of one moment.
+    ///
+    /// Writes of [`Durability::None`](crate::Durability::None) take no conditions.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-require-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// use terrapin::{ErrorKind, Requirement};
+    /// let (users, by_name) = (database.keyspace("users")?, database.keyspace("by name")?);
+    /// let mut batch = database.batch();
+    /// batch.require(&by_name, "Ann", Requirement::Absent);
+    /// batch.put(&users, "1", "Ann");
+    /// batch.put(&by_name, "Ann", "1");
+    /// database.write(&batch)?;
+    /// let again = database.write(&batch).unwrap_err();
+    /// assert_eq!(again.kind(), ErrorKind::Conflict);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("condition", "guard", "compare"))]
+    pub fn require(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, asks: Requirement) {
+        let key = key.as_ref();
+        if self.failure.is_some() {
+            return;
+        }
+        if let Err(error) = self.check(keyspace, key, Message::Delete) {
+            self.failure = Some(error.with("requirement", self.required.len()));
+            return;
+        }
+        self.required.push(Required {
+            keyspace: keyspace.shared.clone(),
+            key: key.into(),
+            hash: hash64(key),
+            asks,
+        });
     }
 
     fn add(&mut self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) {
@@ -109,10 +156,11 @@ impl Batch {
         self.operations
     }
 
-    /// Whether no operation was added, not even an invalid one ([`Batch::error`]).
+    /// Whether no operation and no condition was added, not even an invalid one
+    /// ([`Batch::error`]).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.operations == 0 && self.failure.is_none()
+        self.operations == 0 && self.required.is_empty() && self.failure.is_none()
     }
 
     /// Bytes of the batch in the log. The limit is [`crate::Database::batch_bytes_max`].
@@ -121,7 +169,7 @@ impl Batch {
         self.payload.len()
     }
 
-    /// Removes all operations and the error, and keeps the memory for the next use.
+    /// Removes all operations, conditions and the error, and keeps the memory for the next use.
     pub fn clear(&mut self) {
         self.payload.clear();
         *self = Batch {
@@ -139,6 +187,7 @@ impl Batch {
                 operations: self.operations,
                 frees: self.puts == 0,
                 only_keyspace: self.keyspace.filter(|_| !self.spreads),
+                required: &self.required,
             }),
         }
     }

@@ -2,6 +2,7 @@
 //! what it was handed and goes on to the engine.
 
 pub mod batch;
+pub mod conditions;
 pub mod database;
 pub mod keyspace;
 pub mod reads;

@@ -19,7 +19,10 @@ impl Keyspace {
 
     /// Reads this keyspace as of the newest published write.
     #[inline]
-    fn observed<R>(&self, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
+    pub(crate) fn observed<R>(
+        &self,
+        read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>,
+    ) -> Result<R> {
         let observed = self.core().observe()?;
         let keyspace = observed.state.keyspaces.get(self.shared.id);
         read(keyspace.ok_or_else(|| self.dropped())?, observed.before).map_err(|e| self.named(e))

@@ -1,6 +1,7 @@
 //! What users hand in and get back: options, ranges of keys, integer keys, what a close left.
 
 pub mod closed;
+pub mod condition;
 pub mod integer_key;
 pub mod key_range;
 pub mod options;

@@ -8,14 +8,16 @@
 //! Between the append and the publication, a write does not wait and cannot fail, because every
 //! later write becomes visible only after it.
 
+pub mod conditional;
 pub mod pressure;
 
 use std::ops::Range;
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
+use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Result, mutant};
-use terrapin_wal::{Append, Appended, Log};
+use terrapin_wal::{Append, Appended, Log, Touch};
 
 use crate::disk_space::room;
 use crate::engine::core::Core;
@@ -25,6 +27,7 @@ use crate::log_record::{Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
 use crate::types::options::Durability;
+use crate::write::conditional::Required;
 
 /// Time between two attempts of a delete to find room in the log of a full disk, in nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
@@ -55,6 +58,29 @@ pub(crate) struct PreparedBatch<'a> {
     pub frees: bool,
     /// The only keyspace of the operations. None if the batch is empty or writes to several.
     pub only_keyspace: Option<KeyspaceId>,
+    /// The conditions of the write.
+    pub required: &'a [Required],
+}
+
+/// Kind and payload of a log record, and what it touches.
+type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
+
+/// What a write of one key touches, if anybody asks.
+#[inline]
+fn touch_of(log: &Log, id: KeyspaceId, key: &[u8]) -> Option<Touch> {
+    log.is_watched().then(|| Touch::key(id, key, hash64(key)))
+}
+
+/// What a batch touches, if anybody asks and it touches few keys. Otherwise it touches everything.
+fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
+    if !log.is_watched() {
+        return Vec::new();
+    }
+    let operations = Operations::decode(BATCH, payload).into_iter().flatten();
+    operations
+        .flatten()
+        .map(|operation| Touch::key(operation.keyspace, operation.key, hash64(operation.key)))
+        .collect()
 }
 
 impl Core {
@@ -94,13 +120,15 @@ impl Core {
             (_, Message::Put(_)) => (PUT, &pieces[..]),
             (_, Message::Delete) => (DELETE, &pieces[..2]),
         };
+        let touch = touch_of(log, shared.id, key);
         let mut loaded = admitted.state;
-        let appended = match log.try_append(kind, payload) {
+        let appended = match log.try_append_touching(kind, payload, touch.as_slice()) {
             Ok(Append::Done(appended)) => appended,
             other => {
                 // A write that waits must not keep a state alive.
                 loaded = None;
-                self.append_when(log, (kind, payload), frees, other, &mut patience)?
+                let record = (kind, payload, touch.as_slice());
+                self.append_when_there_is_room(log, record, frees, other, &mut patience)?
             }
         };
         let full = {
@@ -108,31 +136,36 @@ impl Core {
                 Some(loaded) => self.still_current(loaded),
                 None => self.state.load(),
             };
+            let state = early.as_deref().unwrap_or(&state);
+            let operation = Operation {
+                offset: 0,
+                keyspace: shared.id,
+                key,
+                message,
+            };
             enter(
                 self,
-                early.as_deref().unwrap_or(&state),
-                &Operation {
-                    offset: 0,
-                    keyspace: shared.id,
-                    key,
-                    message,
-                },
+                state,
+                &operation,
                 appended.lsn..appended.end,
                 durability,
             );
             log.publish(&appended);
-            admitted.looks && wants_seal(&state, shared.id)
+            admitted.looks && wants_seal(state, shared.id)
         };
+        self.count_one(shared, message, bytes as u64);
+        self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
+        self.counters.put_done(&self.env, timer);
+        Ok(())
+    }
+
+    fn count_one(&self, shared: &KeyspaceShared, message: Message<'_>, bytes: u64) {
         match message {
             Message::Put(_) => self.counters.puts.add(1),
             Message::Delete => self.counters.deletes.add(1),
         }
-        self.counters.user_bytes_written.add(bytes as u64);
-        let is_put = matches!(message, Message::Put(_));
-        shared.counters.wrote(is_put, bytes as u64);
-        self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
-        self.counters.put_done(&self.env, timer);
-        Ok(())
+        self.counters.user_bytes_written.add(bytes);
+        shared.counters.wrote(!message.is_delete(), bytes);
     }
 
     /// Writes a batch as a whole or not at all.
@@ -142,11 +175,15 @@ impl Core {
             operations,
             frees,
             only_keyspace,
+            required,
         } = batch;
         self.health.check_open()?;
         let log = self.log()?;
+        if !required.is_empty() {
+            conditional::check_durability(durability)?;
+        }
         if operations == 0 {
-            return Ok(());
+            return self.check_required(required);
         }
         if durability == Durability::None && only_keyspace.is_none() {
             return Err(Error::invalid(
@@ -171,9 +208,14 @@ impl Core {
             }
             durability => durability,
         };
+        let touches = touches_of(log, payload);
+        let touches = touches.as_slice();
         let appended = match durability {
-            Durability::None => self.append(log, (UNLOGGED, &[]), frees, &mut patience)?,
-            _ => self.append(log, (BATCH, &[payload]), frees, &mut patience)?,
+            Durability::None => self.append(log, (UNLOGGED, &[], touches), frees, &mut patience)?,
+            _ if required.is_empty() => {
+                self.append(log, (BATCH, &[payload], touches), frees, &mut patience)?
+            }
+            _ => self.append_required(log, batch, touches, &mut patience)?,
         };
         let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
         {
@@ -263,36 +305,54 @@ impl Core {
     fn append(
         &self,
         log: &Log,
-        (kind, payload): (u8, &[&[u8]]),
+        record: Record<'_>,
         frees: bool,
         patience: &mut Patience,
     ) -> Result<Appended> {
-        match log.try_append(kind, payload) {
+        let (kind, payload, touches) = record;
+        match log.try_append_touching(kind, payload, touches) {
             Ok(Append::Done(appended)) => Ok(appended),
-            other => self.append_when(log, (kind, payload), frees, other, patience),
+            other => self.append_when_there_is_room(log, record, frees, other, patience),
         }
     }
 
     #[cold]
+    fn append_when_there_is_room(
+        &self,
+        log: &Log,
+        (kind, payload, touches): Record<'_>,
+        frees: bool,
+        last: Result<Append>,
+        patience: &mut Patience,
+    ) -> Result<Appended> {
+        let again = || log.try_append_touching(kind, payload, touches).map(Some);
+        let appended = self.append_when(log, frees, last.map(Some), patience, again)?;
+        appended.ok_or_else(|| Error::internal("an append without a condition was not done"))
+    }
+
+    /// Goes on from the outcome of an append: waits for room, and tries again. Returns `None` when
+    /// an append's condition does not hold.
+    #[cold]
     fn append_when(
         &self,
         log: &Log,
-        (kind, payload): (u8, &[&[u8]]),
         frees: bool,
-        mut last: Result<Append>,
+        mut last: Result<Option<Append>>,
         patience: &mut Patience,
-    ) -> Result<Appended> {
+        mut again: impl FnMut() -> Result<Option<Append>>,
+    ) -> Result<Option<Appended>> {
         let since = self.env.now_ns();
         let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
         loop {
             let condition = match last {
-                Ok(Append::Done(appended)) => {
+                Ok(Some(Append::Done(appended))) => {
                     let waited = self.env.now_ns() - since;
                     self.counters.write_wait_ns.add(waited);
                     self.counters.waits.log.record(waited);
-                    return Ok(appended);
+                    return Ok(Some(appended));
                 }
-                Ok(Append::Full(condition)) => condition,
+                Ok(Some(Append::Full(condition))) => condition,
+                Ok(None) => return Ok(None),
                 Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
             };
             // The condition lives until the next attempt. While it lives, other writers leave room
@@ -309,7 +369,7 @@ impl Core {
                 return Err(self.log_is_slow(log, since));
             }
             self.health.check_open()?;
-            last = log.try_append(kind, payload);
+            last = again();
         }
     }
 

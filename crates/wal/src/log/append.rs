@@ -76,7 +76,7 @@ impl Shared {
         kind: u8,
         payload: &[&[u8]],
         touches: &[Touch],
-        admit: impl FnOnce(&Tail) -> bool,
+        admit: impl FnOnce(&mut Tail) -> bool,
         install: impl FnOnce(Lsn),
     ) -> Result<Option<Append>> {
         let bytes = payload
@@ -114,7 +114,7 @@ impl Shared {
                 return self.full(total).map(Some);
             }
         }
-        if !admit(&tail) {
+        if !admit(&mut tail) {
             return Ok(None);
         }
         let lsn = self.write_record(&mut tail, &mut draft);

@@ -99,7 +99,10 @@ impl Log {
         admit: impl FnOnce() -> bool,
     ) -> Result<Option<Append>> {
         check_kind(kind)?;
-        let may = |tail: &shared::Tail| tail.recent.are_clear(from, hits) && admit();
+        let may = |tail: &mut shared::Tail| {
+            tail.recent.renew();
+            tail.recent.are_clear(from, hits) && admit()
+        };
         self.0.append(kind, payload, touches, may, |_| ())
     }
 
@@ -121,6 +124,16 @@ impl Log {
         Watch {
             log: self.clone(),
             since,
+        }
+    }
+
+    /// Has the log keep what records touch for some thousand records from now on. For a writer of
+    /// conditions that takes microseconds; each of its appends renews this. A reader's bound must
+    /// not be below the end of the log now ([`Log::end`]).
+    #[inline]
+    pub fn watch_a_while(&self) {
+        if !self.is_watched() {
+            drop(self.watch());
         }
     }
 

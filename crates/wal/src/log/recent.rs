@@ -171,6 +171,13 @@ impl Recent {
         }
     }
 
+    /// Has appends add entries for a while longer, as after a watch.
+    pub fn renew(&mut self) {
+        if self.watches == 0 && self.is_raised() {
+            self.left = ENTRIES_AFTER;
+        }
+    }
+
     /// The LSN from which on records have entries.
     pub fn raised_at(&self) -> Lsn {
         self.raised_at

@@ -1,0 +1,95 @@
+//! What conditional writes answer and ask: [`Conflict`], [`Version`], [`Requirement`].
+
+use std::fmt;
+
+use terrapin_base::{Error, ErrorKind, Incarnation, Lsn, Slice};
+use terrapin_recordcache::Collection;
+
+/// Why a conditional write did not happen. Nothing was written.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Conflict {
+    /// The keyspace's name.
+    pub keyspace: Box<str>,
+    /// The key whose condition does not hold.
+    pub key: Box<[u8]>,
+    /// What was in the way.
+    pub cause: ConflictCause,
+}
+
+/// What was in the way of a conditional write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConflictCause {
+    /// The key has this value, or none, and the condition asks for another.
+    Value(Option<Slice>),
+    /// The key may have changed since its [`Version`] was read.
+    Changed,
+    /// Other writers changed the key between each read and the write after it.
+    Busy,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.key.escape_ascii();
+        write!(f, "key \"{key}\" of keyspace \"{}\" ", self.keyspace)?;
+        match &self.cause {
+            ConflictCause::Value(Some(_)) => f.write_str("has another value"),
+            ConflictCause::Value(None) => f.write_str("has no value"),
+            ConflictCause::Changed => f.write_str("may have changed since it was read"),
+            ConflictCause::Busy => f.write_str("was changed by other writers at each attempt"),
+        }
+    }
+}
+
+impl std::error::Error for Conflict {}
+
+impl From<Conflict> for Error {
+    fn from(conflict: Conflict) -> Error {
+        Error::new(
+            ErrorKind::Conflict,
+            "the condition of the write does not hold",
+        )
+        .with("conflict", conflict)
+    }
+}
+
+/// The state of a key when it was read ([`crate::Keyspace::get_versioned`]). It means "unchanged
+/// since then", and has no order and no equality.
+///
+/// A version lasts until the keyspace's memtable is merged into its tree, and not longer than the
+/// database is open. After that a write with it is a [`Conflict`]: read the key again.
+#[derive(Clone, Copy, Debug)]
+pub struct Version {
+    pub(crate) incarnation: Option<Incarnation>,
+    pub(crate) collection: Collection,
+    /// The reader saw each record below this LSN.
+    pub(crate) before: Lsn,
+}
+
+/// A condition of a batch ([`crate::Batch::require`]).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Requirement {
+    /// The key has no value.
+    Absent,
+    /// The key has a value.
+    Present,
+    /// The key has this value.
+    Equals(Box<[u8]>),
+    /// The key is unchanged since this version was read.
+    Version(Version),
+}
+
+impl Requirement {
+    /// The key has this value.
+    ///
+    /// ```
+    /// use terrapin::Requirement;
+    /// let asks = Requirement::equals("sweet");
+    /// assert!(matches!(asks, Requirement::Equals(value) if *value == *b"sweet"));
+    /// ```
+    pub fn equals(value: impl AsRef<[u8]>) -> Self {
+        Requirement::Equals(value.as_ref().into())
+    }
+}
