@@ -44,13 +44,11 @@ impl fmt::Display for Conflict {
 
 impl std::error::Error for Conflict {}
 
-impl From<Conflict> for Error {
-    fn from(conflict: Conflict) -> Error {
-        Error::new(
-            ErrorKind::Conflict,
-            "the condition of the write does not hold",
-        )
-        .with("conflict", conflict)
+impl Conflict {
+    /// The error of a call that returns no `Conflict`.
+    pub(crate) fn error(self) -> Error {
+        let message = "the condition of the write does not hold";
+        Error::new(ErrorKind::Conflict, message).with("conflict", self)
     }
 }
 

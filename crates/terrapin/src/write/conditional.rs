@@ -168,7 +168,7 @@ impl Core {
                 return Ok(result);
             }
         }
-        Err(busy(shared, key).into())
+        Err(busy(shared, key).error())
     }
 
     /// Writes one put or delete if nothing changed what was read. Returns whether it did.
@@ -258,7 +258,7 @@ impl Core {
         let first = required.first();
         Err(first.map_or_else(
             || Error::internal("a batch without conditions waited for them"),
-            |required| busy(&required.keyspace, &required.key).into(),
+            |required| busy(&required.keyspace, &required.key).error(),
         ))
     }
 
@@ -288,7 +288,7 @@ impl Core {
             let key = &required.key;
             if let Requirement::Version(version) = &required.asks {
                 if !self.is_unchanged(keyspace, key, version, before)? {
-                    return Err(conflict(shared, key, ConflictCause::Changed).into());
+                    return Err(conflict(shared, key, ConflictCause::Changed).error());
                 }
                 continue;
             }
@@ -300,7 +300,7 @@ impl Core {
                 Requirement::Version(_) => true,
             };
             if !holds {
-                return Err(conflict(shared, key, ConflictCause::Value(value)).into());
+                return Err(conflict(shared, key, ConflictCause::Value(value)).error());
             }
         }
         Ok(before)

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Result, Step};
+use terrapin_structure::{Compaction, MergeOptions};
 
 use super::{Coordinator, Phase};
 use crate::checkpoint::input::{MemtableInput, Preparation};
