@@ -1,6 +1,6 @@
-//! Jobs that keep house: free space goes back to the file system, caches shrink when the budget
-//! does, and memory that waits for memtables goes to reads when none are merged; and whoever asked
-//! is told at once when the log fails.
+//! Two jobs that clean up. [`Reclaim`] returns free space of the data file to the file system,
+//! shrinks the caches to their shares, and gives spare memtable memory to reads while no memtable
+//! is merged. [`Watch`] reports at once when the log fails.
 
 use std::sync::Arc;
 
@@ -8,38 +8,38 @@ use terrapin_base::{Condition, Error, ErrorKind, Job, Result, Step};
 
 use crate::engine::core::Core;
 
-/// A rest after housekeeping failed, in nanoseconds.
+/// The rest after a failure to return space, in nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
-/// For each nanosecond in which space was given back, so many follow without: reads of the data
-/// file wait meanwhile. Where nobody reads only merges do, and the sooner it is done the less the
-/// next merge has taken on top.
+/// After the job returned space for one nanosecond, it rests for this many, since reads of the data
+/// file wait while space is returned. Without reads there is no rest: only merges wait then, and
+/// the next merge takes less additional space if the job is done early.
 const REST_SHARE: u64 = 32;
 
-/// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
+/// After this time without a commit, no free space is kept for the next checkpoint, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
 
-/// After so many looks of the balance between the caches without a checkpoint, nothing that caches
-/// want is kept for the next memtable.
+/// After this many looks at the cache split without a checkpoint, the next memtable keeps no memory
+/// that caches want.
 const QUIET_LOOKS: u32 = 8;
 
-/// Gives back what nobody needs.
+/// The job that returns free space and spare memory.
 pub(crate) struct Reclaim {
     core: Arc<Core>,
-    /// Checkpoints when last looked at.
+    /// The number of checkpoints at the last step.
     checkpoints: u64,
-    /// Looks of [`crate::planning::cache_split`] since the last checkpoint.
+    /// Looks at the cache split ([`crate::planning::cache_split`]) since the last checkpoint.
     looks: u32,
-    /// When it counts as quiet; none once it did.
+    /// The time from which the absence of checkpoints counts as quiet. None once it did.
     quiet_at: Option<u64>,
-    /// No space is given back before.
+    /// The job returns no space before this time.
     resting_until: u64,
-    /// Gets and ranges when some was last.
+    /// Number of gets and ranges when the job last returned space.
     reads: u64,
 }
 
 impl Reclaim {
-    /// For a core.
+    /// The job of a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Reclaim::new(core))
     }
@@ -55,8 +55,8 @@ impl Reclaim {
         }
     }
 
-    /// For some looks everybody read and no memtable was merged: what the last memtables left for
-    /// the next goes to the caches, as far as those want it.
+    /// Gives the pool's memory to the caches, as far as they want it, once users only read for some
+    /// looks and no memtable was merged.
     fn release_pool(&mut self) {
         self.looks = self.looks.saturating_add(1);
         if self.looks == QUIET_LOOKS {
@@ -64,7 +64,8 @@ impl Reclaim {
         }
     }
 
-    /// Notices checkpoints, and their absence.
+    /// Notes new checkpoints. After two seconds without one, frees the space that was kept for the
+    /// next checkpoint, and the log's spare files.
     fn listen(&mut self, now_ns: u64) {
         let core = &self.core;
         let checkpoints = core.counters.checkpoints.get();
@@ -86,12 +87,13 @@ impl Reclaim {
         }
     }
 
-    /// One piece of space, if it is time for it; whether there may be more to do at once.
+    /// Returns one piece of space to the file system, unless the job rests. Returns whether there
+    /// may be more to do at once.
     fn give_back(&mut self, now_ns: u64) -> Result<bool> {
         let core = &self.core;
         if now_ns < self.resting_until {
-            // What reads do not wait for goes on: blocks of pages that are gone would take the
-            // memory of others meanwhile.
+            // No read waits for this step. Cached blocks of freed pages would otherwise keep
+            // memory from other blocks.
             return Ok(core.store.purge_step());
         }
         let before = core.store.reclaimed_bytes();
@@ -107,7 +109,7 @@ impl Reclaim {
         Ok(more)
     }
 
-    /// What to wait for when there is nothing to do.
+    /// The condition that ends a pause without work.
     fn rest(&self) -> Step {
         let core = self.core.clone();
         let (checkpoints, resting) = (self.checkpoints, self.resting_until > core.env.now_ns());
@@ -167,13 +169,13 @@ impl Job for Reclaim {
     }
 }
 
-/// Waits for the log to fail, and tells.
+/// The job that waits for a failure of the log and reports it.
 pub(crate) struct Watch {
     core: Arc<Core>,
 }
 
 impl Watch {
-    /// For a core.
+    /// The job of a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Watch { core: core.clone() })
     }
@@ -195,7 +197,7 @@ impl Job for Watch {
         if let Some(error) = Self::failure(&self.core) {
             self.core.health.log_failed(&error);
             self.core.schedule.failed(&error);
-            // Writers that wait for a merge look again, and learn of it.
+            // Writers that wait for a merge look again and get the error.
             self.core.schedule.released();
             return Step::Done;
         }
@@ -220,10 +222,10 @@ mod tests {
     use super::*;
     use crate::Options;
 
-    /// Giving space back has reads wait, and so rests; the cache kept blocks of pages that were
-    /// gone for as long, in the place of others.
+    /// The job rests between pieces of space. The cache used to keep blocks of freed pages for as
+    /// long.
     #[test]
-    fn blocks_of_pages_that_are_gone_leave_the_cache_while_no_space_is_given_back() {
+    fn blocks_of_freed_pages_leave_the_cache_while_the_job_rests() {
         let (database, sim) = Options::new().memory(8 << 20).open_simulated();
         let keyspace = database.default_keyspace();
         let core = &database.owner.core;

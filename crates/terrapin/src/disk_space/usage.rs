@@ -1,4 +1,4 @@
-//! Where a database's bytes on the disk are: what [`crate::DatabaseStat`] says of them.
+//! [`SpaceUse`]: what each byte of a database on the disk is for. [`crate::DatabaseStat`] has it.
 
 use terrapin_base::Result;
 use terrapin_pages::PAGES_START;
@@ -7,28 +7,28 @@ use terrapin_wal::LogSpace;
 
 use crate::engine::core::Core;
 
-/// Bytes that a database occupies on the disk, by what they are.
+/// Bytes that a database occupies on the disk, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceUse {
     /// Pages of all keyspaces' trees.
     pub pages: PageParts,
-    /// Superblocks and the catalog; besides, pages of merges under way and those that views made
-    /// for themselves.
+    /// Superblocks, the catalog, pages of merges under way, and runs that were written for views.
     pub other: u64,
-    /// Pages that only views keep.
+    /// Pages that only snapshots and iterators keep.
     pub retired: u64,
-    /// The reserve that lets deletes through on a full disk; a database opened for reading counts
-    /// it as free.
+    /// The reserve that lets deletes through on a full disk. A database that is open for reading
+    /// only counts the reserve as free.
     pub reserve: u64,
-    /// Free, and not given back to the file system.
+    /// Free bytes of the data file that were not returned to the file system.
     pub free: u64,
     /// The log's files.
     pub log: LogSpace,
 }
 
 impl SpaceUse {
-    /// Of a core whose trees have these pages.
+    /// The use of a core whose trees have these pages. Errors: those of listing the directory and
+    /// of asking for file sizes.
     pub(crate) fn of(core: &Core, pages: PageParts) -> Result<SpaceUse> {
         let store = &core.store;
         let (live, retired) = (store.live_bytes(), store.retired_bytes());
@@ -46,7 +46,7 @@ impl SpaceUse {
         })
     }
 
-    /// All of them: about what the directory occupies.
+    /// The sum of all parts: about what the directory occupies.
     #[must_use]
     pub fn total(&self) -> u64 {
         let pages = self.pages.total();
