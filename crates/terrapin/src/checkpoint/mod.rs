@@ -12,7 +12,6 @@
 pub(crate) mod commit;
 mod commit_mutants;
 pub(crate) mod compaction;
-mod drain;
 pub(crate) mod fold;
 mod gather;
 mod held;
