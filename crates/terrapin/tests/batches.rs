@@ -156,8 +156,10 @@ fn the_later_of_two_operations_of_a_batch_wins_in_slices_of_a_full_disk() {
         let options = tiny().group_bytes(16 << 10);
         let database = world.open(&options);
         let keyspace = database.default_keyspace();
-        let before = fill(&keyspace, 3000);
+        fill(&keyspace, 3000);
         database.checkpoint().unwrap();
+        // These make the memtable larger than one slice.
+        let before = fill(&keyspace, 1200);
         let old = database.snapshot().unwrap();
         database.write(twice(&database, &keyspace)).unwrap();
         let expected = after(before.clone());

@@ -395,7 +395,7 @@ fn a_batch_that_no_log_has_is_not_torn_by_a_death_on_a_full_disk() {
         let keys: Vec<_> = (5000..5200).map(key).collect();
         let mut batch = database.batch();
         for key in &keys {
-            batch.put(&keyspace, key, [7; 70]);
+            batch.put(&keyspace, key, [7; 69]);
         }
         database.write_with(batch, Durability::None).unwrap();
         // Other programs fill the disk, and free it again.

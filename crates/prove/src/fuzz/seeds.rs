@@ -100,6 +100,7 @@ fn unmerged(database: &Database) -> terrapin::Result<()> {
     let mut batch = database.batch();
     batch.put(&main, "batched", "one");
     batch.delete(&nested, "shared/prefix/00");
+    batch.put(&main, "batched", "two");
     database.write(&batch)?;
     let short = database.create_keyspace("short", KeyspaceOptions::default())?;
     short.put("a", vec![b'x'; 600])?;
