@@ -58,8 +58,8 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
     let stat = String::from_utf8(succeed(&["stat", db, "-k", "birds"])).unwrap();
     for shown in [
         "structure",
-        "compression             lz4",
-        "filter bits             default: the process",
+        "compression           lz4",
+        "filter bits           default: the process",
     ] {
         assert!(stat.contains(shown), "{stat}");
     }
