@@ -319,7 +319,7 @@ fn stat_shows_nothing_of_its_own_process() {
     assert_eq!(small, large);
     for word in [
         "memory ",
-        "amplification",
+        "for each byte of keys",
         "batch unit",
         "superseding",
         "memtable",
