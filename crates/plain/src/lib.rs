@@ -1,4 +1,4 @@
-//! The plain structure (layer 4): page groups in key order, and one page that lists them. Each
+//! The plain structure (layer 5): page groups in key order, and one page that lists them. Each
 //! merge rewrites all of them.
 //!
 //! Only tests use it. It proves the contract of `terrapin_structure`: the engine serves a keyspace

@@ -111,8 +111,8 @@ impl PlainMerge {
     }
 }
 
-/// A worker's turn: it has the work. Dropping it puts the work back, or only the work's pages at its
-/// end. That happens also if a step panics.
+/// A worker's turn: it has the work. Dropping it puts the work back, or only the work's pages at
+/// its end. That happens also if a step panics.
 struct Turn<'a> {
     shared: &'a Shared,
     work: Option<Box<Work>>,

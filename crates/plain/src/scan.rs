@@ -27,7 +27,8 @@ pub(crate) fn is_empty((lower, upper): KeyBounds<'_>) -> bool {
     }
 }
 
-/// Whether a key is inside a bound: an upper one for a forward scan, a lower one for a backward scan.
+/// Whether a key is inside a bound: an upper one for a forward scan, a lower one for a backward
+/// scan.
 fn lets_in(bound: Bound<&[u8]>, key: &[u8], direction: Direction) -> bool {
     match (bound, direction) {
         (Bound::Unbounded, _) => true,

@@ -107,6 +107,7 @@ pub struct Options {
     ring_bytes: Option<u64>,
     fanout: Option<usize>,
     further_structures: Vec<StructureMaker>,
+    default_structure: StructureId,
 }
 
 impl Default for Options {
@@ -134,6 +135,7 @@ impl Default for Options {
             ring_bytes: None,
             fanout: None,
             further_structures: Vec::new(),
+            default_structure: StructureId::LEVELED,
         }
     }
 }
@@ -423,6 +425,15 @@ impl Options {
     #[must_use]
     pub fn structure_for_tests(mut self, maker: StructureMaker) -> Self {
         self.further_structures.push(maker);
+        self
+    }
+
+    /// The structure of the keyspace "default" of a new database, for tests. Until the first
+    /// checkpoint only the options say it, so later opens must say the same.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn default_structure_for_tests(mut self, structure: StructureId) -> Self {
+        self.default_structure = structure;
         self
     }
 }
