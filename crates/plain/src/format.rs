@@ -10,7 +10,7 @@
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
 use terrapin_pages::PageRef;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{Deadlines, GroupRef};
 
 /// First byte of every root. No other structure's root begins with it.
 const MAGIC: u8 = 0xf1;
@@ -90,7 +90,7 @@ impl List {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for listed in &self.groups {
-            listed.group.encode(&mut out);
+            listed.group.encode(&Deadlines::default(), &mut out);
             put_prefixed(&mut out, &listed.first_key);
             put_prefixed(&mut out, &listed.last_key);
         }
@@ -103,14 +103,18 @@ impl List {
         let mut groups: Vec<Listed> = Vec::new();
         let (mut records, mut bytes) = (0u64, 0u64);
         while reader.remaining() > 0 {
+            let (group, deadlines) = GroupRef::decode(&mut reader)?;
             let listed = Listed {
-                group: GroupRef::decode(&mut reader)?,
+                group,
                 first_key: key(&mut reader)?,
                 last_key: key(&mut reader)?,
             };
             let group = &listed.group;
             if group.tombstones > 0 || group.hidden_bytes > 0 {
                 return Err(reader.corrupt("a group with tombstones"));
+            }
+            if group.separated_bytes > 0 || !deadlines.is_empty() {
+                return Err(reader.corrupt("a group with records that are not plain puts"));
             }
             let ascends = match group.records {
                 1 => listed.first_key == listed.last_key,
@@ -179,6 +183,7 @@ mod tests {
             logical_bytes: records * 10,
             hidden_bytes: 0,
             record_bytes_max: 10,
+            separated_bytes: 0,
         };
         let listed = |number, records, first: &[u8], last: &[u8]| Listed {
             group: group(number, records),
