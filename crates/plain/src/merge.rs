@@ -79,7 +79,7 @@ impl PlainMerge {
                 block_bytes,
                 unit: base.store.unit(),
                 compression: options.compression,
-                filter: false,
+                filter_bits: 0,
             }),
             class: match options.space_is_short {
                 true => SpaceClass::Reserve,

@@ -139,6 +139,7 @@ impl World {
                 block_bytes: 512,
                 compression: Compression::None,
                 space_amplification_percent: None,
+                filter_bits: 0,
                 space_is_short: false,
             },
             oracle: Records::new(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 pub use keyspace::{KeyspaceOptions, SpaceAmplification};
 pub use terrapin_pages::block::Compression;
 use terrapin_pages::group::FILTER_BITS_DEFAULT;
+use terrapin_structure::StructureId;
 
 use crate::types::structures::StructureMaker;
 
