@@ -3,8 +3,9 @@
 
 use terrapin_base::ErrorKind;
 
-use crate::operation::{Answer, Operation};
+use crate::operation::{Answer, Operation, Read, Reopen, Span, Walk};
 use crate::oracle::Oracle;
+use crate::pattern::Pattern;
 use crate::run::{Failure, Trace, compare};
 use crate::script::Script;
 use crate::subject::Subject;
@@ -92,37 +93,25 @@ pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, F
             )));
         }
     }
-    // A script's records are still there after a reopen.
-    let everything = Operation::Read {
+    // A script's records are still there after a reopen. Without order they are read by key.
+    let read = |keyspace: &str, read| Operation::Read {
         snapshot: None,
-        keyspace: "default".to_owned(),
-        read: crate::operation::Read::Range(
-            crate::operation::Span::Prefix(crate::pattern::Pattern::literal(b"")),
-            crate::operation::Walk::Forward,
-            None,
-        ),
+        keyspace: keyspace.to_owned(),
+        read,
     };
-    let records = oracle.state().keyspaces().iter();
-    let by_key: Vec<Operation> = records
-        .filter(|(_, map)| !map.is_empty())
-        .map(|(name, map)| Operation::Read {
-            snapshot: None,
-            keyspace: name.clone(),
-            read: crate::operation::Read::MultiGet(
-                map.keys()
-                    .map(|key| crate::pattern::Pattern::literal(key))
-                    .collect(),
-            ),
-        })
-        .collect();
-    let reopen = Operation::Reopen(crate::operation::Reopen {
+    let all = Span::Prefix(Pattern::literal(b""));
+    let mut everything = vec![read("default", Read::Range(all, Walk::Forward, None))];
+    if !keeps_order {
+        for (name, map) in oracle.state().keyspaces() {
+            let keys: Vec<_> = map.keys().map(Pattern::literal).collect();
+            everything.push(read(name, Read::MultiGet(keys)));
+        }
+    }
+    let reopen = Operation::Reopen(Reopen {
         inspected: true,
         ..Default::default()
     });
-    // Without order, all records are read by their keys.
-    let by_key = by_key.iter().filter(|_| !keeps_order);
-    let before = std::iter::once(&everything).chain(by_key.clone());
-    for operation in before.chain([&reopen, &everything]).chain(by_key) {
+    for operation in everything.iter().chain([&reopen]).chain(&everything) {
         trace.note(operation.to_string());
         compare(&mut oracle, subject, operation)
             .map_err(|m| trace.failure(format!("at the end: {m}")))?;
