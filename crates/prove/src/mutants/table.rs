@@ -367,30 +367,6 @@ const ENGINE: &[Mutant] = &[
         script: Script::Conformance,
     },
     Mutant {
-        name: "last-earlier-block-freed",
-        does: "the last block that counts of an earlier life is given back",
-        file: "crates/wal/src/segments.rs",
-        breaks: "D6: a recovery loses nothing that the one before accepted",
-        script: Script::Crash {
-            seeds: 100,
-            operations: 600,
-        },
-    },
-    Mutant {
-        name: "last-mark-not-durable",
-        does: "the mark of the last sync does not become durable",
-        file: "crates/wal/src/drain.rs",
-        breaks: "damage to what was synced looks like no torn tail after an idle time (decision 0030)",
-        script: Script::Check("a bad block in the log", checks::bad_block_in_log),
-    },
-    Mutant {
-        name: "ring-marks-ignored",
-        does: "marks in the ring do not count",
-        file: "crates/wal/src/stream.rs",
-        breaks: "damage to what was synced looks like no torn tail after a kill (decision 0030)",
-        script: Script::Check("a bad block in the log", checks::bad_block_in_log),
-    },
-    Mutant {
         name: "keyspace-opened-with-another-structure",
         does: "an open reads the root of every keyspace with the first structure",
         file: "crates/terrapin/src/open/base.rs",
