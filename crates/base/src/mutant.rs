@@ -106,6 +106,9 @@ pub const NAMES: &[&str] = &[
     "last-mark-not-durable",
     "ring-marks-ignored",
     "extended-records-read-as-puts",
+    "keyspace-opened-with-another-structure",
+    "replayed-create-forgets-structure",
+    "multi-get-forgets-last-key",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -7,6 +7,7 @@ use terrapin::{CheckpointDistance, Compression, Durability, Options};
 use terrapin_base::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use crate::random::Random;
+use crate::structures::Structures;
 
 /// Options as printable figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +40,8 @@ pub struct Configuration {
     pub durability: Durability,
     /// How long unsynced writes may stay unsynced.
     pub sync_interval_ms: u64,
+    /// The structures of keyspaces.
+    pub structures: Structures,
 }
 
 impl Configuration {
@@ -60,6 +63,7 @@ impl Configuration {
             segments_max: 32,
             durability: Durability::Process,
             sync_interval_ms: 100,
+            structures: Structures::Leveled,
         }
     }
 
@@ -114,6 +118,31 @@ impl Configuration {
                     ..small()
                 },
             ),
+            (
+                "plain",
+                Configuration {
+                    structures: Structures::Plain,
+                    ..small()
+                },
+            ),
+            (
+                "some plain, tiny groups",
+                Configuration {
+                    structures: Structures::Mixed(21),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
+                "plain without order",
+                Configuration {
+                    structures: Structures::WithoutOrder,
+                    compression: Compression::Lz4,
+                    ..small()
+                },
+            ),
         ]
     }
 
@@ -128,6 +157,8 @@ impl Configuration {
         let memory_bytes = (1 << 20).max(4 * ring_bytes) + random.below(4) * (512 << 10);
         let group_bytes = 1024 << random.below(6);
         let distance_max = (memory_bytes / 4 / group_bytes).min(64);
+        // Of a copy, so that the structures change nothing else that a seed decides.
+        let mut apart = Random::new(!random.clone().bits());
         Configuration {
             memory_bytes,
             group_bytes,
@@ -151,11 +182,13 @@ impl Configuration {
                 Durability::Process
             },
             sync_interval_ms: random.scaled(1000),
+            structures: Structures::random(&mut apart),
         }
     }
 
     /// Other options for the same database. The largest write stays possible, and so does every
-    /// memory budget that the run may choose. The durability of writes stays the same.
+    /// memory budget that the run may choose. The durability of writes and the structures stay the
+    /// same.
     #[must_use]
     pub fn varied(&self, seed: u64) -> Self {
         let random = &mut Random::new(seed);
@@ -171,6 +204,7 @@ impl Configuration {
             memory_bytes,
             ring_bytes,
             durability: self.durability,
+            structures: self.structures,
             ..other
         }
         .fitted()
@@ -221,6 +255,7 @@ impl Configuration {
             .log_bytes_max(self.segment_bytes * self.segments_max)
             .durability(self.durability)
             .sync_interval(Duration::from_millis(self.sync_interval_ms));
+        let options = self.structures.choose(options);
         match self.fanout {
             Some(children) => options.fanout(children),
             None => options,

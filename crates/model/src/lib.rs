@@ -25,6 +25,7 @@ mod random;
 mod run;
 mod script;
 mod simulated;
+mod structures;
 mod subject;
 
 pub use configuration::Configuration;
@@ -41,4 +42,5 @@ pub use run::{
 };
 pub use script::{Expected, Script, Step};
 pub use simulated::Simulated;
+pub use structures::Structures;
 pub use subject::Subject;

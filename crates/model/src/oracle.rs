@@ -78,6 +78,7 @@ pub struct Oracle {
     /// The durability of writes that name none.
     default_is_sync: bool,
     holds_unlogged: bool,
+    keeps_order: bool,
 }
 
 /// The only keyspace that crash tests write to without the log. They write to it with the log only
@@ -321,7 +322,15 @@ impl Oracle {
             ranges: BTreeMap::new(),
             default_is_sync: false,
             holds_unlogged: false,
+            keeps_order: true,
         }
+    }
+
+    /// Says whether the store answers ranges. If not, it refuses them.
+    #[must_use]
+    pub fn with_order(mut self, keeps_order: bool) -> Self {
+        self.keeps_order = keeps_order;
+        self
     }
 
     /// Says whether writes that name no durability are synced.
@@ -478,6 +487,13 @@ impl Oracle {
         let Some(map) = state.keyspaces.get(keyspace) else {
             return failed(ErrorKind::KeyspaceNotFound, keyspace);
         };
+        let needs_order = match read {
+            Read::Get(_) | Read::Contains(_) | Read::MultiGet(_) | Read::Count => false,
+            Read::First | Read::Last | Read::Range(..) | Read::Open(..) => true,
+        };
+        if needs_order && !self.keeps_order {
+            return failed(ErrorKind::Unsupported, "no order");
+        }
         let value = |key: &Pattern| map.get(&key.bytes()).map(|v| v.to_vec());
         let record = |r: Option<(&Vec<u8>, &Arc<[u8]>)>| {
             Answer::Records(

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrapin::verify::{VerifyOptions, verify_on};
+use terrapin::verify::verify_on;
 use terrapin::{
     Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Range, Snapshot,
     SpaceAmplification,
@@ -22,6 +22,7 @@ use crate::configuration::Configuration;
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span};
 use crate::oracle::{State, walked};
 use crate::pattern::Pattern;
+use crate::structures::Structures;
 use crate::subject::Subject;
 
 /// Steps of background work that count as endless.
@@ -187,7 +188,7 @@ impl Simulated {
         let env = self.environment();
         let changes = Changes::of(&self.disk);
         let disk = self.handle(&env)?;
-        let report = verify_on(env, disk, &VerifyOptions::default())?;
+        let report = verify_on(env, disk, &Structures::verify_options())?;
         let mut findings: Vec<String> = report
             .findings
             .iter()
@@ -271,6 +272,12 @@ impl Simulated {
         if matches!(read, Read::Open(..) | Read::Range(..)) {
             // An empty range never checks that its keyspace exists.
             source.count()?;
+        }
+        if !self.configuration.structures.keep_order()
+            && matches!(read, Read::Open(..) | Read::Range(..))
+        {
+            // A range without records is refused too, but only its first record tells.
+            source.keyspace.first()?;
         }
         if let Read::Open(range, span) = read {
             self.ranges.insert(range.clone(), source.span(span));
@@ -359,7 +366,13 @@ impl Simulated {
         let env = self.environment();
         let disk = self.handle(&env)?;
         let changes = Changes::of(&self.disk);
-        let seen = match self.current.options().read_only(true).open_on(env, disk) {
+        // In order, whatever the store answers.
+        let inspected = Configuration {
+            structures: self.current.structures.in_order(),
+            ..self.current.clone()
+        };
+        let options = inspected.options().read_only(true);
+        let seen = match options.open_on(env, disk) {
             Ok(database) => {
                 let seen = state_of(&database)?;
                 let refused = database.default_keyspace().put("key", "value");
@@ -379,6 +392,9 @@ impl Simulated {
             return Ok(Some("a read-only open wrote to the disk (D11)".to_owned()));
         }
         self.open()?;
+        if !self.keeps_order() {
+            return Ok(None);
+        }
         let opened = self.state()?;
         Ok(seen.filter(|seen| *seen != opened).map(|seen| {
             format!(
@@ -462,9 +478,9 @@ impl Simulated {
                 Ok(Answer::Done)
             }
             Operation::Create { keyspace } => {
-                let handle = self
-                    .database()?
-                    .create_keyspace(keyspace, own_options(keyspace))?;
+                let structure = self.configuration.structures.of(keyspace);
+                let options = own_options(keyspace).structure(structure);
+                let handle = self.database()?.create_keyspace(keyspace, options)?;
                 self.handles.insert(keyspace.clone(), handle);
                 Ok(Answer::Done)
             }
@@ -476,8 +492,9 @@ impl Simulated {
                 let listed = self.database()?.keyspaces()?;
                 for keyspace in &listed {
                     let options = keyspace.options.checkpoint_distance(None);
-                    let own = own_options(&keyspace.name);
-                    if options != own && options != KeyspaceOptions::new() {
+                    let structure = self.configuration.structures.of(&keyspace.name);
+                    let own = own_options(&keyspace.name).structure(structure);
+                    if options != own && options != KeyspaceOptions::new().structure(structure) {
                         let broken = format!("{}: {options:?}, not {own:?}", keyspace.name);
                         return Ok(Answer::Broken(broken));
                     }
@@ -685,6 +702,10 @@ impl Subject for Simulated {
 
     fn record_bytes_max(&self) -> usize {
         self.configuration.record_bytes_max()
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.configuration.structures.keep_order()
     }
 
     fn apply(&mut self, operation: &Operation) -> Answer {

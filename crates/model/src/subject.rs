@@ -9,6 +9,10 @@ pub trait Subject {
     fn name(&self) -> String;
     /// Key and value bytes of the largest write it accepts; scripts that need more are skipped.
     fn record_bytes_max(&self) -> usize;
+    /// Whether it keeps keys in order. If not, it refuses ranges.
+    fn keeps_order(&self) -> bool {
+        true
+    }
     /// Does one operation. A refusal is an answer too.
     fn apply(&mut self, operation: &Operation) -> Answer;
 }

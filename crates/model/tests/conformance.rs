@@ -40,6 +40,21 @@ fn large_records() {
 }
 
 #[test]
+fn plain() {
+    conforms(5);
+}
+
+#[test]
+fn some_keyspaces_plain() {
+    conforms(6);
+}
+
+#[test]
+fn plain_without_order() {
+    conforms(7);
+}
+
+#[test]
 fn every_configuration_of_the_matrix_is_tested_here() {
-    assert_eq!(Configuration::matrix().len(), 5);
+    assert_eq!(Configuration::matrix().len(), 8);
 }

@@ -15,10 +15,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrapin::verify::{Reach, VerifyOptions, log_end_on, reach_on};
+use terrapin::verify::{Reach, log_end_on, reach_on};
 use terrapin_base::{Env, Error};
 use terrapin_disk::sim::{Call, CrashMode, Moment, Op, Probe, Watching};
 use terrapin_disk::{File, OpenOptions, SimDisk};
+use terrapin_model::Structures;
 use terrapin_pages::{DATA_FILE, PAGES_START, SLOT_BYTES, SLOTS};
 
 use crate::Find;
@@ -334,7 +335,7 @@ fn walk(probe: &Probe<'_>, sector: &Sector) -> Result<Option<Reach>, Error> {
     }
     file.write_at(sector, 0)?;
     drop(file);
-    reach_on(fork.handle(), &VerifyOptions::default())
+    reach_on(fork.handle(), &Structures::verify_options())
 }
 
 fn holds_log(disk: &SimDisk, reach: &Reach, from: terrapin::Lsn) -> Result<(), Error> {

@@ -63,7 +63,7 @@ pub trait Scan: Send {
     /// [`Batch::lends`] is set. After an error the scan is at its end.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
     /// Steps over the next record or tombstone if it has this key. Allowed only after
-    /// [`Filled::Reached`] or [`Filled::End`].
+    /// [`Filled::Reached`] or [`Filled::End`], with the key of the bound that [`Scan::fill`] got.
     fn skip(&mut self, key: &[u8]);
     /// Moves on to a key: forward to the first record at or above it, backward to the last record
     /// at or below it. A key that the scan has passed already changes nothing. Costs what starting

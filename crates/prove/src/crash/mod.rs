@@ -15,7 +15,7 @@ mod workloads;
 
 use std::path::Path;
 
-use terrapin_model::Random;
+use terrapin_model::{Random, Structures};
 
 use self::depths::descend;
 use self::survive::survive;
@@ -76,7 +76,10 @@ fn points(unit: u64, _scratch: &Path) -> Result<u64, Find> {
 /// from those.
 fn depths(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     let mut random = Random::new(unit);
-    let course = workload_of(random.below(workloads::all().count() as u64))?.read()?;
+    let mut course = workload_of(random.below(workloads::all().count() as u64))?.read()?;
+    if course.configuration.structures == Structures::Leveled {
+        course.configuration.structures = Structures::random(&mut Random::new(!unit));
+    }
     let mut choice = random.fork();
     let mut tried = 0;
     walk(&course, random.bits(), 60, &mut |place, scene| {

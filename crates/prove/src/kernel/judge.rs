@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use terrapin::verify::{VerifyOptions, verify};
+use terrapin::verify::verify;
 use terrapin::{Database, ErrorKind, Options};
 use terrapin_base::checksum::hash64;
+use terrapin_model::Structures;
 
 use crate::Find;
 use crate::kernel::plan::{GUEST, KEYSPACES, Step, Story, THREADS, thread_of};
@@ -341,7 +342,7 @@ pub fn examine(directory: &Path, options: &Options) -> Result<Examined, Find> {
 /// Checks that `verify` finds nothing wrong. Before the first open ends there may be nothing to
 /// verify.
 pub fn sound(directory: &Path, when: &str, may_be_absent: bool) -> Result<(), Find> {
-    let report = match verify(directory, &VerifyOptions::default()) {
+    let report = match verify(directory, &Structures::verify_options()) {
         Ok(report) => report,
         Err(error) if may_be_absent && error.kind() == ErrorKind::DatabaseNotFound => return Ok(()),
         Err(error) => return Err(Find(format!("verify {when}: {error}"))),

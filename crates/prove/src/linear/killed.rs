@@ -10,9 +10,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{env, io, thread};
 
-use terrapin::verify::{VerifyOptions, verify};
+use terrapin::verify::verify;
 use terrapin_base::Env;
-use terrapin_model::{Configuration, Random};
+use terrapin_model::{Configuration, Random, Structures};
 
 use super::clients::{Choice, Client, ClientKeyspaces, KEYS, Recorder, pause};
 use super::history::{History, Kind, Operation};
@@ -322,7 +322,7 @@ fn live(
 
 /// Checks that a killed process left a sound store.
 fn check_files(directory: &Path) -> Result<(), Find> {
-    let report = verify(directory, &VerifyOptions::default())?;
+    let report = verify(directory, &Structures::verify_options())?;
     let findings: Vec<String> = report
         .findings
         .iter()

@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use terrapin::verify::{VerifyOptions, verify_on};
+use terrapin::verify::verify_on;
 use terrapin::{Database, ErrorKind};
 use terrapin_disk::SimDisk;
-use terrapin_model::Random;
+use terrapin_model::{Random, Structures};
 
 use super::store::{Plan, Tally};
 use crate::Find;
@@ -56,7 +56,7 @@ impl Process {
         let report = verify_on(
             self.env.clone(),
             self.disk.handle(),
-            &VerifyOptions::default(),
+            &Structures::verify_options(),
         );
         let report = report.map_err(|error| format!("verify: {error}"))?;
         Ok(report.is_sound())

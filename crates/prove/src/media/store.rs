@@ -4,7 +4,7 @@ use terrapin_base::{Error, ErrorKind};
 use terrapin_disk::SimDisk;
 use terrapin_model::{
     Answer, Configuration, Generator, Operation, Oracle, Pattern, Profile, Random, Read, Simulated,
-    Span, State, Subject, Walk,
+    Span, State, Structures, Subject, Walk,
 };
 
 use crate::Find;
@@ -36,6 +36,7 @@ impl Plan {
             segment_bytes: 16 << 10,
             segments_max: 4,
             threads: 1 + random.index(2),
+            structures: Structures::random(&mut Random::new(!seed)),
             ..Configuration::small()
         };
         if has_long_log {

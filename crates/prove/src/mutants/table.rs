@@ -366,6 +366,27 @@ const ENGINE: &[Mutant] = &[
         breaks: "a snapshot sees one moment",
         script: Script::Conformance,
     },
+    Mutant {
+        name: "keyspace-opened-with-another-structure",
+        does: "an open reads the root of every keyspace with the first structure",
+        file: "crates/terrapin/src/open/base.rs",
+        breaks: "a keyspace keeps the structure with which it was created",
+        script: Script::Conformance,
+    },
+    Mutant {
+        name: "replayed-create-forgets-structure",
+        does: "a keyspace that the log creates again gets the first structure",
+        file: "crates/terrapin/src/open/recovery.rs",
+        breaks: "a keyspace keeps the structure with which it was created",
+        script: CRASHES,
+    },
+    Mutant {
+        name: "multi-get-forgets-last-key",
+        does: "what a structure found for the last of many keys is forgotten",
+        file: "crates/terrapin/src/read/resolve.rs",
+        breaks: "a read of many keys answers each like a read of one",
+        script: Script::Conformance,
+    },
 ];
 
 #[cfg(test)]

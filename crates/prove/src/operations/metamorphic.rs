@@ -1,11 +1,13 @@
-//! Layer `metamorphic`: the same operations under different options, χ and thread counts give equal
-//! answers. A unit does the operations of one seed on four stores at once. Two are simulated. Real
-//! threads do the background work of the other two, on a simulated disk and in a directory. Every
-//! answer is compared with the oracle's, and so with the others'.
+//! Layer `metamorphic`: the same operations under different options, χ, structures and thread
+//! counts give equal answers. A unit does the operations of one seed on four stores at once. Two
+//! are simulated. Real threads do the background work of the other two, on a simulated disk and in
+//! a directory. Every answer is compared with the oracle's, and so with the others'.
 
 use std::path::Path;
 
-use terrapin_model::{Configuration, Random, Simulated, random_operations, replay_beside};
+use terrapin_model::{
+    Configuration, Random, Simulated, Structures, random_operations, replay_beside,
+};
 
 use crate::{Find, Layer, Units};
 
@@ -29,6 +31,9 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     let seed = !unit;
     let (base, operations) = random_operations(seed, OPERATIONS);
     let mut random = Random::new(unit);
+    let mut structures = Random::new(!unit);
+    // Two stores with the plain structure, all or in part, and two without, on average.
+    let mut draw = || Structures::random(&mut structures);
     // Reopens vary options again. The varied options must hold the memory and the writes of the
     // operations.
     let mut other = |threads: usize| {
@@ -36,6 +41,7 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
             threads,
             memory_bytes: base.memory_bytes,
             ring_bytes: base.ring_bytes,
+            structures: draw(),
             ..base.varied(random.bits())
         }
         .fitted()

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Result};
+use terrapin_base::{Error, KeyspaceId, Result, mutant};
 use terrapin_pages::{PageStore, Superblock};
+use terrapin_structure::StructureId;
 
 use crate::engine::structures::Structures;
 use crate::keyspaces::catalog::Catalog;
@@ -26,14 +27,20 @@ pub(crate) struct Base {
 impl Base {
     /// Reads the catalog and opens every root with its keyspace's structure. A damaged root is an
     /// error of reads of its keyspace only. Fails with `Unsupported` if a structure is not there.
+    /// Without a catalog, the keyspace "default" has the structure `default_structure`.
     pub fn read(
         store: &Arc<PageStore>,
         superblock: &Superblock,
         structures: Structures,
+        default_structure: StructureId,
     ) -> Result<Base> {
         let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
         for keyspace in &stored {
-            let structure = structures.get(keyspace.options.structure.id());
+            let number = match mutant::active("keyspace-opened-with-another-structure") {
+                true => StructureId::LEVELED,
+                false => keyspace.options.structure.id(),
+            };
+            let structure = structures.get(number);
             let opened = structure.and_then(|structure| structure.open(&keyspace.root));
             let version = opened.map_err(|e| {
                 catalog
@@ -46,7 +53,7 @@ impl Base {
             stored.push(Stored {
                 id: KeyspaceId::DEFAULT,
                 name: DEFAULT_KEYSPACE.into(),
-                options: KeyspaceOptions::default(),
+                options: KeyspaceOptions::default().structure(default_structure),
                 applied: None,
                 root: Vec::new(),
             });

@@ -194,7 +194,12 @@ fn open_gated(
         fanout: settings.fanout,
     };
     let structures = Structures::new(&parts, &settings.further_structures)?;
-    let mut base = Base::read(&files.store, &files.superblock, structures)?;
+    let mut base = Base::read(
+        &files.store,
+        &files.superblock,
+        structures,
+        settings.default_structure,
+    )?;
     let mut lives = 1;
     let (log, replay) = match files.log.take() {
         Some(log) => {

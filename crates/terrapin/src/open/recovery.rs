@@ -9,6 +9,7 @@ use terrapin_base::sync::Ordering;
 use terrapin_base::{
     Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant,
 };
+use terrapin_structure::StructureId;
 use terrapin_wal::{Record, Replay};
 
 use crate::engine::core::{Core, Install};
@@ -245,7 +246,11 @@ fn apply(
         Schema::Create { id, name, options } => {
             // A checkpoint's catalog may list it already, or a later record drops it.
             if id.0 == install.next_id {
-                let structure = core.structures.get(options.structure.id());
+                let number = match mutant::active("replayed-create-forgets-structure") {
+                    true => StructureId::LEVELED,
+                    false => options.structure.id(),
+                };
+                let structure = core.structures.get(number);
                 let structure = structure.map_err(|error| error.with("keyspace", &name))?;
                 core.apply_create(install, (id, &name), options, structure, record.lsn);
             }

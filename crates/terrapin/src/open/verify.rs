@@ -17,6 +17,7 @@ use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::{LogOptions, Record, Recovery};
 
 pub use terrapin_structure::Finding;
+use terrapin_structure::StructureId;
 
 use crate::engine::structures::Structures;
 use crate::log_record::format::UNLOGGED;
@@ -193,7 +194,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         ));
     }
     let structures = options.structures(&store, &budget)?;
-    let base = match Base::read(&store, &superblock, structures) {
+    let base = match Base::read(&store, &superblock, structures, StructureId::LEVELED) {
         Ok(base) => base,
         Err(error) => return report.end("catalog", error),
     };
@@ -323,7 +324,7 @@ pub fn reach_on(disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<Option<R
         Err(error) => return Err(error),
     };
     let structures = options.structures(&store, &budget)?;
-    let base = Base::read(&store, &superblock, structures)?;
+    let base = Base::read(&store, &superblock, structures, StructureId::LEVELED)?;
     let mut extents = Vec::new();
     let unread = base.catalog.all_pages(&mut |page| {
         let extent = page

@@ -6,7 +6,7 @@
 //! elsewhere, or operands of merges. They are refused by name, since an answer without them would
 //! be wrong.
 
-use terrapin_base::{Error, ErrorKind, Result, Slice};
+use terrapin_base::{Error, ErrorKind, Result, Slice, mutant};
 use terrapin_structure::{Found, Presence, Version};
 
 /// The user's value of what was found for a key.
@@ -46,6 +46,11 @@ pub(crate) fn multi_get(
 ) -> Result<impl Iterator<Item = Result<Option<Slice>>>> {
     let mut found = vec![Found::Nothing; keys.len()];
     version.multi_get(keys, &mut found)?;
+    if mutant::active("multi-get-forgets-last-key")
+        && let Some(last) = found.last_mut()
+    {
+        *last = Found::Nothing;
+    }
     let pairs = keys.iter().zip(found);
     Ok(pairs.map(|((key, _), found)| value(key, found)))
 }

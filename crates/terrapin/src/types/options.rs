@@ -10,6 +10,7 @@ use std::time::Duration;
 pub use keyspace::{KeyspaceOptions, SpaceAmplification};
 pub use terrapin_pages::block::Compression;
 use terrapin_pages::group::FILTER_BITS_DEFAULT;
+use terrapin_structure::StructureId;
 
 use crate::types::structures::StructureMaker;
 
@@ -107,6 +108,7 @@ pub struct Options {
     ring_bytes: Option<u64>,
     fanout: Option<usize>,
     further_structures: Vec<StructureMaker>,
+    default_structure: StructureId,
 }
 
 impl Default for Options {
@@ -134,6 +136,7 @@ impl Default for Options {
             ring_bytes: None,
             fanout: None,
             further_structures: Vec::new(),
+            default_structure: StructureId::LEVELED,
         }
     }
 }
@@ -423,6 +426,15 @@ impl Options {
     #[must_use]
     pub fn structure_for_tests(mut self, maker: StructureMaker) -> Self {
         self.further_structures.push(maker);
+        self
+    }
+
+    /// The structure of the keyspace "default" of a new database, for tests. Until the first
+    /// checkpoint only the options say it, so later opens must say the same.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn default_structure_for_tests(mut self, structure: StructureId) -> Self {
+        self.default_structure = structure;
         self
     }
 }

@@ -5,6 +5,7 @@ mod full_disks;
 mod keyspaces;
 mod log;
 mod reopens;
+mod structures;
 mod views;
 mod writes;
 
@@ -21,9 +22,12 @@ const KINDS: [&[Workload]; 7] = [
 ];
 
 /// All workloads by number. The kinds alternate, so that the first few numbers cover every kind.
+/// Workloads with other structures come last.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
     let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
-    (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)))
+    let by_kind =
+        (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)));
+    by_kind.chain(structures::ALL)
 }
 
 #[cfg(test)]
@@ -37,7 +41,7 @@ mod tests {
         let names: BTreeSet<_> = all().map(|w| w.name).collect();
         assert_eq!(
             names.len(),
-            KINDS.iter().map(|kind| kind.len()).sum::<usize>()
+            KINDS.iter().map(|kind| kind.len()).sum::<usize>() + structures::ALL.len()
         );
         assert!(names.len() >= 50);
         for workload in all() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use terrapin_base::{Error, ErrorKind, Result};
-use terrapin_structure::MergeOptions;
+use terrapin_structure::{MergeOptions, StructureId};
 
 use super::keyspace::check_filter_bits;
 use crate::types::structures::StructureMaker;
@@ -102,6 +102,7 @@ impl Options {
         let settings = Settings {
             fanout: self.fanout,
             further_structures: self.further_structures.clone(),
+            default_structure: self.default_structure,
             read_only: self.read_only,
             durability: self.durability,
             checkpoint_distance: self.checkpoint_distance,
@@ -175,6 +176,8 @@ pub(crate) struct Settings {
     pub fanout: Option<usize>,
     /// Structures besides those of a release.
     pub further_structures: Vec<StructureMaker>,
+    /// The structure of the keyspace "default" of a database without a catalog.
+    pub default_structure: StructureId,
     /// χ of keyspaces that have no own χ, as the database was opened.
     pub checkpoint_distance: CheckpointDistance,
     /// How merges write, including L. A keyspace may differ ([`Settings::merge_of`]).

@@ -1,0 +1,176 @@
+//! Which structure each keyspace of a store under test has on disk.
+
+use std::sync::Arc;
+
+use terrapin::verify::VerifyOptions;
+use terrapin::{Options, StructureId, StructureParts};
+use terrapin_base::checksum::hash64;
+use terrapin_plain::{Plain, PlainParams};
+use terrapin_structure::Structure;
+
+use crate::random::Random;
+
+/// Which structure each keyspace has. It may change no answer, like any other option. It is fixed
+/// for the life of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Structures {
+    /// All have the TurtleTree.
+    #[default]
+    Leveled,
+    /// All have the plain structure, and so have the runs of held views.
+    Plain,
+    /// Some have the TurtleTree and some the plain structure, by their names and this seed. An odd
+    /// seed also gives runs the plain structure.
+    Mixed(u64),
+    /// All have the plain structure without order: ranges are refused.
+    WithoutOrder,
+}
+
+fn plain(parts: &StructureParts<'_>, is_ordered: bool, runs: bool) -> Arc<dyn Structure> {
+    let params = PlainParams {
+        is_ordered,
+        merges_privately: runs,
+        ..PlainParams::new(parts.budget.clone())
+    };
+    Plain::new(parts.store.clone(), params)
+}
+
+fn with_runs(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    plain(parts, true, true)
+}
+
+fn without_runs(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    plain(parts, true, false)
+}
+
+fn without_order(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    plain(parts, false, false)
+}
+
+impl Structures {
+    /// Structures of a seed: half of the stores have the TurtleTree only.
+    #[must_use]
+    pub fn random(random: &mut Random) -> Self {
+        match random.below(8) {
+            0..4 => Structures::Leveled,
+            4 => Structures::Plain,
+            _ => Structures::Mixed(random.bits()),
+        }
+    }
+
+    /// The structure of a keyspace.
+    #[must_use]
+    pub fn of(self, keyspace: &str) -> StructureId {
+        match self {
+            Structures::Leveled => StructureId::LEVELED,
+            Structures::Plain | Structures::WithoutOrder => StructureId::PLAIN,
+            Structures::Mixed(seed) => {
+                let bits = Random::new(seed ^ hash64(keyspace.as_bytes())).bits();
+                match bits % 2 {
+                    0 => StructureId::LEVELED,
+                    _ => StructureId::PLAIN,
+                }
+            }
+        }
+    }
+
+    /// Whether ranges are answered.
+    #[must_use]
+    pub fn keep_order(self) -> bool {
+        self != Structures::WithoutOrder
+    }
+
+    /// The same structures on disk, with ranges.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        match self {
+            Structures::WithoutOrder => Structures::Plain,
+            other => other,
+        }
+    }
+
+    /// The options, with what these structures need.
+    #[must_use]
+    pub fn choose(self, options: Options) -> Options {
+        let maker = match self {
+            Structures::Leveled => without_runs,
+            Structures::Plain => with_runs,
+            Structures::Mixed(seed) if seed % 2 == 1 => with_runs,
+            Structures::Mixed(_) => without_runs,
+            Structures::WithoutOrder => without_order,
+        };
+        options
+            .structure_for_tests(maker)
+            .default_structure_for_tests(self.of("default"))
+    }
+
+    /// Options of a verification of any of these stores.
+    #[must_use]
+    pub fn verify_options() -> VerifyOptions {
+        VerifyOptions::new().structure_for_tests(without_runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::Configuration;
+    use crate::operation::Answer;
+    use crate::script::Script;
+    use crate::simulated::Simulated;
+    use crate::subject::Subject;
+
+    #[test]
+    fn keyspaces_have_their_structures_before_and_after_checkpoint_and_recovery() {
+        for (structures, wanted) in [
+            (Structures::Leveled, ["leveled", "leveled"]),
+            (Structures::Plain, ["plain", "plain"]),
+            (Structures::WithoutOrder, ["plain", "plain"]),
+            (Structures::Mixed(21), ["leveled", "plain"]),
+            (Structures::Mixed(16), ["plain", "leveled"]),
+        ] {
+            let configuration = Configuration {
+                structures,
+                ..Configuration::small()
+            };
+            let mut subject = Simulated::new("of a test", 1, configuration).unwrap();
+            let operation = |line| {
+                let script = Script::parse("a line", line).unwrap();
+                script.steps.into_iter().map(|step| step.operation)
+            };
+            for line in ["create users", "checkpoint", "put a 1"] {
+                for operation in operation(line) {
+                    assert!(matches!(subject.apply(&operation), Answer::Done));
+                }
+                for crashes in [false, true] {
+                    let listed = subject.database().unwrap().keyspaces().unwrap();
+                    let own: Vec<_> = listed.iter().map(|k| k.structure).collect();
+                    assert_eq!(own, wanted, "{structures:?} {line}");
+                    if !crashes {
+                        subject.crash(None);
+                        subject.open().unwrap();
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mix_has_keyspaces_of_both_kinds_and_every_kind_is_drawn() {
+        let mut random = Random::new(1);
+        let drawn: Vec<_> = (0..64).map(|_| Structures::random(&mut random)).collect();
+        assert!(drawn.contains(&Structures::Leveled) && drawn.contains(&Structures::Plain));
+        let kinds = |mix: &Structures| {
+            let names = ["default", "users", "a/b", "log.2026"];
+            let plain = names
+                .iter()
+                .filter(|name| mix.of(name) == StructureId::PLAIN);
+            plain.count()
+        };
+        let mixed = drawn
+            .iter()
+            .filter(|mix| matches!(mix, Structures::Mixed(_)));
+        let both = mixed.filter(|mix| (1..4).contains(&kinds(mix)));
+        assert!(both.count() > 12);
+    }
+}
