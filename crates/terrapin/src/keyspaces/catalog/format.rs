@@ -59,7 +59,8 @@ pub(crate) struct RootPage {
 impl RootPage {
     /// Encodes the content of the page.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(24 + self.leaves.len() * (PageRef::BYTES + 5));
+        let leaves = self.leaves.len() * (PageRef::BYTES + 5);
+        let mut out = Vec::with_capacity(40 + leaves + self.lives.len() * 13);
         out.extend_from_slice(&self.applied.0.to_le_bytes());
         out.extend_from_slice(&self.through.0.to_le_bytes());
         out.extend_from_slice(&self.next_id.to_le_bytes());
