@@ -106,6 +106,12 @@ pub const NAMES: &[&str] = &[
     "last-mark-not-durable",
     "ring-marks-ignored",
     "extended-records-read-as-puts",
+    "condition-tests-no-late-entries",
+    "unknown-touches-are-none",
+    "lost-touches-are-none",
+    "conditional-append-touches-nothing",
+    "clear-touches-nothing",
+    "version-outlives-its-memtable",
 ];
 
 #[cfg(terrapin_mutants)]
