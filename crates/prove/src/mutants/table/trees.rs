@@ -15,7 +15,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "merge-prefers-older-run",
         does: "of two runs that have a key, a merge takes the older record",
-        file: "crates/structure/src/merge.rs",
+        file: "crates/structure/src/k_way.rs",
         breaks: "a get sees the newest published write",
         script: RANDOM,
     },
@@ -102,7 +102,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "separator-one-byte-short",
         does: "separators of leaves are one byte short",
-        file: "crates/betree/src/merge/write.rs",
+        file: "crates/runs/src/writing.rs",
         breaks: "a search reads the leaf that holds the key",
         script: RANDOM,
     },
