@@ -109,6 +109,12 @@ pub const NAMES: &[&str] = &[
     "keyspace-opened-with-another-structure",
     "replayed-create-forgets-structure",
     "multi-get-forgets-last-key",
+    "condition-tests-no-late-entries",
+    "unknown-touches-are-none",
+    "lost-touches-are-none",
+    "conditional-append-touches-nothing",
+    "clear-touches-nothing",
+    "version-outlives-its-memtable",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use terrapin::{Database, Durability, Metrics, Options};
+use terrapin::{Database, Durability, Metrics, Options, StructureKind};
 use terrapin_base::{Error, Result};
 
 use crate::figures::Figures;
@@ -109,17 +109,19 @@ pub struct SpaceReport {
     pub rest_bytes: u64,
 }
 
-/// Measures one bound in an empty directory. `options` has everything else.
+/// Measures one bound in an empty directory, with a keyspace of that structure. `options` has
+/// everything else.
 pub fn measure_space(
     config: &Config,
     options: &Options,
+    structure: StructureKind,
     bound: Option<f64>,
     directory: &Path,
     progress: &Progress,
 ) -> Result<SpaceReport> {
     let database = options.clone().space_amplification(bound).open(directory)?;
     // The driver needs no memory figure here.
-    let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
+    let store = TerrapinStore::new(database.clone(), Durability::Process, 0).structure(structure)?;
     let driver = Driver::new(config, &store, directory, progress)?;
     let phase = |workload, times: u64| Phase {
         workload,

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use terrapin::{Database, Durability, Keyspace};
-use terrapin_base::Result;
+use terrapin::{Database, Durability, Keyspace, KeyspaceOptions, StructureKind};
+use terrapin_base::{ErrorKind, Result};
 
 /// Time between two checks whether a compaction runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -102,6 +102,24 @@ impl TerrapinStore {
             durability,
             memory_bytes,
         }
+    }
+
+    /// Drives a keyspace of this structure. The default keyspace is leveled; for another structure
+    /// there is one of its own, which this creates if it is missing.
+    ///
+    /// Errors: those of creating a keyspace.
+    pub fn structure(self, structure: StructureKind) -> Result<Self> {
+        if structure == StructureKind::Leveled {
+            return Ok(self);
+        }
+        let options = KeyspaceOptions::new().structure(structure);
+        let keyspace = match self.database.open_keyspace(structure.name()) {
+            Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {
+                self.database.create_keyspace(structure.name(), options)?
+            }
+            found => found?,
+        };
+        Ok(self.keyspace(keyspace))
     }
 
     /// Drives that keyspace of the database instead.

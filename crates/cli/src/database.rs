@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrapin::{CheckpointDistance, Database, Keyspace, Options};
+use terrapin::{CheckpointDistance, Database, Keyspace, KeyspaceOptions, Options};
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::arguments::{self, CompressionName};
@@ -184,10 +184,19 @@ impl KeyspaceArgs {
 
     /// The keyspace, created if it does not exist; a creation is reported.
     pub fn find_or_create(&self, database: &Database) -> Result<Keyspace> {
+        self.find_or_create_with(database, KeyspaceOptions::new())
+    }
+
+    /// As [`KeyspaceArgs::find_or_create`]; a new keyspace gets these options.
+    pub fn find_or_create_with(
+        &self,
+        database: &Database,
+        options: KeyspaceOptions,
+    ) -> Result<Keyspace> {
         if let Some(found) = unless_missing(self.find(database))? {
             return Ok(found);
         }
-        let keyspace = database.keyspace(&self.name)?;
+        let keyspace = database.create_keyspace(&self.name, options)?;
         output::notice(format_args!("created the keyspace {}", self.name));
         Ok(keyspace)
     }

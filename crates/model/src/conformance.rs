@@ -23,6 +23,7 @@ scripts!(
     "batches",
     "both_ends",
     "checkpoints",
+    "conditions",
     "deletes",
     "durability",
     "grow_and_shrink",

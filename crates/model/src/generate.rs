@@ -3,6 +3,7 @@
 
 use std::ops::Bound;
 
+use crate::conditional::conditional;
 use crate::configuration::Configuration;
 use crate::operation::{Change, Durability, Operation, Read, Reopen, Span, Walk};
 use crate::oracle::UNLOGGED;
@@ -95,6 +96,8 @@ pub struct Generator {
     snapshots_max: usize,
     ranges: Vec<String>,
     made: u64,
+    /// Operations so far.
+    given: u64,
     queued: Vec<Operation>,
 }
 
@@ -114,6 +117,7 @@ impl Generator {
             snapshots: Vec::new(),
             ranges: Vec::new(),
             made: 0,
+            given: 0,
             queued: Vec::new(),
             profile,
         };
@@ -549,6 +553,14 @@ impl Iterator for Generator {
     type Item = Operation;
 
     fn next(&mut self) -> Option<Operation> {
+        self.given += 1;
+        self.plain()
+            .map(|operation| conditional(operation, self.given))
+    }
+}
+
+impl Generator {
+    fn plain(&mut self) -> Option<Operation> {
         if let Some(operation) = self.queued.pop() {
             return Some(operation);
         }

@@ -13,6 +13,7 @@
 //! 100 for failures, and reduces the first to the operations that matter.
 #![forbid(unsafe_code)]
 
+mod conditional;
 mod configuration;
 mod conformance;
 mod crash;
@@ -28,6 +29,7 @@ mod simulated;
 mod structures;
 mod subject;
 
+pub use conditional::{Conditional, updated};
 pub use configuration::Configuration;
 pub use conformance::{Report, SCRIPTS, conformance, run_script};
 pub use crash::{crash_run, crash_run_on};

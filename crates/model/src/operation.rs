@@ -6,6 +6,7 @@ use std::ops::Bound;
 
 use terrapin_base::ErrorKind;
 
+use crate::conditional::{Conditional, show_required};
 use crate::pattern::{Pattern, Shown};
 
 /// The durability of a write, as [`terrapin::Durability`]; none means the store's default.
@@ -96,6 +97,14 @@ pub enum Operation {
         changes: Vec<Change>,
         durability: Durability,
     },
+    /// A write that depends on the records of a keyspace.
+    Conditional { keyspace: String, how: Conditional },
+    /// Changes that become visible together, if each required key has its value, or none.
+    Guarded {
+        required: Vec<Change>,
+        changes: Vec<Change>,
+        durability: Durability,
+    },
     /// A read of the newest state, or of a snapshot.
     Read {
         snapshot: Option<String>,
@@ -151,6 +160,8 @@ impl Operation {
             O::Put { .. }
                 | O::Delete { .. }
                 | O::Batch { .. }
+                | O::Conditional { .. }
+                | O::Guarded { .. }
                 | O::Create { .. }
                 | O::Drop { .. }
                 | O::Clear { .. }
@@ -266,12 +277,24 @@ impl fmt::Display for Answer {
     }
 }
 
-fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
+pub(crate) fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
     if keyspace == "default" {
         Ok(())
     } else {
         write!(f, "@{keyspace} ")
     }
+}
+
+fn show_changes(f: &mut fmt::Formatter<'_>, changes: &[Change]) -> fmt::Result {
+    for (i, change) in changes.iter().enumerate() {
+        f.write_str(if i == 0 { " " } else { " ; " })?;
+        place(f, &change.keyspace)?;
+        match &change.value {
+            Some(value) => write!(f, "put {} {value}", change.key)?,
+            None => write!(f, "delete {}", change.key)?,
+        }
+    }
+    Ok(())
 }
 
 fn durability_word(durability: Durability) -> &'static str {
@@ -356,15 +379,20 @@ impl fmt::Display for Operation {
                 durability,
             } => {
                 write!(f, "batch{}", durability_word(*durability))?;
-                for (i, change) in changes.iter().enumerate() {
-                    f.write_str(if i == 0 { " " } else { " ; " })?;
-                    place(f, &change.keyspace)?;
-                    match &change.value {
-                        Some(value) => write!(f, "put {} {value}", change.key)?,
-                        None => write!(f, "delete {}", change.key)?,
-                    }
-                }
-                Ok(())
+                show_changes(f, changes)
+            }
+            Operation::Conditional { keyspace, how } => {
+                place(f, keyspace)?;
+                how.fmt(f)
+            }
+            Operation::Guarded {
+                required,
+                changes,
+                durability,
+            } => {
+                write!(f, "guarded{}", durability_word(*durability))?;
+                show_required(f, required)?;
+                show_changes(f, changes)
             }
             Operation::Read {
                 snapshot,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use terrapin_base::{ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX, checksum::hash64};
 
+use crate::conditional::{Conditional, updated};
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span, Walk};
 use crate::pattern::Pattern;
 use crate::random::Random;
@@ -401,10 +402,12 @@ impl Oracle {
         match write {
             Operation::Put { durability, .. }
             | Operation::Delete { durability, .. }
-            | Operation::Batch { durability, .. } => self.is_sync(*durability),
-            Operation::Create { .. } | Operation::Drop { .. } | Operation::Clear { .. } => {
-                self.default_is_sync
-            }
+            | Operation::Batch { durability, .. }
+            | Operation::Guarded { durability, .. } => self.is_sync(*durability),
+            Operation::Create { .. }
+            | Operation::Drop { .. }
+            | Operation::Clear { .. }
+            | Operation::Conditional { .. } => self.default_is_sync,
             _ => false,
         }
     }
@@ -474,6 +477,74 @@ impl Oracle {
             );
         }
         Answer::Done
+    }
+
+    fn conditional(&mut self, keyspace: &str, how: &Conditional) -> Answer {
+        let Some(map) = self.state.keyspaces.get(keyspace).cloned() else {
+            return failed(ErrorKind::KeyspaceNotFound, keyspace);
+        };
+        let there = |key: &Pattern| map.get(&key.bytes()).map(|value| value.to_vec());
+        let value = |value: &Pattern| Some(value.bytes());
+        // The key, its next value, and the answer.
+        let (key, next, answer) = match how {
+            Conditional::Insert(key, new) => match there(key) {
+                None => (key.bytes(), value(new), Answer::Value(None)),
+                there => return Answer::Value(there),
+            },
+            Conditional::Swap { key, expected, new } => {
+                if there(key) != expected.as_ref().and_then(value) {
+                    return Answer::Flag(false);
+                }
+                (
+                    key.bytes(),
+                    new.as_ref().and_then(value),
+                    Answer::Flag(true),
+                )
+            }
+            Conditional::Replace(key, new) => (key.bytes(), value(new), Answer::Value(there(key))),
+            Conditional::Update(key, front) => {
+                let new = updated(there(key).as_deref(), &front.bytes());
+                (key.bytes(), Some(new.clone()), Answer::Value(Some(new)))
+            }
+            Conditional::Take(key) => match there(key) {
+                None => return Answer::Value(None),
+                there => (key.bytes(), None, Answer::Value(there)),
+            },
+            Conditional::Pop { last } => {
+                let record = match last {
+                    true => map.last_key_value(),
+                    false => map.first_key_value(),
+                };
+                let Some((key, value)) = record else {
+                    return Answer::Records(Vec::new());
+                };
+                let answer = Answer::Records(vec![(key.clone(), value.to_vec())]);
+                (key.clone(), None, answer)
+            }
+        };
+        let change = (keyspace.to_owned(), key, next.map(Arc::from));
+        self.commit(Commit::Records(vec![change]), None);
+        answer
+    }
+
+    fn guarded(
+        &mut self,
+        required: &[Change],
+        changes: &[Change],
+        durability: Durability,
+    ) -> Answer {
+        for required in required {
+            let Some(map) = self.state.keyspaces.get(&required.keyspace) else {
+                return failed(ErrorKind::KeyspaceNotFound, &required.keyspace);
+            };
+            let wanted = required.value.as_ref().map(Pattern::bytes);
+            let there = map.get(&required.key.bytes()).map(|value| value.to_vec());
+            let is_missing = |c: &Change| !self.state.keyspaces.contains_key(&c.keyspace);
+            if there != wanted && !changes.iter().any(is_missing) {
+                return failed(ErrorKind::Conflict, "a required value");
+            }
+        }
+        self.write(changes, durability)
     }
 
     fn read(&mut self, snapshot: Option<&str>, keyspace: &str, read: &Read) -> Answer {
@@ -630,6 +701,12 @@ impl Subject for Oracle {
                 changes,
                 durability,
             } => self.write(changes, *durability),
+            Operation::Conditional { keyspace, how } => self.conditional(keyspace, how),
+            Operation::Guarded {
+                required,
+                changes,
+                durability,
+            } => self.guarded(required, changes, *durability),
             Operation::Read {
                 snapshot,
                 keyspace,

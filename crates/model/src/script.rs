@@ -14,6 +14,7 @@ use std::ops::Bound;
 
 use terrapin_base::{Error, Result};
 
+use crate::conditional::Conditional;
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, Walk};
 use crate::pattern::{Pattern, is_bare};
 use crate::random::Random;
@@ -106,7 +107,14 @@ fn record_bytes(operation: &Operation) -> usize {
         {
             key.len() + value.len()
         }
-        Operation::Batch { changes, .. } => changes
+        Operation::Conditional { how, .. } => match how {
+            Conditional::Insert(key, value)
+            | Conditional::Replace(key, value)
+            | Conditional::Update(key, value) => key.len() + value.len(),
+            Conditional::Swap { key, new, .. } => key.len() + new.as_ref().map_or(0, Pattern::len),
+            Conditional::Take(_) | Conditional::Pop { .. } => 0,
+        },
+        Operation::Batch { changes, .. } | Operation::Guarded { changes, .. } => changes
             .iter()
             .map(|c| 16 + c.key.len() + c.value.as_ref().map_or(0, Pattern::len))
             .sum(),
@@ -406,6 +414,61 @@ impl Line {
         })
     }
 
+    fn changes(&mut self) -> Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        while self.tokens.peek().is_some_and(|t| *t != Token::Arrow) {
+            changes.push(self.change()?);
+            if !self.symbol(';') {
+                break;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The conditions of a batch, in front of its changes.
+    fn required(&mut self) -> Result<Vec<Change>> {
+        let mut required = Vec::new();
+        loop {
+            let rest = self.tokens.clone();
+            let keyspace = self.keyspace();
+            let value = match self.takes("require") {
+                true => true,
+                false if self.takes("lack") => false,
+                false => {
+                    self.tokens = rest;
+                    return Ok(required);
+                }
+            };
+            required.push(Change {
+                keyspace,
+                key: self.pattern("a key")?,
+                value: match value {
+                    true => Some(self.pattern("a value")?),
+                    false => None,
+                },
+            });
+            if !self.symbol(';') {
+                return Ok(required);
+            }
+        }
+    }
+
+    fn conditional(
+        &mut self,
+        keyspace: String,
+        read: impl FnOnce(&mut Self) -> Result<Conditional>,
+    ) -> Result<Operation> {
+        let how = read(self)?;
+        Ok(Operation::Conditional { keyspace, how })
+    }
+
+    fn value_or_absent(&mut self) -> Result<Option<Pattern>> {
+        match self.takes("absent") {
+            true => Ok(None),
+            false => self.pattern("a value, or absent").map(Some),
+        }
+    }
+
     fn operation(&mut self) -> Result<Operation> {
         let snapshot = self.snapshot();
         let keyspace = self.keyspace();
@@ -464,15 +527,45 @@ impl Line {
             }
             "batch" => {
                 let durability = self.durability();
-                let mut changes = Vec::new();
-                while self.tokens.peek().is_some_and(|t| *t != Token::Arrow) {
-                    changes.push(self.change()?);
-                    if !self.symbol(';') {
-                        break;
-                    }
-                }
                 Operation::Batch {
-                    changes,
+                    changes: self.changes()?,
+                    durability,
+                }
+            }
+            "insert" => self.conditional(keyspace, |line| {
+                let key = line.pattern("a key")?;
+                Ok(Conditional::Insert(key, line.pattern("a value")?))
+            })?,
+            "swap" => self.conditional(keyspace, |line| {
+                Ok(Conditional::Swap {
+                    key: line.pattern("a key")?,
+                    expected: line.value_or_absent()?,
+                    new: line.value_or_absent()?,
+                })
+            })?,
+            "replace" => self.conditional(keyspace, |line| {
+                let key = line.pattern("a key")?;
+                Ok(Conditional::Replace(key, line.pattern("a value")?))
+            })?,
+            "update" => self.conditional(keyspace, |line| {
+                let key = line.pattern("a key")?;
+                Ok(Conditional::Update(key, line.pattern("the front")?))
+            })?,
+            "take" => self.conditional(keyspace, |line| {
+                Ok(Conditional::Take(line.pattern("a key")?))
+            })?,
+            "pop" => self.conditional(keyspace, |line| {
+                let last = line.takes("last");
+                match last || line.takes("first") {
+                    true => Ok(Conditional::Pop { last }),
+                    false => Err(Error::invalid("a pop reads: pop first, or pop last")),
+                }
+            })?,
+            "guarded" => {
+                let durability = self.durability();
+                Operation::Guarded {
+                    required: self.required()?,
+                    changes: self.changes()?,
                     durability,
                 }
             }
@@ -569,13 +662,7 @@ impl Line {
         let answer = match operation {
             Operation::Read { read, .. } => match read {
                 Read::Get(_) => Answer::Value(self.value_or_none()?),
-                Read::Contains(_) => {
-                    let yes = self.takes("yes");
-                    if !yes && !self.takes("no") {
-                        return Err(Error::invalid("yes or no"));
-                    }
-                    Answer::Flag(yes)
-                }
+                Read::Contains(_) => self.expected_flag()?,
                 Read::MultiGet(_) => {
                     let mut values = Vec::new();
                     while self.has_word() {
@@ -593,6 +680,11 @@ impl Line {
                 Read::Open(..) => Answer::Done,
             },
             Operation::Next { .. } => return self.expected_records(),
+            Operation::Conditional { how, .. } => match how {
+                Conditional::Pop { .. } => return self.expected_records(),
+                Conditional::Swap { .. } => self.expected_flag()?,
+                _ => Answer::Value(self.value_or_none()?),
+            },
             Operation::Keyspaces => {
                 let mut names = Vec::new();
                 while self.has_word() {
@@ -608,6 +700,14 @@ impl Line {
             ));
         }
         Ok(Expected::Exactly(answer))
+    }
+
+    fn expected_flag(&mut self) -> Result<Answer> {
+        let yes = self.takes("yes");
+        match yes || self.takes("no") {
+            true => Ok(Answer::Flag(yes)),
+            false => Err(Error::invalid("yes or no")),
+        }
     }
 
     fn expected_records(&mut self) -> Result<Expected> {
@@ -696,6 +796,9 @@ mod tests {
             "for 0..2",
             "%s put a 1",
             "get ~x@3",
+            "pop",
+            "swap a 1",
+            "swap a 1 2 -> done",
         ] {
             let error = Script::parse("bad", &format!("put a 1\n{line}\n")).expect_err(line);
             assert!(error.to_string().contains("line 2"), "{error}");

@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrapin::verify::verify_on;
 use terrapin::{
-    Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Range, Snapshot,
-    SpaceAmplification,
+    Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Range,
+    Requirement, Snapshot, SpaceAmplification,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, Sim, Slice};
 use terrapin_disk::sim::{CrashMode, Moment, Watching};
 use terrapin_disk::{Disk, RealDisk, SimDisk};
 
+use crate::conditional::{Conditional, updated};
 use crate::configuration::Configuration;
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span};
 use crate::oracle::{State, walked};
@@ -233,8 +234,21 @@ impl Simulated {
         Ok(Answer::Done)
     }
 
-    fn batch(&mut self, changes: &[Change], durability: Durability) -> Result<Answer> {
+    fn batch(
+        &mut self,
+        required: &[Change],
+        changes: &[Change],
+        durability: Durability,
+    ) -> Result<Answer> {
         let mut batch: Batch = self.database()?.batch();
+        for required in required {
+            let keyspace = self.keyspace(&required.keyspace)?;
+            let asks = match &required.value {
+                Some(value) => Requirement::equals(value.bytes()),
+                None => Requirement::Absent,
+            };
+            batch.require(&keyspace, required.key.bytes(), asks);
+        }
         for change in changes {
             let keyspace = self.keyspace(&change.keyspace)?;
             match &change.value {
@@ -448,7 +462,13 @@ impl Simulated {
             Operation::Batch {
                 changes,
                 durability,
-            } => self.batch(changes, *durability),
+            } => self.batch(&[], changes, *durability),
+            Operation::Conditional { keyspace, how } => conditional(&self.keyspace(keyspace)?, how),
+            Operation::Guarded {
+                required,
+                changes,
+                durability,
+            } => self.batch(required, changes, *durability),
             Operation::Read {
                 snapshot,
                 keyspace,
@@ -693,6 +713,53 @@ impl Source {
             (Read::Open(..), _) => Answer::Done,
         })
     }
+}
+
+/// Does a conditional write. A second thread is missing, so a read and the swap of what it read
+/// agree, unless a merge ended the life of the version between them.
+fn conditional(keyspace: &Keyspace, how: &Conditional) -> Result<Answer> {
+    let value = |value: Option<Slice>| Answer::Value(value.map(|value| value.to_vec()));
+    Ok(match how {
+        Conditional::Insert(key, new) => {
+            value(keyspace.insert_if_absent(key.bytes(), new.bytes())?)
+        }
+        Conditional::Swap { key, expected, new } => {
+            let bytes = |value: &Option<Pattern>| value.as_ref().map(Pattern::bytes);
+            let (expected, new) = (bytes(expected), bytes(new));
+            let swapped =
+                keyspace.compare_and_swap(key.bytes(), expected.as_deref(), new.as_deref())?;
+            Answer::Flag(swapped.is_ok())
+        }
+        Conditional::Replace(key, new) => {
+            let (key, new) = (key.bytes(), new.bytes());
+            let (there, version) = keyspace.get_versioned(&key)?;
+            if hash64(&new) % 2 == 0
+                && keyspace
+                    .compare_version_and_swap(&key, &version, Some(&new))?
+                    .is_ok()
+            {
+                return Ok(value(there));
+            }
+            match keyspace.compare_and_swap(&key, there.as_deref(), Some(&new))? {
+                Ok(()) => value(there),
+                Err(conflict) => Answer::Broken(format!("nobody else writes, and {conflict}")),
+            }
+        }
+        Conditional::Update(key, front) => {
+            let front = front.bytes();
+            let new = keyspace.update(key.bytes(), |value| Some(updated(value, &front)))?;
+            Answer::Value(new)
+        }
+        Conditional::Take(key) => value(keyspace.take(key.bytes())?),
+        Conditional::Pop { last } => {
+            let record = match last {
+                true => keyspace.pop_last()?,
+                false => keyspace.pop_first()?,
+            };
+            let bytes = |(key, value): (Slice, Slice)| (key.to_vec(), value.to_vec());
+            Answer::Records(record.map(bytes).into_iter().collect())
+        }
+    })
 }
 
 impl Subject for Simulated {

@@ -10,6 +10,7 @@
 //
 // Times are the order of events, each different. The kinds: `write` sets all its keys at one moment, `read` saw all its
 // keys at one moment, `perhaps` is a write whose client died before the answer came: it happened by its return, or never.
+// A conditional write has "saw_keys" and "saw", too: at its moment, these keys had these values.
 //
 // Exit codes: 0 linearizable, 1 not, 2 undecided in time, 3 the history makes no sense.
 package main
@@ -47,6 +48,9 @@ type operation struct {
 	Kind   string  `json:"kind"`
 	Keys   []int   `json:"keys"`
 	Values []int64 `json:"values"`
+
+	SawKeys []int   `json:"saw_keys"`
+	Saw     []int64 `json:"saw"`
 }
 
 func (o operation) writes() bool { return o.Kind != "read" }
@@ -56,6 +60,9 @@ func (o operation) String() string {
 	fmt.Fprintf(&b, "%6d to %6d  client %d  %-7s", o.Call, o.Return, o.Client, o.Kind)
 	for i, key := range o.Keys {
 		fmt.Fprintf(&b, " k%d=%d", key, o.Values[i])
+	}
+	for i, key := range o.SawKeys {
+		fmt.Fprintf(&b, " after k%d=%d", key, o.Saw[i])
 	}
 	return b.String()
 }
@@ -67,9 +74,9 @@ func (o operation) set(s state) state {
 	return s
 }
 
-func (o operation) saw(s state) bool {
-	for i, key := range o.Keys {
-		if s[key] != o.Values[i] {
+func (s state) has(keys []int, values []int64) bool {
+	for i, key := range keys {
+		if s[key] != values[i] {
 			return false
 		}
 	}
@@ -81,13 +88,20 @@ func model(start state) porcupine.Model {
 		Init: func() []interface{} { return []interface{}{start} },
 		Step: func(s, input, _ interface{}) []interface{} {
 			before, o := s.(state), input.(operation)
+			holds := before.has(o.SawKeys, o.Saw)
 			switch o.Kind {
 			case "write":
-				return []interface{}{o.set(before)}
+				if holds {
+					return []interface{}{o.set(before)}
+				}
+				return nil
 			case "perhaps":
-				return []interface{}{before, o.set(before)}
+				if holds {
+					return []interface{}{before, o.set(before)}
+				}
+				return []interface{}{before}
 			default:
-				if o.saw(before) {
+				if before.has(o.Keys, o.Values) {
 					return []interface{}{before}
 				}
 				return nil
@@ -173,10 +187,10 @@ func parse(file io.Reader) (state, []operation, error) {
 			return start, nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		known := o.Kind == "write" || o.Kind == "read" || o.Kind == "perhaps"
-		if !known || o.Return <= o.Call || len(o.Keys) != len(o.Values) {
+		if !known || o.Return <= o.Call || len(o.Keys) != len(o.Values) || len(o.SawKeys) != len(o.Saw) {
 			return start, nil, fmt.Errorf("line %d makes no sense: %v", number, o)
 		}
-		for _, key := range o.Keys {
+		for _, key := range append(append([]int{}, o.Keys...), o.SawKeys...) {
 			if key < 0 || key >= head.Keys {
 				return start, nil, fmt.Errorf("line %d: no key %d", number, key)
 			}

@@ -34,9 +34,14 @@ fn verdict(name: &str, events: &[Event]) -> Result<(), String> {
             answer,
             kind,
             values: values.to_vec(),
+            saw: Vec::new(),
         });
     }
-    judge(&history, &scratch(name)).map_err(|find| {
+    verdict_of(name, &history)
+}
+
+fn verdict_of(name: &str, history: &History) -> Result<(), String> {
+    judge(history, &scratch(name)).map_err(|find| {
         let path = find.0.rsplit("The whole history is in ").next();
         if let Some(path) = path.map(str::trim) {
             let _ = fs::remove_file(path);
@@ -142,6 +147,42 @@ fn histories_that_no_map_could_have_are_refused() {
         let text = verdict(&format!("refused-{number}"), events).expect_err(what);
         assert!(text.contains("not linearizable"), "{what}: {text}");
     }
+}
+
+/// Two conditional writes that saw one value cannot both have happened, except if a write between
+/// them brought the value back.
+#[test]
+fn of_two_conditional_writes_over_one_value_one_happens() {
+    let swap = |client: usize, saw: u64, new: u64| Operation {
+        client,
+        call: 1 + client as u64,
+        answer: 10 + client as u64,
+        kind: Kind::Write,
+        values: vec![(0, new)],
+        saw: vec![(0, saw)],
+    };
+    let mut history = History::new(vec![0; KEYS]);
+    history.operations = vec![swap(0, 0, 1), swap(1, 1, 2)];
+    assert_eq!(verdict_of("swaps", &history), Ok(()));
+    history.operations = vec![swap(0, 0, 1), swap(1, 0, 2)];
+    let text = verdict_of("swaps-refused", &history).expect_err("both saw 0");
+    assert!(text.contains("not linearizable"), "{text}");
+    history.operations.push(swap(2, 1, 0));
+    assert_eq!(verdict_of("swaps-back", &history), Ok(()));
+    // One of a dead process happened only if what it saw was there.
+    history.operations.truncate(2);
+    history.operations[1].kind = Kind::Perhaps;
+    assert_eq!(verdict_of("swaps-dead", &history), Ok(()));
+    history.operations.push(Operation {
+        client: 3,
+        call: 20,
+        answer: 21,
+        kind: Kind::Read,
+        values: vec![(0, 2)],
+        saw: vec![],
+    });
+    let text = verdict_of("swaps-dead-refused", &history).expect_err("it saw 0");
+    assert!(text.contains("not linearizable"), "{text}");
 }
 
 #[test]

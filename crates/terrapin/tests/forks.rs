@@ -79,6 +79,7 @@ fn a_child_gets_errors_from_its_parents_handles_and_changes_nothing() {
     fill(&database).unwrap();
     let keyspace = database.default_keyspace();
     let snapshot = database.snapshot().unwrap();
+    let (_, version) = keyspace.get_versioned("b").unwrap();
     let mut range = keyspace.iter();
     assert!(range.next().unwrap().is_ok());
     let handles = Mutex::new(Some((database, keyspace, snapshot, range)));
@@ -89,6 +90,11 @@ fn a_child_gets_errors_from_its_parents_handles_and_changes_nothing() {
         let outcomes = [
             keyspace.put("b", "2"),
             keyspace.delete(key(1)),
+            keyspace.take(key(1)).map(drop),
+            keyspace.pop_first().map(drop),
+            keyspace
+                .compare_version_and_swap("b", &version, None)
+                .map(drop),
             keyspace.get(key(1)).map(drop),
             keyspace.multi_get(&[key(1)]).map(drop),
             keyspace.range(key(1)..).next().unwrap().map(drop),

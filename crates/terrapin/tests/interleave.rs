@@ -340,3 +340,93 @@ fn a_close_beside_everything_loses_nothing_acknowledged() {
         assert_left(&medium, written);
     });
 }
+
+/// Updates beside puts, a clear, seals and checkpoints. Each value is written once, so no two
+/// updates may have read the same one. "No value" is there once at first and once after the clear.
+#[test]
+fn no_two_updates_read_the_same_value() {
+    explore("engine-updates", || {
+        let medium = SimDisk::new(1);
+        let database = Arc::new(open(&medium));
+        let keyspace = database.default_keyspace();
+        let updaters = [10u64, 20, 30].map(|first| {
+            let keyspace = keyspace.clone();
+            spawn(move || {
+                let mut seen = Vec::new();
+                for number in first..first + 2 {
+                    let mut last = None;
+                    let new = keyspace
+                        .update(KEYS[0], |there| {
+                            last = there.map(round_of);
+                            Some(value(number))
+                        })
+                        .unwrap();
+                    assert_eq!(new, Some(value(number)));
+                    seen.push(last);
+                }
+                seen
+            })
+        });
+        let other = {
+            let (database, keyspace) = (database.clone(), keyspace.clone());
+            spawn(move || {
+                keyspace.put(KEYS[1], value(1)).unwrap();
+                keyspace.put(KEYS[0], value(40)).unwrap();
+                database.checkpoint().unwrap();
+                keyspace.clear().unwrap();
+            })
+        };
+        database.checkpoint().unwrap();
+        let mut seen = Vec::new();
+        for updater in updaters {
+            seen.extend(updater.join().unwrap());
+        }
+        other.join().unwrap();
+        let absent = seen.iter().filter(|value| value.is_none()).count();
+        assert!(absent <= 2, "{seen:?}");
+        let mut numbers: Vec<_> = seen.iter().flatten().collect();
+        numbers.sort();
+        numbers.dedup();
+        assert_eq!(numbers.len() + absent, seen.len(), "lost: {seen:?}");
+        database.close().unwrap();
+    });
+}
+
+/// Threads pop at both ends of a queue, beside a push and a checkpoint. Each record is popped once.
+#[test]
+fn each_record_is_popped_once() {
+    explore("engine-pops", || {
+        let medium = SimDisk::new(1);
+        let database = Arc::new(open(&medium));
+        let queue = database.default_keyspace();
+        for key in KEYS {
+            queue.put(key, value(1)).unwrap();
+        }
+        let poppers = [false, true, false].map(|last| {
+            let queue = queue.clone();
+            spawn(move || {
+                let pop = || match last {
+                    true => queue.pop_last().unwrap(),
+                    false => queue.pop_first().unwrap(),
+                };
+                [pop(), pop()].into_iter().flatten().map(|(key, _)| key)
+            })
+        });
+        let other = {
+            let (database, queue) = (database.clone(), queue.clone());
+            spawn(move || {
+                queue.put("b", value(2)).unwrap();
+                database.checkpoint().unwrap();
+            })
+        };
+        let mut got = Vec::new();
+        for popper in poppers {
+            got.extend(popper.join().unwrap());
+        }
+        other.join().unwrap();
+        got.extend(queue.iter().map(|record| record.unwrap().0));
+        got.sort();
+        assert!(got.iter().eq(["a", "b", "m", "z"].iter()), "{got:?}");
+        database.close().unwrap();
+    });
+}

@@ -51,7 +51,7 @@ const _: () = assert!(RECORD_KIND_USER_MIN > KIND_CLOSE);
 /// The identity of one life of one log. Its records' CRCs cover it. So bytes of another life, or of
 /// another copy of the database, fail their CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LifeId {
+pub struct LifeId {
     /// The branch. It is random, so it also identifies the database.
     pub(crate) branch: u64,
     pub(crate) incarnation: u32,

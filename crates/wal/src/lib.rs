@@ -38,7 +38,7 @@ mod ring;
 mod segments;
 mod stream;
 
-pub use format::{RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, is_log_file};
+pub use format::{LifeId, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, is_log_file};
 pub use log::{
     Append, Appended, Boundary, Copied, From, Log, Reach, TOUCH_HEAD_BYTES, Touch, Touched, Watch,
 };

@@ -28,6 +28,8 @@ const ABSENT: u64 = 3 << 32;
 const WARMING: u64 = 4 << 32;
 /// Keys that are read again and again.
 const HOT: u64 = 1_000;
+/// Keys that are swapped once: more than a count takes.
+const SWAPPED: u64 = 16_000;
 /// Positions of keys that are all in different blocks.
 const COLD_KEYS: &str = "cold-keys";
 /// Records of a short scan.
@@ -195,6 +197,27 @@ pub fn put(count: u64) -> Result<()> {
     })?;
     store.check(count, |metrics| metrics.puts)?;
     store.check(0, |metrics| metrics.writes_refused + metrics.checkpoints)
+}
+
+pub fn compare_and_swap(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    warm_metadata(&store.keyspace)?;
+    (0..SWAPPED).try_for_each(|number| store.get(key(number), true))?;
+    // The first conditional write of a database takes memory.
+    store.keyspace.take(key(ABSENT))?;
+    store.begin();
+    operations_under_count(count, |number| {
+        let key = key(number);
+        let old = value(&key);
+        let mut new = old;
+        new[0] ^= 1;
+        let swapped = store
+            .keyspace
+            .compare_and_swap(key, Some(&old), Some(&new))?;
+        swapped.map_err(|conflict| Error::internal("a swap failed").with("why", conflict))
+    })?;
+    store.check(count, |metrics| metrics.puts)?;
+    store.check(count, |metrics| metrics.record_hits)
 }
 
 pub fn get_memtable_hit(count: u64) -> Result<()> {

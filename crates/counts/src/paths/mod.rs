@@ -31,13 +31,20 @@ pub struct Way {
 }
 
 /// Every path that is counted.
-pub const PATHS: [Way; 14] = [
+pub const PATHS: [Way; 15] = [
     Way {
         name: "put",
         what: "a put of a new key into the memtable, logged, without waiting and without the drain's part",
         operations: 4_000,
         uses_store: true,
         go: engine::put,
+    },
+    Way {
+        name: "compare and swap",
+        what: "a swap of the value of a key in the record cache, without other writers",
+        operations: 4_000,
+        uses_store: true,
+        go: engine::compare_and_swap,
     },
     Way {
         name: "get memtable hit",

@@ -5,7 +5,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrapin::{CheckpointDistance, Database, Durability, Keyspace, KeyspaceOptions};
+use terrapin::{
+    CheckpointDistance, ConflictCause, Database, Durability, Keyspace, KeyspaceOptions, Requirement,
+};
 use terrapin_base::checksum::hash64;
 
 use terrapin_base::{Condition, Env, ErrorKind, Slice};
@@ -26,6 +28,13 @@ pub(super) trait Recorder {
     fn reads(&mut self, keys: &[usize]);
     /// The operation ended; a read saw these values. An error ends the client's part.
     fn answered(&mut self, seen: &[u64]) -> Result<(), Find>;
+    /// A conditional write begins. It happens only if `saw` holds. What is not known before the
+    /// answer is not in `saw`.
+    fn changes(&mut self, saw: &[(usize, u64)], values: &[(usize, u64)]);
+    /// The conditional write happened, and `saw` held.
+    fn changed(&mut self, saw: &[(usize, u64)]) -> Result<(), Find>;
+    /// The conditional write did not happen. It saw these values, if any.
+    fn unchanged(&mut self, seen: &[(usize, u64)]) -> Result<(), Find>;
 }
 
 /// The keyspaces that hold the keys.
@@ -157,6 +166,8 @@ impl ClientKeyspaces {
             let reads = client.choice != Choice::SyncedWrites && client.random.one_in(2);
             if reads {
                 self.read(&mut client.random, recorder)?;
+            } else if client.random.one_in(3) {
+                self.write_if(&mut client, recorder)?;
             } else {
                 self.write(&mut client, recorder)?;
             }
@@ -251,6 +262,96 @@ impl ClientKeyspaces {
             }
         }
         recorder.answered(&[])
+    }
+
+    /// A conditional write with the durability of the database, or a batch with conditions.
+    fn write_if(&self, client: &mut Client, recorder: &mut dyn Recorder) -> Result<(), Find> {
+        let random = &mut client.random;
+        client.value += 1;
+        let new = client.value;
+        let kind = match client.choice {
+            Choice::SyncedWrites => 4,
+            _ => random.below(6),
+        };
+        let key = random.index(KEYS);
+        let (keyspace, bytes) = (self.of(key), name(key));
+        match kind {
+            0 => {
+                recorder.changes(&[(key, 0)], &[(key, new)]);
+                match seen(keyspace.insert_if_absent(bytes, value(new))?)? {
+                    0 => recorder.changed(&[(key, 0)]),
+                    there => recorder.unchanged(&[(key, there)]),
+                }
+            }
+            1 => {
+                recorder.changes(&[], &[(key, 0)]);
+                match seen(keyspace.take(bytes)?)? {
+                    0 => recorder.unchanged(&[(key, 0)]),
+                    there => recorder.changed(&[(key, there)]),
+                }
+            }
+            2 => {
+                recorder.changes(&[], &[(key, new)]);
+                let mut last = Ok(0);
+                keyspace.update(bytes, |there| {
+                    last = number(there);
+                    Some(value(new))
+                })?;
+                recorder.changed(&[(key, last?)])
+            }
+            3 => {
+                // By version: it may be void without a change.
+                let (there, version) = keyspace.get_versioned(&bytes)?;
+                let saw = [(key, seen(there)?)];
+                recorder.changes(&saw, &[(key, new)]);
+                let new = value(new);
+                match keyspace.compare_version_and_swap(bytes, &version, Some(&new))? {
+                    Ok(()) => recorder.changed(&saw),
+                    Err(_) => recorder.unchanged(&[]),
+                }
+            }
+            4 => {
+                let count = 2 + random.index(KEYS - 1);
+                let keys = random.shuffled(KEYS)[..count].to_vec();
+                let there = self.snapshot(&keys)?;
+                let saw: Vec<_> = keys.iter().copied().zip(there).collect();
+                let changes = [(keys[0], new), (keys[1], 0)];
+                let mut batch = self.database.batch();
+                for &(key, there) in &saw {
+                    let asks = match there {
+                        0 => Requirement::Absent,
+                        there => Requirement::equals(value(there)),
+                    };
+                    batch.require(self.of(key), name(key), asks);
+                }
+                batch.put(self.of(keys[0]), name(keys[0]), value(new));
+                batch.delete(self.of(keys[1]), name(keys[1]));
+                recorder.changes(&saw, &changes);
+                let durability = match client.choice {
+                    Choice::SyncedWrites => Durability::Sync,
+                    _ => Durability::Process,
+                };
+                match self.database.write_with(batch, durability) {
+                    Ok(()) => recorder.changed(&saw),
+                    Err(error) if error.kind() == ErrorKind::Conflict => recorder.unchanged(&[]),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            _ => {
+                let there = seen(keyspace.get(&bytes)?)?;
+                let new = if random.one_in(3) { 0 } else { new };
+                recorder.changes(&[(key, there)], &[(key, new)]);
+                let of = |number| (number != 0).then(|| value(number));
+                let (expected, new) = (of(there), of(new));
+                match keyspace.compare_and_swap(bytes, expected.as_deref(), new.as_deref())? {
+                    Ok(()) => recorder.changed(&[(key, there)]),
+                    Err(conflict) => match conflict.cause {
+                        ConflictCause::Value(there) => recorder.unchanged(&[(key, seen(there)?)]),
+                        other => Err(Find(format!("a swap of values met {other:?}"))),
+                    },
+                }
+            }
+        }
     }
 
     /// Does other things with the database until it is stopped.

@@ -27,6 +27,8 @@ pub struct Operation {
     /// Keys by number, each with the number of the written or seen value; 0 is no value. Of two
     /// values for one key the last one counts.
     pub values: Vec<(usize, u64)>,
+    /// What a conditional write saw at its moment: keys with their values.
+    pub saw: Vec<(usize, u64)>,
 }
 
 /// The operations of some clients, in any order.
@@ -62,7 +64,11 @@ impl History {
                 Kind::Read => "read",
                 Kind::Perhaps => "perhaps",
             };
-            let (keys, values): (Vec<usize>, Vec<u64>) = operation.values.iter().copied().unzip();
+            let unzip = |pairs: &[(usize, u64)]| -> (Vec<usize>, Vec<u64>) {
+                pairs.iter().copied().unzip()
+            };
+            let (keys, values) = unzip(&operation.values);
+            let (saw_keys, saw) = unzip(&operation.saw);
             let Operation {
                 client,
                 call,
@@ -72,7 +78,7 @@ impl History {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 out,
-                "{{\"client\": {client}, \"call\": {call}, \"return\": {answer}, \"kind\": \"{kind}\", \"keys\": {keys:?}, \"values\": {values:?}}}"
+                "{{\"client\": {client}, \"call\": {call}, \"return\": {answer}, \"kind\": \"{kind}\", \"keys\": {keys:?}, \"values\": {values:?}, \"saw_keys\": {saw_keys:?}, \"saw\": {saw:?}}}"
             );
         }
         out

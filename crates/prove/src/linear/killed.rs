@@ -122,8 +122,7 @@ struct Pipe {
 
 impl Recorder for Pipe {
     fn writes(&mut self, values: &[(usize, u64)]) {
-        let values: Vec<String> = values.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        tell(&format!("write {} {}", self.client, values.join(" ")));
+        tell(&format!("write {} {}", self.client, pairs(values)));
     }
 
     fn reads(&mut self, keys: &[usize]) {
@@ -136,6 +135,37 @@ impl Recorder for Pipe {
         tell(&format!("answer {} {}", self.client, seen.join(" ")));
         Ok(())
     }
+
+    fn changes(&mut self, saw: &[(usize, u64)], values: &[(usize, u64)]) {
+        let (client, saw, values) = (self.client, pairs(saw), pairs(values));
+        tell(&format!("change {client} {values} if {saw}"));
+    }
+
+    fn changed(&mut self, saw: &[(usize, u64)]) -> Result<(), Find> {
+        tell(&format!("changed {} {}", self.client, pairs(saw)));
+        Ok(())
+    }
+
+    fn unchanged(&mut self, seen: &[(usize, u64)]) -> Result<(), Find> {
+        tell(&format!("unchanged {} {}", self.client, pairs(seen)));
+        Ok(())
+    }
+}
+
+/// Keys with their values, as words.
+fn pairs(values: &[(usize, u64)]) -> String {
+    let words: Vec<String> = values.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    words.join(" ")
+}
+
+/// Reads what [`pairs`] wrote.
+fn parse_pairs<'a>(words: impl Iterator<Item = &'a str>) -> Option<Vec<(usize, u64)>> {
+    words
+        .map(|word| {
+            let (key, value) = word.split_once('=')?;
+            Some((key.parse().ok()?, value.parse().ok()?))
+        })
+        .collect()
 }
 
 /// The other end of the pipe: it turns events into operations.
@@ -164,17 +194,19 @@ impl Listener {
             return Err(strange());
         };
         let kind = match verb {
-            "write" => Kind::Write,
+            "write" | "change" => Kind::Write,
             "read" => Kind::Read,
             "answer" => return self.answer(client.parse()?, words).ok_or_else(strange),
+            "changed" | "unchanged" => {
+                let pairs = parse_pairs(words).ok_or_else(strange)?;
+                let ended = self.end(client.parse()?, verb == "changed", pairs);
+                return ended.ok_or_else(strange);
+            }
             _ => return Err(strange()),
         };
-        let values = words
-            .map(|word| {
-                let (key, value) = word.split_once('=').ok_or_else(strange)?;
-                Ok((key.parse()?, value.parse()?))
-            })
-            .collect::<Result<_, Find>>()?;
+        let values = parse_pairs(words.by_ref().take_while(|word| *word != "if"));
+        let values = values.ok_or_else(strange)?;
+        let saw = parse_pairs(words).ok_or_else(strange)?;
         let call = self.next();
         self.under_way.push(Operation {
             client: client.parse()?,
@@ -182,8 +214,26 @@ impl Listener {
             answer: 0,
             kind,
             values,
+            saw,
         });
         Ok(())
+    }
+
+    /// A conditional write has its answer.
+    fn end(&mut self, client: usize, done: bool, pairs: Vec<(usize, u64)>) -> Option<()> {
+        let at = self.under_way.iter().position(|o| o.client == client)?;
+        let mut operation = self.under_way.swap_remove(at);
+        match done {
+            true => operation.saw = pairs,
+            false => {
+                operation.kind = Kind::Read;
+                operation.saw.clear();
+                operation.values = pairs;
+            }
+        }
+        operation.answer = self.next();
+        self.history.operations.push(operation);
+        Some(())
     }
 
     fn answer<'a>(&mut self, client: usize, seen: impl Iterator<Item = &'a str>) -> Option<()> {
@@ -251,6 +301,16 @@ struct Last<'a>(&'a mut Listener);
 impl Recorder for Last<'_> {
     fn writes(&mut self, _values: &[(usize, u64)]) {}
 
+    fn changes(&mut self, _saw: &[(usize, u64)], _values: &[(usize, u64)]) {}
+
+    fn changed(&mut self, _saw: &[(usize, u64)]) -> Result<(), Find> {
+        Ok(())
+    }
+
+    fn unchanged(&mut self, _seen: &[(usize, u64)]) -> Result<(), Find> {
+        Ok(())
+    }
+
     fn reads(&mut self, keys: &[usize]) {
         let call = self.0.next();
         self.0.under_way.push(Operation {
@@ -259,6 +319,7 @@ impl Recorder for Last<'_> {
             answer: 0,
             kind: Kind::Read,
             values: keys.iter().map(|&key| (key, 0)).collect(),
+            saw: Vec::new(),
         });
     }
 

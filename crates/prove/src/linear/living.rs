@@ -71,7 +71,20 @@ impl<'a> Memory<'a> {
             answer: 0,
             kind,
             values,
+            saw: Vec::new(),
         });
+    }
+
+    fn end(&mut self, change: impl FnOnce(&mut Operation)) -> Result<(), Find> {
+        if self.clock.dead.load(Ordering::SeqCst) {
+            return Err(Find("an answer of a dead process".to_owned()));
+        }
+        if let Some(mut operation) = self.under_way.take() {
+            change(&mut operation);
+            operation.answer = self.clock.next();
+            self.operations.push(operation);
+        }
+        Ok(())
     }
 
     /// The operations; a write without an answer stays open until `death`.
@@ -95,17 +108,30 @@ impl Recorder for Memory<'_> {
     }
 
     fn answered(&mut self, seen: &[u64]) -> Result<(), Find> {
-        if self.clock.dead.load(Ordering::SeqCst) {
-            return Err(Find("an answer of a dead process".to_owned()));
-        }
-        if let Some(mut operation) = self.under_way.take() {
+        self.end(|operation| {
             for (slot, value) in operation.values.iter_mut().zip(seen) {
                 slot.1 = *value;
             }
-            operation.answer = self.clock.next();
-            self.operations.push(operation);
+        })
+    }
+
+    fn changes(&mut self, saw: &[(usize, u64)], values: &[(usize, u64)]) {
+        self.begin(Kind::Write, values.to_vec());
+        if let Some(operation) = &mut self.under_way {
+            operation.saw = saw.to_vec();
         }
-        Ok(())
+    }
+
+    fn changed(&mut self, saw: &[(usize, u64)]) -> Result<(), Find> {
+        self.end(|operation| operation.saw = saw.to_vec())
+    }
+
+    fn unchanged(&mut self, seen: &[(usize, u64)]) -> Result<(), Find> {
+        self.end(|operation| {
+            operation.kind = Kind::Read;
+            operation.saw.clear();
+            operation.values = seen.to_vec();
+        })
     }
 }
 

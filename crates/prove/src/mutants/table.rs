@@ -1,5 +1,6 @@
 //! The mutants: what each breaks, where, and which script must notice it.
 
+mod conditions;
 mod log;
 mod trees;
 
@@ -47,11 +48,14 @@ pub(super) const MEDIA: Script = Script::Layer {
 };
 
 /// The number of mutants.
-pub const COUNT: usize = log::MUTANTS.len() + trees::MUTANTS.len() + ENGINE.len();
+pub const COUNT: usize =
+    log::MUTANTS.len() + trees::MUTANTS.len() + conditions::MUTANTS.len() + ENGINE.len();
 
 /// Every mutant.
 pub fn table() -> impl Iterator<Item = &'static Mutant> {
-    [log::MUTANTS, trees::MUTANTS, ENGINE].into_iter().flatten()
+    [log::MUTANTS, trees::MUTANTS, conditions::MUTANTS, ENGINE]
+        .into_iter()
+        .flatten()
 }
 
 /// The mutants of the engine, of memtables and of the memory budget.

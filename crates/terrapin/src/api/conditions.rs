@@ -13,7 +13,9 @@ use crate::read::iter::Range;
 use crate::read::newest;
 use crate::types::condition::{Conflict, ConflictCause, Version};
 use crate::types::key_range::prefix_range;
-use crate::write::conditional::{Decision, Footprint, New, Read, check_durability, conflict};
+use crate::write::conditional::{
+    ATTEMPTS_MAX, Decision, Footprint, New, Read, busy, check_durability, conflict,
+};
 
 /// The outcome of a conditional write: done, or the condition does not hold.
 type Outcome = Result<Result<(), Conflict>>;
@@ -48,7 +50,7 @@ impl Keyspace {
         self.write_if(key.as_ref(), |value| {
             Ok(match value {
                 None => Decision::Write(New::of(Some(new)), None),
-                there => Decision::Leave(there),
+                Some(there) => Decision::Leave(Some(there.clone())),
             })
         })
     }
@@ -83,7 +85,7 @@ impl Keyspace {
             Ok(match value.as_deref() == expected {
                 true => Decision::Write(New::of(new), Ok(())),
                 false => {
-                    let cause = ConflictCause::Value(value);
+                    let cause = ConflictCause::Value(value.clone());
                     Decision::Leave(Err(conflict(&self.shared, key, cause)))
                 }
             })
@@ -137,9 +139,8 @@ impl Keyspace {
         check_durability(durability)?;
         let (log, new) = (core.log()?, New::of(new));
         let mut patience = Patience::default();
-        loop {
-            core.env.breathe();
-            log.watch_a_while();
+        for attempt in 0..ATTEMPTS_MAX {
+            core.begin_attempt(log, attempt)?;
             let (unchanged, before) = self.observed(|keyspace, before| {
                 Ok((core.is_unchanged(keyspace, key, version, before)?, before))
             })?;
@@ -150,17 +151,18 @@ impl Keyspace {
             let read = Read {
                 before,
                 footprint: Footprint::Key(Touch::key(self.shared.id, key, hash64(key))),
-                collected: &[(self.shared.id, version.collection)],
             };
             let message = new.message();
             if core.write_one_read(&self.shared, key, message, durability, &read, &mut patience)? {
                 return Ok(Ok(()));
             }
         }
+        Ok(Err(busy(&self.shared, key)))
     }
 
     /// Changes a key to what a function makes of its value; `None` is no value. Returns the new
-    /// value. The function runs again if another writer changed the key meanwhile.
+    /// value. The function runs again if another writer changed the value meanwhile. It must not
+    /// write the key itself. No lock is held while it runs, so it may take long.
     ///
     /// Durability, cost and errors as for [`Keyspace::insert_if_absent`].
     ///
@@ -188,7 +190,7 @@ impl Keyspace {
     ) -> Result<Option<Vec<u8>>> {
         self.write_if(key.as_ref(), |value| {
             let new = update(value.as_deref());
-            Ok(match (&new, &value) {
+            Ok(match (&new, value) {
                 (None, None) => Decision::Leave(None),
                 (Some(value), _) => Decision::Write(New::Put(Cow::Owned(value.clone())), new),
                 (None, Some(_)) => Decision::Write(New::Delete, None),
@@ -217,13 +219,14 @@ impl Keyspace {
         self.write_if(key.as_ref(), |value| {
             Ok(match value {
                 None => Decision::Leave(None),
-                value => Decision::Write(New::Delete, value),
+                Some(_) => Decision::Write(New::Delete, value.clone()),
             })
         })
     }
 
     /// Removes the record with the smallest key and returns it: the front of a queue. Of several
-    /// callers, each gets another record. Writes behind that record do not disturb it.
+    /// callers, each gets another record. Writes behind that record do not disturb it, if their
+    /// keys differ from its key within the first 24 bytes. Others make it try again.
     ///
     /// Like [`Keyspace::first`], the call passes each deleted key before the record until deletes
     /// are merged. Durability and errors as for [`Keyspace::insert_if_absent`].
@@ -251,20 +254,19 @@ impl Keyspace {
         self.pop(true)
     }
 
-    fn pop(&self, last: bool) -> Result<Option<(Slice, Slice)>> {
+    fn pop(&self, back: bool) -> Result<Option<(Slice, Slice)>> {
         let core = self.core();
         let durability = core.settings.durability;
         check_durability(durability)?;
         let (log, id) = (core.log()?, self.shared.id);
         let mut patience = Patience::default();
-        loop {
-            core.env.breathe();
-            log.watch_a_while();
+        let mut last = Slice::default();
+        for attempt in 0..ATTEMPTS_MAX {
+            core.begin_attempt(log, attempt)?;
             let handle = ViewHandle::of_keyspace(self.owners.get(&self.owner), id)?;
             let before = handle.view().before;
-            let collection = handle.view().held()?.keyspace(id)?.collection;
             let mut range = Range::new(Ok(handle), id, prefix_range(b"")).limit(1);
-            let record = match last {
+            let record = match back {
                 true => range.next_back(),
                 false => range.next(),
             };
@@ -274,23 +276,24 @@ impl Keyspace {
             drop(range);
             let read = Read {
                 before,
-                footprint: match last {
+                footprint: match back {
                     true => Footprint::From(id, &record.0),
                     false => Footprint::UpTo(id, &record.0),
                 },
-                collected: &[(id, collection)],
             };
             let (key, message) = (&record.0, Message::Delete);
             if core.write_one_read(&self.shared, key, message, durability, &read, &mut patience)? {
                 return Ok(Some(record));
             }
+            last = record.0;
         }
+        Err(busy(&self.shared, &last).error())
     }
 
     fn write_if<'a, R>(
         &self,
         key: &[u8],
-        decide: impl FnMut(Option<Slice>) -> Result<Decision<'a, R>>,
+        decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
     ) -> Result<R> {
         let core = self.core();
         core.write_if(&self.shared, key, core.settings.durability, decide)

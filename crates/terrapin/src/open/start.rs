@@ -72,6 +72,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
     if let Some(log) = &log {
         store.begin_life(log.incarnation());
         budget.take(Purpose::Log, log.memory_bytes());
+        log.charge_to(&budget);
     }
     let pool = Pool::new(&budget, pool_floor_bytes(budget.limit()));
     let mut keyspaces = Keyspaces::default();

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use terrapin_base::{Error, ErrorKind, Incarnation, Lsn, Slice};
+use terrapin_base::{Error, ErrorKind, Lsn, Slice};
 use terrapin_recordcache::Collection;
+use terrapin_wal::LifeId;
 
 /// Why a conditional write did not happen. Nothing was written.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ impl Conflict {
 /// database is open. After that a write with it is a [`Conflict`]: read the key again.
 #[derive(Clone, Copy, Debug)]
 pub struct Version {
-    pub(crate) incarnation: Option<Incarnation>,
+    pub(crate) life: Option<LifeId>,
     pub(crate) collection: Collection,
     /// The reader saw each record below this LSN.
     pub(crate) before: Lsn,
@@ -75,7 +76,7 @@ pub enum Requirement {
     Present,
     /// The key has this value.
     Equals(Box<[u8]>),
-    /// The key is unchanged since this version was read.
+    /// The key is unchanged since this version was read from its keyspace.
     Version(Version),
 }
 

@@ -7,19 +7,21 @@
 //! 3. It appends only if no record at or above B touches what it has read. The log tests the last
 //!    records under the append lock, so no record can come between the test and the append. More
 //!    records are copied and tested without the lock first.
-//! 4. If a record hits, or the log no longer has what records touched, it begins again with 1.
+//! 4. If a record hits, or the log no longer has what records touched, it begins again with 1. It
+//!    first waits until the records that were in the way are published, so that it reads them.
 //!
-//! A clear or drop changes the keyspace's collection number under the append lock. The append
-//! compares that number under the same lock.
+//! A clear, a drop and a batch of more than 64 operations touch everything.
 //!
-//! Conditional writes are logged: an unlogged one could survive a crash that loses what it read.
+//! A value that was decided upon is compared with the one that the next attempt reads. The user's
+//! function runs again only if they differ, so a slow function and fast other writers both go on.
+//!
+//! Conditional writes are logged: an unlogged one has no place in the order that a crash keeps.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, Slice, mutant};
-use terrapin_recordcache::Collection;
 use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 
 use crate::engine::core::Core;
@@ -33,7 +35,7 @@ use crate::types::options::Durability;
 use crate::write::{PreparedBatch, enter, wants_seal};
 
 /// Attempts of a conditional write. Each failed one means that another writer wrote in between.
-const ATTEMPTS_MAX: u32 = 10_000;
+pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
 
 /// What a conditional write does about the value that it read.
 pub(crate) enum Decision<'a, R> {
@@ -73,28 +75,24 @@ pub(crate) enum Footprint<'a> {
     UpTo(KeyspaceId, &'a [u8]),
     /// The keys of a keyspace from a key on, that one included.
     From(KeyspaceId, &'a [u8]),
-    /// The keys of a batch's conditions.
-    Required(&'a [Required]),
+    /// These keys, by keyspace and hash, in order.
+    Keys(&'a [(KeyspaceId, u64)]),
 }
 
 impl Footprint<'_> {
     /// Whether a record may have changed what was read.
     fn is_hit_by(&self, entry: &Touched) -> bool {
         let touch = &entry.touch;
-        let same = |id: KeyspaceId| match touch.reach {
-            Reach::All => Some(true),
-            Reach::Keyspace => Some(touch.keyspace == id),
-            Reach::Key if touch.keyspace == id => None,
-            Reach::Key => Some(false),
-        };
+        if touch.reach == Reach::All {
+            return true;
+        }
+        let place = (touch.keyspace, touch.hash);
         // A key whose first bytes equal those of the end may be on either side of it.
         match self {
-            Footprint::Key(own) => same(own.keyspace).unwrap_or(own.hash == touch.hash),
-            Footprint::UpTo(id, end) => same(*id).unwrap_or_else(|| touch.head <= head(end)),
-            Footprint::From(id, end) => same(*id).unwrap_or_else(|| touch.head >= head(end)),
-            Footprint::Required(all) => all
-                .iter()
-                .any(|required| same(required.keyspace.id).unwrap_or(required.hash == touch.hash)),
+            Footprint::Key(own) => place == (own.keyspace, own.hash),
+            Footprint::UpTo(id, end) => touch.keyspace == *id && touch.head <= head(end),
+            Footprint::From(id, end) => touch.keyspace == *id && touch.head >= head(end),
+            Footprint::Keys(keys) => keys.binary_search(&place).is_ok(),
         }
     }
 }
@@ -113,9 +111,6 @@ pub(crate) struct Required {
     pub asks: Requirement,
 }
 
-/// A keyspace and its collection number when it was read.
-pub(crate) type Collected = (KeyspaceId, Collection);
-
 /// Refuses conditional writes that are not logged.
 pub(crate) fn check_durability(durability: Durability) -> Result<()> {
     match durability {
@@ -127,13 +122,26 @@ pub(crate) fn check_durability(durability: Durability) -> Result<()> {
 }
 
 impl Core {
+    /// Begins an attempt of a conditional write, before it reads. The attempt after a failed one
+    /// first waits for what was in the way.
+    pub fn begin_attempt(&self, log: &Log, attempt: u32) -> Result<()> {
+        // First: a forked child must not ask for the log's lock, which nobody there may release.
+        self.health.check_open()?;
+        self.env.breathe();
+        log.watch_a_while();
+        if attempt > 0 {
+            log.wait_until_published();
+        }
+        Ok(())
+    }
+
     /// Reads a key, decides, and writes if nothing changed the key meanwhile; else it tries again.
     pub fn write_if<'a, R>(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
         durability: Durability,
-        mut decide: impl FnMut(Option<Slice>) -> Result<Decision<'a, R>>,
+        mut decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
     ) -> Result<R> {
         check_durability(durability)?;
         check_sizes(key, Message::Delete)?;
@@ -141,25 +149,26 @@ impl Core {
         let log = self.log()?;
         let touch = Touch::key(shared.id, key, hash64(key));
         let mut patience = Patience::default();
-        for _ in 0..ATTEMPTS_MAX {
-            self.env.breathe();
-            log.watch_a_while();
+        let mut last: Option<(Option<Slice>, New<'a>, R)> = None;
+        for attempt in 0..ATTEMPTS_MAX {
+            self.begin_attempt(log, attempt)?;
             let epoch = self.records.epoch();
             let observed = self.observe()?;
             let before = observed.before;
             let keyspace = observed.state.keyspaces.get(shared.id);
             let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
-            let collected = [(shared.id, keyspace.collection)];
             let value = newest(self, epoch, keyspace, before, key)?;
             drop(observed);
-            let (new, result) = match decide(value)? {
-                Decision::Leave(result) => return Ok(result),
-                Decision::Write(new, result) => (new, result),
+            let (value, new, result) = match last.take().filter(|(seen, ..)| *seen == value) {
+                Some(decided) => decided,
+                None => match decide(&value)? {
+                    Decision::Leave(result) => return Ok(result),
+                    Decision::Write(new, result) => (value, new, result),
+                },
             };
             let read = Read {
                 before,
                 footprint: Footprint::Key(touch),
-                collected: &collected,
             };
             let written =
                 self.write_one_read(shared, key, new.message(), durability, &read, &mut patience)?;
@@ -167,6 +176,7 @@ impl Core {
                 self.counters.put_done(&self.env, timer);
                 return Ok(result);
             }
+            last = Some((value, new, result));
         }
         Err(busy(shared, key).error())
     }
@@ -238,15 +248,14 @@ impl Core {
             required,
             ..
         } = batch;
-        let mut collected = Vec::new();
-        for _ in 0..ATTEMPTS_MAX {
-            self.env.breathe();
-            log.watch_a_while();
-            let before = self.look_at_required(required, &mut collected)?;
+        let keys = required.iter().map(|r| (r.keyspace.id, r.hash));
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort_unstable();
+        for attempt in 0..ATTEMPTS_MAX {
+            self.begin_attempt(log, attempt)?;
             let read = Read {
-                before,
-                footprint: Footprint::Required(required),
-                collected: &collected,
+                before: self.look_at_required(required)?,
+                footprint: Footprint::Keys(&keys),
             };
             let record = (BATCH, &[payload][..]);
             if let Some(appended) =
@@ -266,17 +275,12 @@ impl Core {
     pub(super) fn check_required(&self, required: &[Required]) -> Result<()> {
         match required.is_empty() {
             true => Ok(()),
-            false => self.look_at_required(required, &mut Vec::new()).map(|_| ()),
+            false => self.look_at_required(required).map(drop),
         }
     }
 
     /// Checks conditions as of one moment, and returns the bound of that moment.
-    fn look_at_required(
-        &self,
-        required: &[Required],
-        collected: &mut Vec<Collected>,
-    ) -> Result<Lsn> {
-        collected.clear();
+    fn look_at_required(&self, required: &[Required]) -> Result<Lsn> {
         let epoch = self.records.epoch();
         let observed = self.observe()?;
         let before = observed.before;
@@ -284,7 +288,6 @@ impl Core {
             let shared = &required.keyspace;
             let keyspace = observed.state.keyspaces.get(shared.id);
             let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
-            collected.push((shared.id, keyspace.collection));
             let key = &required.key;
             if let Requirement::Version(version) = &required.asks {
                 if !self.is_unchanged(keyspace, key, version, before)? {
@@ -309,7 +312,7 @@ impl Core {
     /// The version of a key that a read with this bound saw.
     pub fn version_of(&self, keyspace: &KeyspaceState, before: Lsn) -> Version {
         Version {
-            incarnation: self.log.as_ref().map(Log::incarnation),
+            life: self.log.as_ref().map(Log::life_id),
             collection: keyspace.collection,
             before,
         }
@@ -324,12 +327,12 @@ impl Core {
         version: &Version,
         before: Lsn,
     ) -> Result<bool> {
-        let log = self.log()?;
+        let life = self.log()?.life_id();
         let oldest = keyspace
             .sealed
             .as_ref()
             .map_or(&keyspace.active, |s| &s.records);
-        let is_known = version.incarnation == Some(log.incarnation())
+        let is_known = version.life == Some(life)
             && version.collection == keyspace.collection
             && (oldest.start <= version.before || mutant::active("version-outlives-its-memtable"));
         let newest = keyspace
@@ -352,16 +355,8 @@ impl Core {
         let mut from = From::Lsn(read.before);
         let mut attempt = || {
             loop {
-                let is_same = || {
-                    let state = self.state.load();
-                    let mut all = read.collected.iter();
-                    all.all(|(id, collection)| {
-                        let keyspace = state.keyspaces.get(*id);
-                        keyspace.is_some_and(|keyspace| keyspace.collection == *collection)
-                    })
-                };
-                let appended = log.try_append_unless(record, touches, from, hits, is_same)?;
-                if appended.is_some() || !is_same() {
+                let appended = log.try_append_unless(record, touches, from, hits)?;
+                if appended.is_some() {
                     return Ok(appended);
                 }
                 match tested(log, from, hits) {
@@ -384,8 +379,6 @@ pub(crate) struct Read<'a> {
     pub before: Lsn,
     /// The keys that it read.
     pub footprint: Footprint<'a>,
-    /// The keyspaces that it read.
-    pub collected: &'a [Collected],
 }
 
 /// Tests what the records from a place on touched, without the append lock. Returns the place
@@ -415,6 +408,77 @@ pub(crate) fn conflict(shared: &KeyspaceShared, key: &[u8], cause: ConflictCause
     }
 }
 
-fn busy(shared: &KeyspaceShared, key: &[u8]) -> Conflict {
+pub(crate) fn busy(shared: &KeyspaceShared, key: &[u8]) -> Conflict {
     conflict(shared, key, ConflictCause::Busy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use terrapin_base::{Env, Purpose};
+    use terrapin_disk::SimDisk;
+
+    use super::*;
+    use crate::log_record::format::UNLOGGED;
+    use crate::types::options::Options;
+
+    /// A writer that loses its processor between append and publication is in the way of others
+    /// for long. They wait for it, and do not give up after some attempts.
+    #[test]
+    fn attempts_wait_for_a_record_that_is_not_published() {
+        let disk = SimDisk::new(1);
+        let options = Options::small();
+        let database = options.open_on(Env::threads(), disk.handle()).unwrap();
+        let keyspace = database.default_keyspace();
+        for key in ["a", "b", "c", "d"] {
+            keyspace.put(key, "1").unwrap();
+        }
+        let (_, version) = keyspace.get_versioned("b").unwrap();
+        let log = database.core().log().unwrap();
+        // It touches everything.
+        let Append::Done(appended) = log.try_append(UNLOGGED, &[]).unwrap() else {
+            panic!("the log is full");
+        };
+        thread::scope(|scope| {
+            let swap = scope.spawn(|| keyspace.compare_and_swap("a", Some(b"1"), None));
+            let by_version = scope.spawn(|| keyspace.compare_version_and_swap("b", &version, None));
+            let pop = scope.spawn(|| keyspace.pop_last());
+            let batch = scope.spawn(|| {
+                let mut batch = database.batch();
+                batch.require(&keyspace, "c", crate::Requirement::Present);
+                batch.delete(&keyspace, "c");
+                database.write(&batch)
+            });
+            // Time for more attempts than a write makes. A short wait hides a fault, and makes none.
+            let wait = Duration::from_millis(100).as_nanos() as u64;
+            let core = database.core();
+            let pause = terrapin_base::Condition::delay_until(core.env.now_ns() + wait);
+            core.env.wait(&pause).unwrap();
+            log.publish(&appended);
+            assert!(swap.join().unwrap().unwrap().is_ok());
+            assert!(by_version.join().unwrap().unwrap().is_ok());
+            assert_eq!(pop.join().unwrap().unwrap().unwrap().0, "d");
+            batch.join().unwrap().unwrap();
+        });
+        assert!(keyspace.is_empty().unwrap());
+        database.close().unwrap();
+    }
+
+    #[test]
+    fn what_records_touch_is_charged_to_the_budget() {
+        let (database, _sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        let budget = database.core().budget.clone();
+        keyspace.put("a", "1").unwrap();
+        let before = budget.used(Purpose::Log);
+        keyspace.take("a").unwrap();
+        keyspace.take("a").unwrap();
+        let taken = budget.used(Purpose::Log) - before;
+        assert!((700_000..900_000).contains(&taken), "{taken}");
+        database.close().unwrap();
+        assert!(keyspace.take("a").is_err());
+        assert!(budget.used(Purpose::Log) < before);
+    }
 }

@@ -208,6 +208,9 @@ impl Core {
             }
             durability => durability,
         };
+        if !required.is_empty() {
+            log.watch_a_while();
+        }
         let touches = touches_of(log, payload);
         let touches = touches.as_slice();
         let appended = match durability {

@@ -7,11 +7,13 @@
 //! tail.
 //!
 //! The entries are a ring. A reader names the entry to go on from, and learns if that one was
-//! overwritten. Entries stay for a while after the last watch, so that a writer of conditions that
-//! comes back finds them.
+//! overwritten. After the last watch, appends go on for one ring of entries, so that a writer of
+//! conditions that comes back finds them.
+//!
+//! The first watch allocates the ring outside the append lock and charges it to the memory budget.
 
-use terrapin_base::sync::{AtomicBool, Ordering};
-use terrapin_base::{KeyspaceId, Lsn, mutant};
+use terrapin_base::sync::{Arc, AtomicBool, Ordering};
+use terrapin_base::{Budget, Charge, KeyspaceId, Lsn, Purpose, mutant};
 
 /// Entries of the ring: 0.8 MiB.
 const ENTRIES: u64 = 16_384;
@@ -19,8 +21,9 @@ const ENTRIES: u64 = 16_384;
 pub(super) const TESTED_MAX: u64 = 64;
 /// Most entries that [`Recent::copy`] copies in one hold of the append lock.
 pub(super) const COPIED_MAX: u64 = 512;
-/// Entries that are added after the last watch, before the appends stop to add them.
-const ENTRIES_AFTER: u64 = 4_096;
+/// Entries that are added after the last watch, before the appends stop to add them. Fewer would
+/// lose entries that the ring still has room for.
+const ENTRIES_AFTER: u64 = ENTRIES;
 
 /// Leading bytes of a key that an entry keeps.
 pub const TOUCH_HEAD_BYTES: usize = 24;
@@ -28,7 +31,7 @@ pub const TOUCH_HEAD_BYTES: usize = 24;
 /// What a record touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
-    /// The keyspace; of no meaning for [`Reach::All`].
+    /// The keyspace. Without meaning for [`Reach::All`].
     pub keyspace: KeyspaceId,
     /// How much of the keyspace.
     pub reach: Reach,
@@ -43,8 +46,6 @@ pub struct Touch {
 pub enum Reach {
     /// One key.
     Key,
-    /// Any keys of the keyspace.
-    Keyspace,
     /// Any keys of any keyspaces.
     All,
 }
@@ -64,15 +65,11 @@ impl Touch {
         }
     }
 
-    /// A record that may write any keys of a keyspace.
-    #[must_use]
-    pub fn keyspace(keyspace: KeyspaceId) -> Self {
-        Touch {
-            keyspace,
-            reach: Reach::Keyspace,
-            ..Touch::ALL
-        }
-    }
+    /// A key that no record writes. Only mutants use it.
+    pub(super) const NONE: Touch = Touch {
+        reach: Reach::Key,
+        ..Touch::ALL
+    };
 
     /// A record that may write any keys of any keyspaces.
     pub const ALL: Touch = Touch {
@@ -112,10 +109,31 @@ pub enum Copied {
     Lost,
 }
 
+/// The ring's memory, with its charge.
+pub(super) struct Room {
+    entries: Box<[Touched]>,
+    _charge: Option<Charge>,
+}
+
+impl Room {
+    /// Allocates the ring. Takes some hundred microseconds, so never under the append lock.
+    pub fn new(budget: Option<&Arc<Budget>>) -> Self {
+        let none = Touched {
+            lsn: Lsn(0),
+            touch: Touch::ALL,
+        };
+        let bytes = ENTRIES * size_of::<Touched>() as u64;
+        Room {
+            entries: vec![none; ENTRIES as usize].into_boxed_slice(),
+            _charge: budget.map(|budget| budget.charge(Purpose::Log, bytes)),
+        }
+    }
+}
+
 /// The entries and the watches. The append lock protects them.
 pub(super) struct Recent {
-    /// Empty until the first watch.
-    entries: Box<[Touched]>,
+    /// `None` until the first watch, and after the log released its memory.
+    room: Option<Room>,
     /// Number of entries ever added, all watches together.
     added: u64,
     /// Number of the first entry of the time since appends last began to add entries.
@@ -131,7 +149,7 @@ pub(super) struct Recent {
 impl Recent {
     pub fn new() -> Self {
         Recent {
-            entries: Box::default(),
+            room: None,
             added: 0,
             first: 0,
             raised_at: Lsn(u64::MAX),
@@ -143,19 +161,41 @@ impl Recent {
     /// Whether appends add entries.
     #[inline]
     pub fn is_raised(&self) -> bool {
-        self.watches > 0 || self.left > 0
+        self.raised_at.0 < u64::MAX
     }
 
-    /// Begins a watch. `publish_end` is the end of the last record that will be published.
-    pub fn watch(&mut self, publish_end: Lsn, raised: &AtomicBool) {
-        if self.entries.is_empty() {
-            let none = Touched {
-                lsn: Lsn(0),
-                touch: Touch::ALL,
-            };
-            self.entries = vec![none; ENTRIES as usize].into_boxed_slice();
+    fn lower(&mut self, raised: &AtomicBool) {
+        self.raised_at = Lsn(u64::MAX);
+        self.left = 0;
+        raised.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the ring has its memory.
+    pub fn has_room(&self) -> bool {
+        self.room.is_some()
+    }
+
+    /// Gives the ring its memory. Returns memory that it does not need.
+    pub fn give_room(&mut self, room: Room) -> Option<Room> {
+        match self.room {
+            Some(_) => Some(room),
+            None => {
+                self.room = Some(room);
+                None
+            }
         }
-        if !self.is_raised() {
+    }
+
+    /// Gives the ring's memory up. What records touched is lost.
+    pub fn take_room(&mut self, raised: &AtomicBool) -> Option<Room> {
+        self.lower(raised);
+        self.room.take()
+    }
+
+    /// Begins a watch. `publish_end` is the end of the last record that will be published. Without
+    /// memory, the ring keeps nothing, and readers find their entries lost.
+    pub fn watch(&mut self, publish_end: Lsn, raised: &AtomicBool) {
+        if !self.is_raised() && self.has_room() {
             self.raised_at = publish_end;
             self.first = self.added;
             raised.store(true, Ordering::Relaxed);
@@ -166,9 +206,7 @@ impl Recent {
     /// Ends a watch.
     pub fn unwatch(&mut self) {
         self.watches = self.watches.saturating_sub(1);
-        if self.watches == 0 {
-            self.left = ENTRIES_AFTER;
-        }
+        self.renew();
     }
 
     /// Has appends add entries for a while longer, as after a watch.
@@ -185,32 +223,37 @@ impl Recent {
 
     /// Adds a record's entries. Without touches, the record counts as touching everything.
     pub fn add(&mut self, lsn: Lsn, touches: &[Touch], raised: &AtomicBool) {
+        let Some(room) = &mut self.room else {
+            return;
+        };
         let all = [Touch::ALL];
         let touches = match touches.is_empty() || touches.len() as u64 > TESTED_MAX {
+            true if mutant::active("unknown-touches-are-none") => &[],
             true => &all[..],
             false => touches,
         };
         for &touch in touches {
-            let place = (self.added % ENTRIES) as usize;
-            if let Some(entry) = self.entries.get_mut(place) {
-                *entry = Touched { lsn, touch };
-            }
+            room.entries[(self.added % ENTRIES) as usize] = Touched { lsn, touch };
             self.added += 1;
         }
         if self.watches == 0 {
             self.left = self.left.saturating_sub(touches.len() as u64);
             if self.left == 0 {
-                self.raised_at = Lsn(u64::MAX);
-                raised.store(false, Ordering::Relaxed);
+                self.lower(raised);
             }
         }
     }
 
-    /// The number of the entry to go on from; `None` if entries from there on are missing.
+    /// The number of the entry to go on from. `None` if entries from there on are missing.
     fn number(&self, from: From) -> Option<u64> {
-        if !self.is_raised() {
-            return None;
+        let number = self.is_raised().then(|| self.kept_number(from)).flatten();
+        match mutant::active("lost-touches-are-none") {
+            true => number.or(Some(self.added)),
+            false => number,
         }
+    }
+
+    fn kept_number(&self, from: From) -> Option<u64> {
         let oldest = self.first.max(self.added.saturating_sub(ENTRIES));
         match from {
             From::Entry(number) => (number >= oldest && number <= self.added).then_some(number),
@@ -218,7 +261,7 @@ impl Recent {
                 let (mut low, mut high) = (oldest, self.added);
                 while low < high {
                     let middle = low + (high - low) / 2;
-                    match self.entry(middle).lsn < lsn {
+                    match self.entry(middle)?.lsn < lsn {
                         true => low = middle + 1,
                         false => high = middle,
                     }
@@ -230,8 +273,9 @@ impl Recent {
         }
     }
 
-    fn entry(&self, number: u64) -> Touched {
-        self.entries[(number % ENTRIES) as usize]
+    fn entry(&self, number: u64) -> Option<&Touched> {
+        let entries = &self.room.as_ref()?.entries;
+        entries.get((number % ENTRIES) as usize)
     }
 
     /// Appends the entries from a place on to `out`, some hundreds of them at most.
@@ -240,7 +284,7 @@ impl Recent {
             return Copied::Lost;
         };
         let end = self.added.min(start + COPIED_MAX);
-        out.extend((start..end).map(|number| self.entry(number)));
+        out.extend((start..end).filter_map(|number| self.entry(number)));
         match end == self.added {
             true => Copied::All(From::Entry(end)),
             false => Copied::Some(From::Entry(end)),
@@ -256,7 +300,7 @@ impl Recent {
             return false;
         };
         self.added - start <= TESTED_MAX
-            && (start..self.added).all(|number| !hits(&self.entry(number)))
+            && (start..self.added).all(|number| self.entry(number).is_some_and(|e| !hits(e)))
     }
 }
 
@@ -266,6 +310,12 @@ mod tests {
 
     fn touch(number: u64) -> Touch {
         Touch::key(KeyspaceId(0), &number.to_be_bytes(), number)
+    }
+
+    fn with_room() -> Recent {
+        let mut recent = Recent::new();
+        assert!(recent.give_room(Room::new(None)).is_none());
+        recent
     }
 
     /// All entries from a place on, or `None` if some are missing.
@@ -283,7 +333,12 @@ mod tests {
     #[test]
     fn entries_are_found_from_an_lsn_on_until_they_are_overwritten() {
         let (mut recent, raised) = (Recent::new(), AtomicBool::new(false));
-        assert_eq!(all(&recent, From::Lsn(Lsn(0))), None);
+        recent.watch(Lsn(1000), &raised);
+        // Without memory nothing is kept.
+        assert!(!raised.load(Ordering::Relaxed));
+        assert_eq!(all(&recent, From::Lsn(Lsn(1000))), None);
+        recent.unwatch();
+        recent.give_room(Room::new(None));
         recent.watch(Lsn(1000), &raised);
         assert!(raised.load(Ordering::Relaxed));
         assert_eq!(all(&recent, From::Lsn(Lsn(999))), None);
@@ -310,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_record_of_unknown_or_many_keys_touches_everything() {
-        let (mut recent, raised) = (Recent::new(), AtomicBool::new(false));
+        let (mut recent, raised) = (with_room(), AtomicBool::new(false));
         recent.watch(Lsn(0), &raised);
         let many: Vec<_> = (0..=TESTED_MAX).map(touch).collect();
         recent.add(Lsn(10), &[], &raised);
@@ -325,7 +380,7 @@ mod tests {
 
     #[test]
     fn few_entries_without_a_hit_are_clear() {
-        let (mut recent, raised) = (Recent::new(), AtomicBool::new(false));
+        let (mut recent, raised) = (with_room(), AtomicBool::new(false));
         recent.watch(Lsn(0), &raised);
         for number in 0..100 {
             recent.add(Lsn(10 * number), &[touch(number)], &raised);
@@ -342,7 +397,7 @@ mod tests {
 
     #[test]
     fn appends_stop_to_add_entries_a_while_after_the_last_watch() {
-        let (mut recent, raised) = (Recent::new(), AtomicBool::new(false));
+        let (mut recent, raised) = (with_room(), AtomicBool::new(false));
         recent.watch(Lsn(0), &raised);
         recent.watch(Lsn(5), &raised);
         assert_eq!(recent.raised_at(), Lsn(0));
@@ -361,5 +416,11 @@ mod tests {
         assert_eq!(all(&recent, From::Lsn(Lsn(0))), None);
         assert_eq!(all(&recent, From::Entry(10)), None);
         assert_eq!(all(&recent, From::Lsn(Lsn(1 << 21))), Some(vec![]));
+        // A log that released its memory keeps nothing any more.
+        assert!(recent.take_room(&raised).is_some());
+        recent.watch(Lsn(1 << 22), &raised);
+        recent.add(Lsn(1 << 22), &[touch(0)], &raised);
+        assert_eq!(all(&recent, From::Lsn(Lsn(1 << 22))), None);
+        assert!(!raised.load(Ordering::Relaxed));
     }
 }

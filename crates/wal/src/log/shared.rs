@@ -4,7 +4,7 @@
 //! own. An append takes such a lock only if the ring is full.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use terrapin_base::{Condition, Env, Error, ErrorKind, Lsn, Result, Signal, mutant};
+use terrapin_base::{Budget, Condition, Env, Error, ErrorKind, Lsn, Result, Signal, mutant};
 use terrapin_disk::{LogRing, RingReader, RingSpace, RingWriter};
 
 use super::recent::Recent;
@@ -68,6 +68,8 @@ pub(crate) struct Tail {
     pub(super) overhead_bytes: u64,
     /// What the latest records touched, while a watch exists.
     pub(super) recent: Recent,
+    /// The budget that pays for watches.
+    pub(super) budget: Option<Arc<Budget>>,
 }
 
 /// The log's end, on cache lines of its own. Each append moves these lines between processors, and
@@ -170,6 +172,7 @@ impl Shared {
             appended_bytes: 0,
             overhead_bytes: 0,
             recent: Recent::new(),
+            budget: None,
         };
         let blocks = ring_bytes / BLOCK_BYTES;
         Shared {

@@ -83,7 +83,7 @@ pub(super) struct Fresh {
     chi: CheckpointDistance,
     /// Where the databases are made, and removed at the end, or by the next run there if this one
     /// is killed [default: the system's place for temporary files]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, visible_alias = "db", value_name = "DIR")]
     within: Option<PathBuf>,
 }
 

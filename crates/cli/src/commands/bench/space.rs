@@ -2,6 +2,7 @@
 //! amplification ([`terrapin_bench::measure_space`]).
 
 use clap::Args;
+use terrapin::StructureKind;
 use terrapin_base::Result;
 use terrapin_bench::{SpaceReport, measure_space};
 
@@ -26,6 +27,9 @@ pub(super) struct Space {
     records: u64,
     #[command(flatten)]
     driven: Driven,
+    /// Structure of the keyspace
+    #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
+    structure: StructureKind,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "42MiB", value_parser = arguments::size)]
     memory: u64,
@@ -58,7 +62,8 @@ impl Space {
         for &Bound(bound) in &self.bounds {
             let place = self.fresh.place("space")?;
             let report = with_bar("space", self.records, |seen| {
-                measure_space(&config, &options, bound, place.path(), seen)
+                let path = place.path();
+                measure_space(&config, &options, self.structure, bound, path, seen)
             })?;
             self.form.say(&report)?;
         }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrapin::{CheckpointDistance, Options};
+use terrapin::{CheckpointDistance, KeyspaceOptions, Options, StructureKind};
 use terrapin_base::{Error, Result};
 use terrapin_bench::{Config, Distribution, Mix, Phase, PhaseReport, TerrapinStore, Workload};
 
@@ -43,6 +43,9 @@ pub(super) struct Ycsb {
     operations: u64,
     #[command(flatten)]
     driven: Driven,
+    /// Structure of the keyspace, if the suite creates it
+    #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
+    structure: StructureKind,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = arguments::size)]
     memory: u64,
@@ -130,11 +133,22 @@ impl Ycsb {
             .range_compaction(!self.no_range_compaction);
         let database = options.open(directory)?;
         let keyspace = match create {
-            true => self.keyspace.find_or_create(&database)?,
+            true => {
+                let options = KeyspaceOptions::new().structure(self.structure);
+                self.keyspace.find_or_create_with(&database, options)?
+            }
             false => self.keyspace.find(&database)?,
         };
         let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory)
             .keyspace(keyspace.clone());
+        let stored = keyspace.options()?.structure;
+        if create && stored != self.structure {
+            return Err(
+                Error::invalid("the keyspace exists with another structure: name a new one with --keyspace")
+                    .with("keyspace", keyspace.name())
+                    .with("structure", stored),
+            );
+        }
         if config.loaded {
             terrapin_bench::check_loaded(config, &store)?;
         } else if let Some(record) = keyspace.iter().next() {

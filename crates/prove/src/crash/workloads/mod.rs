@@ -1,6 +1,7 @@
 //! The fixed workloads.
 
 mod checkpoints;
+mod conditions;
 mod full_disks;
 mod keyspaces;
 mod log;
@@ -11,8 +12,9 @@ mod writes;
 
 use super::workload::Workload;
 
-const KINDS: [&[Workload]; 7] = [
+const KINDS: [&[Workload]; 8] = [
     writes::ALL,
+    conditions::ALL,
     log::ALL,
     checkpoints::ALL,
     keyspaces::ALL,
