@@ -316,7 +316,7 @@ fn ranges_hold_no_more(test: &str, most: u64, measure: impl FnOnce(&Database) ->
 
 #[test]
 fn a_range_holds_no_more_than_documented() {
-    let test = "a_range_holds_no_more_than_is_said";
+    let test = "a_range_holds_no_more_than_documented";
     ranges_hold_no_more(test, RANGE_BYTES, |database| {
         use_database(database, 100_000);
         database.checkpoint().unwrap();
@@ -327,7 +327,7 @@ fn a_range_holds_no_more_than_documented() {
 
 #[test]
 fn a_range_of_long_keys_holds_no_more_than_documented() {
-    let test = "a_range_of_long_keys_holds_no_more_than_is_said";
+    let test = "a_range_of_long_keys_holds_no_more_than_documented";
     ranges_hold_no_more(test, RANGE_BYTES_LONG_KEYS, |database| {
         let keyspace = database.default_keyspace();
         use_long_keys(&keyspace, 6000, false);

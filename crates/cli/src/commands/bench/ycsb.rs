@@ -143,11 +143,11 @@ impl Ycsb {
             .keyspace(keyspace.clone());
         let stored = keyspace.options()?.structure;
         if create && stored != self.structure {
-            return Err(
-                Error::invalid("the keyspace exists with another structure: name a new one with --keyspace")
-                    .with("keyspace", keyspace.name())
-                    .with("structure", stored),
-            );
+            return Err(Error::invalid(
+                "the keyspace exists with another structure: name a new one with --keyspace",
+            )
+            .with("keyspace", keyspace.name())
+            .with("structure", stored));
         }
         if config.loaded {
             terrapin_bench::check_loaded(config, &store)?;

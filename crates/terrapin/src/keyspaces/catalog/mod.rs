@@ -250,13 +250,15 @@ impl Catalog {
         for number in numbers {
             next.follow_leaf(self, number, store, following, changes, unread)?;
         }
-        let leaves = next.leaves.iter_from(0);
+        let mut leaves = Vec::with_capacity(next.leaves.iter_from(0).count());
+        let all = next.leaves.iter_from(0);
+        leaves.extend(all.map(|(number, leaf)| (number, leaf.page)));
         let root = RootPage {
             applied: next.applied,
             through: next.through,
             next_id,
             lives: next.lives.clone(),
-            leaves: leaves.map(|(number, leaf)| (number, leaf.page)).collect(),
+            leaves,
         };
         let root = store.write_page(PageKind::CatalogRoot, &root.encode(), following.class)?;
         changes.released.extend(self.root.map(|r| r.id));
