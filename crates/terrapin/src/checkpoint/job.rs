@@ -25,14 +25,14 @@
 //! takes. A failed compaction fails no caller's checkpoint: the tree stays as it is.
 //!
 //! When a merge finds no space, the next checkpoint writes from the reserve (D10). It merges only a
-//! slice of one memtable, straight into the leaves, as far as the room allows ([`Portion`]). Its
-//! page groups have at least 64 KiB, since smaller ones take more room than they free (decision
-//! 0041). The slice's records stay in the sealed memtable until the last slice is merged. The tree
-//! then holds the same records, which does no harm. A batch that is not in the log must not be
-//! split, so the engine merges such a memtable in one piece. It does so after all others, or when
-//! there is room. When there is room again, the coordinator merges the rest of the memtable as
-//! usual. Meanwhile deletes gather (`gather`). The more deletes a leaf gets at once, the less room
-//! they take.
+//! slice of one memtable, straight into the leaves, as far as the room allows ([`Portion`]). The
+//! slice's records stay in the sealed memtable until the last slice is merged. The tree then holds
+//! the same records, which does no harm. A batch that is not in the log must not be split, so the
+//! engine merges such a memtable in one piece. It does so after all others, or when there is room.
+//! Once slices have used some of the reserve, the coordinator empties trees until the reserve is
+//! whole again (`drain`). When there is room again, it merges the rest of the memtable as usual.
+//! Meanwhile deletes gather (`gather`). The more deletes a leaf gets at once, the less room they
+//! take.
 
 mod failure;
 mod freeze;
@@ -48,6 +48,7 @@ use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant
 use terrapin_pages::Superblock;
 
 use super::commit::{Commit, Progress};
+use super::drain::Drain;
 use super::gather::Gathering;
 use super::input::Preparation;
 use super::outcome::Checkpoint;
@@ -97,6 +98,9 @@ pub(crate) struct Coordinator {
     /// The size of the next slice, and how far each sealed memtable is merged.
     portion: Portion,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
+    /// The emptying of trees, and whether the current checkpoint does that.
+    drain: Drain,
+    draining: bool,
     /// Deletes that gather before they are merged.
     gathering: Gathering,
 }
@@ -138,6 +142,8 @@ impl Coordinator {
             asked: Asked::default(),
             portion: Portion::new(core.settings.merge.group_bytes),
             slices: Vec::new(),
+            drain: Drain::new(core.settings.merge.group_bytes),
+            draining: false,
             gathering: Gathering::default(),
         })
     }

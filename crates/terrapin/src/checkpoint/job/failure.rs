@@ -95,6 +95,19 @@ impl Coordinator {
         }
         self.forecast_anew();
         let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
+        if std::mem::take(&mut self.draining) && !is_poisoned {
+            core.schedule.tried_tight_checkpoint();
+            match error.kind() {
+                ErrorKind::NoSpace => self.drain.found_no_room(room::room_bytes(&core)),
+                _ => {
+                    self.drain.went_on(None);
+                    let error = error.with("while", "emptying buffers on a full disk");
+                    core.health.report(&error);
+                }
+            }
+            self.phase = Phase::Idle;
+            return Step::Again;
+        }
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
             if !is_poisoned {

@@ -93,7 +93,7 @@ impl Coordinator {
         }
     }
     /// Chooses the parts that the checkpoint merges: every sealed memtable; or, when merges find no
-    /// space, one memtable; or, without a sealed memtable, a tree to compact.
+    /// space, one memtable or a tree to empty; or, without a sealed memtable, a tree to compact.
     /// `short`: whether the disk is full. `may_compact`: whether a compaction has room.
     fn choose_parts(&mut self, state: &State, short: bool, may_compact: bool) -> Vec<Part> {
         let core = self.core.clone();
@@ -117,8 +117,13 @@ impl Coordinator {
             self.tried_room = true;
         }
         self.compacting = false;
+        self.draining = false;
         self.is_whole = false;
-        if self.slicing {
+        let drains = self.slicing && core.store.space_is_short();
+        if drains && let Some(keyspace) = self.drain.next(state) {
+            self.draining = true;
+            parts = vec![Part::new(keyspace, None)];
+        } else if self.slicing {
             // One memtable at a time, the smallest first: it frees the most memory for the space
             // that it takes. A memtable that may find no room, or that could not be merged before,
             // must not hold up others.

@@ -104,12 +104,17 @@ impl Coordinator {
             ..
         } = *checkpoint;
         let wrote = changes.added.iter().map(|page| page.bytes).sum();
+        let merges_slice = sliced && !self.draining;
         let goes_on = parts.iter().any(|part| part.rest_from.is_some());
         // Dropped before the pages are freed, so that the frozen state's pin does not keep them.
         drop((parts, frozen, spilled));
         core.store.commit(superblock.generation, changes);
-        if sliced && goes_on {
-            self.portion.fitted(wrote, room::room_bytes(&core));
+        if merges_slice {
+            let room = room::room_bytes(&core);
+            self.drain.is_left(room);
+            if goes_on {
+                self.portion.fitted(wrote, room);
+            }
         }
         if self.aside.is_empty() {
             let failed = || core.log.as_ref().and_then(|log| log.failed());
@@ -129,7 +134,7 @@ impl Coordinator {
         // The job that returns space counts checkpoints. Some time after the last one, it frees
         // spare memory.
         core.store.reclaim_signal().notify();
-        self.slicing &= !self.slices.is_empty();
+        self.slicing &= self.draining || !self.slices.is_empty();
         self.tried_room &= self.slicing;
         if core.schedule.disk_is_full() {
             room::see_whether_room_is_back(&core);
@@ -146,6 +151,9 @@ impl Coordinator {
     }
 
     fn take_note_of_slices(&mut self, parts: &[Part]) {
+        if self.draining {
+            return;
+        }
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
             self.tried_room &= part.sealed.is_none() || part.rest_from.is_some();
@@ -160,6 +168,10 @@ impl Coordinator {
         if let [part] = parts
             && part.sealed.is_none()
         {
+            if self.draining {
+                self.drain.went_on(part.next_stretch.clone());
+                return;
+            }
             let compactions = &self.core.compactions;
             let next = compactions.asked().and_then(|asked| {
                 let from = part.next_stretch.clone()?;

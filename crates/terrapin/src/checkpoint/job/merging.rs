@@ -1,9 +1,9 @@
-//! The merges of a checkpoint, one part at a time: a sealed memtable, a slice of one, or a stretch
-//! that is compacted for ranges.
+//! The merges of a checkpoint, one part at a time: a sealed memtable or a slice of one, a stretch
+//! that is compacted for ranges, or a stretch that is emptied on a full disk.
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Result, Step};
+use terrapin_base::{Condition, Error, Result, Step};
 use terrapin_structure::{Compaction, MergeOptions};
 
 use super::{Coordinator, Phase};
@@ -13,7 +13,6 @@ use crate::checkpoint::spill::Spilling;
 use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
 use crate::engine::running_merge::{RunningMerge, guarded};
 use crate::engine::state::KeyspaceState;
-use crate::types::options::settings::FULL_DISK_GROUP_BYTES_MIN;
 
 /// Plans a compaction of a keyspace's tree, if its structure compacts.
 fn begin_compaction(
@@ -76,8 +75,11 @@ impl Coordinator {
     }
 
     /// Begins to compact a stretch of the tree of the checkpoint's only part.
-    fn compact(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
+    fn compact(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = &self.core;
+        if self.draining {
+            return self.drain(checkpoint);
+        }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
             (Some(Stretches { span, .. }), Some(part)) => begin_compaction(
@@ -95,6 +97,17 @@ impl Coordinator {
         let is_wanted = checkpoint.shortens_log
             || schedule.has_trees_to_give_up()
             || schedule.asked_through() > schedule.durable_through();
+        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
+    }
+
+    /// Merges the stretch that was begun, of the checkpoint's only part. Without a stretch, there
+    /// is nothing new to commit, unless another request needs a commit.
+    fn merge_stretch(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        begun: Option<Compaction>,
+        is_wanted: bool,
+    ) -> Step {
         let at = checkpoint.at;
         self.phase = match begun.zip(checkpoint.parts.get_mut(at)) {
             Some((stretch, part)) => {
@@ -105,7 +118,6 @@ impl Coordinator {
                 Phase::Merge(checkpoint, running)
             }
             None => {
-                // There is nothing new to commit, unless another request needs a commit.
                 checkpoint.parts.clear();
                 match is_wanted {
                     true => Phase::Catalog(checkpoint),
@@ -113,7 +125,27 @@ impl Coordinator {
                 }
             }
         };
-        Ok(Step::Again)
+        Step::Again
+    }
+
+    /// Begins to empty a stretch of the tree of the checkpoint's only part into its leaves.
+    fn drain(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
+        let core = &self.core;
+        let Some(part) = checkpoint.parts.get(checkpoint.at) else {
+            return Err(Error::internal("a checkpoint without a tree to empty"));
+        };
+        let options = core
+            .settings
+            .merge_of(&part.keyspace.options, checkpoint.sliced);
+        let (from, bytes) = self.drain.stretch();
+        let begun = begin_compaction(&part.keyspace, (from, None), bytes, &options)?;
+        if begun.is_none() {
+            self.drain.went_on(None);
+        }
+        // Without new room, a commit still shortens the log if that was asked for, and frees the
+        // pages of trees that were let go.
+        let is_wanted = checkpoint.shortens_log || self.core.schedule.has_trees_to_give_up();
+        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
     }
 
     /// Prepares the input of a memtable's merge by one step, and begins the merge after the last.
@@ -137,12 +169,9 @@ impl Coordinator {
         let part = &mut checkpoint.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
         part.added = input.added();
-        let mut options = core
+        let options = core
             .settings
             .merge_of(&part.keyspace.options, checkpoint.sliced);
-        if checkpoint.sliced {
-            options.group_bytes = options.group_bytes.max(FULL_DISK_GROUP_BYTES_MIN);
-        }
         let KeyspaceState {
             structure, version, ..
         } = &*part.keyspace;

@@ -3,7 +3,7 @@
 use terrapin_base::{Error, Result, mutant};
 use terrapin_structure::MergeOptions;
 
-use super::settings::{FULL_DISK_GROUP_BYTES_MIN, Settings};
+use super::settings::Settings;
 use super::{CheckpointDistance, Compression};
 use crate::types::structure_kind::StructureKind;
 
@@ -202,9 +202,6 @@ impl Settings {
             space_is_short,
             ..self.merge.clone()
         };
-        if space_is_short {
-            merge.group_bytes = merge.group_bytes.max(FULL_DISK_GROUP_BYTES_MIN);
-        }
         if mutant::active("merge-ignores-keyspace-options") {
             return merge;
         }

@@ -15,13 +15,9 @@ use super::{CheckpointDistance, Durability, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_M
 /// existed are its children, and their count goes up to 65,535.
 pub(crate) const DISTANCE_MAX: u64 = 16_384;
 
-/// Page groups of merges from the reserve have at least this many bytes. Smaller groups take more
-/// room than they free: their footers, indexes and filters, and the unused rest of their last
-/// extent, are a large part of them (decision 0041).
-pub(crate) const FULL_DISK_GROUP_BYTES_MIN: u64 = 64 << 10;
-/// The part of the reserve for nodes and catalog pages. Eight page groups more are for leaves and
-/// levels. A merge from the reserve takes a slice of a memtable, of one record if necessary. It
-/// rewrites one level of each node on the way (a group or two), and a leaf or two.
+/// The part of the reserve for nodes and catalog pages; 8 L more are for leaves and levels. A merge
+/// from the reserve takes a slice of a memtable, of one record if necessary. It rewrites one level
+/// of each node on the way (an L or two), and a leaf or two.
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
 impl Options {
@@ -125,7 +121,7 @@ impl Options {
             ring_bytes,
             memory,
             system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
-            reserve_bytes: 8 * group_bytes.max(FULL_DISK_GROUP_BYTES_MIN) + RESERVE_NODES_BYTES,
+            reserve_bytes: 8 * group_bytes + RESERVE_NODES_BYTES,
         };
         settings.check_distance(self.checkpoint_distance, memory)?;
         Ok(settings)
