@@ -27,6 +27,7 @@ mod run;
 mod script;
 mod simulated;
 mod subject;
+mod turn;
 
 pub use conditional::{Conditional, updated};
 pub use configuration::Configuration;

@@ -451,7 +451,7 @@ mod tests {
                 batch.delete(&keyspace, "c");
                 database.write(&batch)
             });
-            // Time for more attempts than a write makes. A short wait hides a fault, and makes none.
+            // Time for more attempts than a write makes. A short wait can only hide a fault.
             let wait = Duration::from_millis(100).as_nanos() as u64;
             let core = database.core();
             let pause = terrapin_base::Condition::delay_until(core.env.now_ns() + wait);

@@ -159,9 +159,9 @@ impl Log {
         }
     }
 
-    /// Has the log keep what the next records touch, as many as it has memory for (16,384 at most). Each conditional append renews this. A
-    /// reader's bound must not be below the end of the last record in the log now
-    /// ([`Log::wait_until_published`]), or the append is refused.
+    /// Has the log keep what the next records touch, as many as it has memory for (16,384 at most).
+    /// Each conditional append renews this. A reader's bound must not be below the end of the last
+    /// record in the log now ([`Log::wait_until_published`]), or the append is refused.
     #[inline]
     pub fn watch_a_while(&self) {
         if !self.is_watched() {

@@ -234,6 +234,9 @@ impl Recent {
     }
 
     /// Adds a record's entries. Without touches, the record counts as touching everything.
+    ///
+    /// Kept out of the append of a log that nobody watches.
+    #[inline(never)]
     pub fn add(&mut self, lsn: Lsn, touches: &[Touch], raised: &AtomicBool) {
         let Some(room) = &mut self.room else {
             return;
