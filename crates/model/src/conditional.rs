@@ -3,10 +3,6 @@
 
 use std::fmt;
 
-use terrapin_base::checksum::hash64;
-
-use crate::operation::{Change, Operation, place};
-use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
 
 /// A write of one keyspace that depends on its records.
@@ -67,70 +63,5 @@ impl fmt::Display for Conditional {
             Conditional::Pop { last: false } => f.write_str("pop first"),
             Conditional::Pop { last: true } => f.write_str("pop last"),
         }
-    }
-}
-
-/// Writes the conditions of a batch: `require KEY VALUE` and `lack KEY`.
-pub(crate) fn show_required(f: &mut fmt::Formatter<'_>, required: &[Change]) -> fmt::Result {
-    for required in required {
-        f.write_str(" ")?;
-        place(f, &required.keyspace)?;
-        match &required.value {
-            Some(value) => write!(f, "require {} {value} ;", required.key)?,
-            None => write!(f, "lack {} ;", required.key)?,
-        }
-    }
-    Ok(())
-}
-
-/// Turns one write in eight into a conditional one. `number` chooses; it draws no random number, so
-/// the operations around stay the same.
-pub(crate) fn conditional(operation: Operation, number: u64) -> Operation {
-    let choice = hash64(&number.to_le_bytes());
-    let (is_chosen, choice) = (choice % 8 == 0, choice / 8);
-    let how = |keyspace, how| Operation::Conditional { keyspace, how };
-    match operation {
-        Operation::Put {
-            keyspace,
-            key,
-            value,
-            durability: None,
-        } if is_chosen && keyspace != UNLOGGED => match choice % 5 {
-            0 => how(keyspace, Conditional::Insert(key, value)),
-            1 => how(keyspace, Conditional::Replace(key, value)),
-            2 => how(keyspace, Conditional::Update(key, value)),
-            3 => {
-                let (expected, new) = (None, Some(value));
-                how(keyspace, Conditional::Swap { key, expected, new })
-            }
-            _ => {
-                let required = Change {
-                    keyspace,
-                    key,
-                    value: None,
-                };
-                let mut change = required.clone();
-                change.value = Some(value);
-                Operation::Guarded {
-                    required: vec![required],
-                    changes: vec![change],
-                    durability: None,
-                }
-            }
-        },
-        Operation::Delete {
-            keyspace,
-            key,
-            durability: None,
-        } if is_chosen && keyspace != UNLOGGED => match choice % 2 {
-            0 => how(keyspace, Conditional::Take(key)),
-            _ => how(
-                keyspace,
-                Conditional::Pop {
-                    last: choice % 4 == 1,
-                },
-            ),
-        },
-        operation => operation,
     }
 }

@@ -3,12 +3,12 @@
 
 use std::ops::Bound;
 
-use crate::conditional::conditional;
 use crate::configuration::Configuration;
 use crate::operation::{Change, Durability, Operation, Read, Reopen, Span, Walk};
 use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
 use crate::random::Random;
+use crate::turn::conditional;
 
 /// The shape of a run's operations.
 #[derive(Clone, Debug)]

@@ -28,6 +28,7 @@ mod script;
 mod simulated;
 mod structures;
 mod subject;
+mod turn;
 
 pub use conditional::{Conditional, updated};
 pub use configuration::Configuration;

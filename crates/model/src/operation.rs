@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use terrapin_base::ErrorKind;
 
-use crate::conditional::{Conditional, show_required};
+use crate::conditional::Conditional;
 use crate::pattern::{Pattern, Shown};
 
 /// The durability of a write, as [`terrapin::Durability`]; none means the store's default.
@@ -277,7 +277,7 @@ impl fmt::Display for Answer {
     }
 }
 
-pub(crate) fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
+fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
     if keyspace == "default" {
         Ok(())
     } else {
@@ -292,6 +292,19 @@ fn show_changes(f: &mut fmt::Formatter<'_>, changes: &[Change]) -> fmt::Result {
         match &change.value {
             Some(value) => write!(f, "put {} {value}", change.key)?,
             None => write!(f, "delete {}", change.key)?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes the conditions of a batch: `require KEY VALUE` and `lack KEY`.
+fn show_required(f: &mut fmt::Formatter<'_>, required: &[Change]) -> fmt::Result {
+    for required in required {
+        f.write_str(" ")?;
+        place(f, &required.keyspace)?;
+        match &required.value {
+            Some(value) => write!(f, "require {} {value} ;", required.key)?,
+            None => write!(f, "lack {} ;", required.key)?,
         }
     }
     Ok(())

@@ -24,8 +24,11 @@
 //! - A [`Keyspace`] is a named, ordered map in it, from byte strings to byte strings. Reads:
 //!   [`Keyspace::get`], [`Keyspace::multi_get`], [`Keyspace::range`], [`Keyspace::prefix`]; how
 //!   much a range holds: [`Keyspace::approximate`]. Writes: [`Keyspace::put`],
-//!   [`Keyspace::delete`], [`Keyspace::clear`].
-//! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]).
+//!   [`Keyspace::delete`], [`Keyspace::clear`]. Writes that depend on what is there:
+//!   [`Keyspace::insert_if_absent`], [`Keyspace::compare_and_swap`], [`Keyspace::update`],
+//!   [`Keyspace::take`], [`Keyspace::pop_first`].
+//! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]). It may
+//!   have conditions ([`Batch::require`]).
 //! - A [`Snapshot`] is the whole database as of one moment ([`Database::snapshot`]).
 //! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a
 //!   check of every byte.

@@ -168,6 +168,11 @@ fn a_write_in_between_makes_the_function_run_again() {
         value.map(<[u8]>::to_vec)
     });
     assert_eq!(kind(gone), ErrorKind::KeyspaceNotFound);
+    assert_eq!(kind(other.pop_first()), ErrorKind::KeyspaceNotFound);
+    assert_eq!(
+        kind(other.get_versioned("key")),
+        ErrorKind::KeyspaceNotFound
+    );
 }
 
 /// During each run of the function others write more records than the log keeps touches of.

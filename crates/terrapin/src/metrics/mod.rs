@@ -152,7 +152,7 @@ pub struct MemoryUse {
     pub record_bytes: u64,
     /// Merges under way.
     pub merge_bytes: u64,
-    /// The log's ring.
+    /// The log's ring, and what it notes for conditional writes.
     pub log_bytes: u64,
     /// Data of keyspaces, used or not: about 2 KiB each.
     pub keyspace_bytes: u64,

@@ -65,10 +65,11 @@ pub(crate) struct PreparedBatch<'a> {
 /// Kind and payload of a log record, and what it touches.
 type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
 
-/// What a write of one key touches, if anybody asks.
-#[inline]
-fn touch_of(log: &Log, id: KeyspaceId, key: &[u8]) -> Option<Touch> {
-    log.is_watched().then(|| Touch::key(id, key, hash64(key)))
+/// What a write of one key touches. Kept out of the path of writes that nobody asks.
+#[cold]
+#[inline(never)]
+fn touch_of(id: KeyspaceId, key: &[u8]) -> [Touch; 1] {
+    [Touch::key(id, key, hash64(key))]
 }
 
 /// What a batch touches, if anybody asks and it touches few keys. Otherwise it touches everything.
@@ -120,14 +121,21 @@ impl Core {
             (_, Message::Put(_)) => (PUT, &pieces[..]),
             (_, Message::Delete) => (DELETE, &pieces[..2]),
         };
-        let touch = touch_of(log, shared.id, key);
+        let touch;
+        let touches: &[Touch] = match log.is_watched() {
+            true => {
+                touch = touch_of(shared.id, key);
+                &touch
+            }
+            false => &[],
+        };
         let mut loaded = admitted.state;
-        let appended = match log.try_append_touching(kind, payload, touch.as_slice()) {
+        let appended = match log.try_append_touching(kind, payload, touches) {
             Ok(Append::Done(appended)) => appended,
             other => {
                 // A write that waits must not keep a state alive.
                 loaded = None;
-                let record = (kind, payload, touch.as_slice());
+                let record = (kind, payload, touches);
                 self.append_when_there_is_room(log, record, frees, other, &mut patience)?
             }
         };

@@ -119,7 +119,7 @@ impl Log {
     /// log.try_append_unless(record, touches, place, …)  // the last few under the append lock
     /// ```
     ///
-    /// The first watch takes 0.8 MiB ([`Log::charge_to`]).
+    /// The first watch takes a 64th of the memory budget, but 48 to 768 KiB ([`Log::charge_to`]).
     #[must_use]
     pub fn watch(&self) -> Watch {
         let mut tail = self.0.lock();
@@ -159,9 +159,9 @@ impl Log {
         }
     }
 
-    /// Has the log keep what the next 16,384 records touch. Each conditional append renews this. A
-    /// reader's bound must not be below the end of the last record in the log now
-    /// ([`Log::wait_until_published`]), or the append is refused.
+    /// Has the log keep what the next records touch, as many as it has memory for (16,384 at most).
+    /// Each conditional append renews this. A reader's bound must not be below the end of the last
+    /// record in the log now ([`Log::wait_until_published`]), or the append is refused.
     #[inline]
     pub fn watch_a_while(&self) {
         if !self.is_watched() {

@@ -15,15 +15,16 @@
 use terrapin_base::sync::{Arc, AtomicBool, Ordering};
 use terrapin_base::{Budget, Charge, KeyspaceId, Lsn, Purpose, mutant};
 
-/// Entries of the ring: 0.8 MiB.
+/// Most entries of the ring: 768 KiB.
 const ENTRIES: u64 = 16_384;
+/// Fewest entries of the ring.
+const ENTRIES_MIN: u64 = 1_024;
+/// The part of the memory budget that the ring takes within these bounds.
+const BUDGET_PART: u64 = 64;
 /// Most entries that a conditional append tests under the append lock.
 pub(super) const TESTED_MAX: u64 = 64;
 /// Most entries that [`Recent::copy`] copies in one hold of the append lock.
 pub(super) const COPIED_MAX: u64 = 512;
-/// Entries that are added after the last watch, before the appends stop to add them. Fewer would
-/// lose entries that the ring still has room for.
-const ENTRIES_AFTER: u64 = ENTRIES;
 
 /// Leading bytes of a key that an entry keeps.
 pub const TOUCH_HEAD_BYTES: usize = 24;
@@ -122,9 +123,12 @@ impl Room {
             lsn: Lsn(0),
             touch: Touch::ALL,
         };
-        let bytes = ENTRIES * size_of::<Touched>() as u64;
+        let each = size_of::<Touched>() as u64;
+        let room = budget.map_or(u64::MAX, |budget| budget.limit() / BUDGET_PART);
+        let entries = (room / each).clamp(ENTRIES_MIN, ENTRIES);
+        let bytes = entries * each;
         Room {
-            entries: vec![none; ENTRIES as usize].into_boxed_slice(),
+            entries: vec![none; entries as usize].into_boxed_slice(),
             _charge: budget.map(|budget| budget.charge(Purpose::Log, bytes)),
         }
     }
@@ -212,8 +216,16 @@ impl Recent {
     /// Has appends add entries for a while longer, as after a watch.
     pub fn renew(&mut self) {
         if self.watches == 0 && self.is_raised() {
-            self.left = ENTRIES_AFTER;
+            // Fewer would lose entries that the ring still has room for.
+            self.left = self.len();
         }
+    }
+
+    /// Number of entries that the ring has room for.
+    fn len(&self) -> u64 {
+        self.room
+            .as_ref()
+            .map_or(0, |room| room.entries.len() as u64)
     }
 
     /// The LSN from which on records have entries.
@@ -222,6 +234,9 @@ impl Recent {
     }
 
     /// Adds a record's entries. Without touches, the record counts as touching everything.
+    ///
+    /// Kept out of the append of a log that nobody watches.
+    #[inline(never)]
     pub fn add(&mut self, lsn: Lsn, touches: &[Touch], raised: &AtomicBool) {
         let Some(room) = &mut self.room else {
             return;
@@ -233,7 +248,8 @@ impl Recent {
             false => touches,
         };
         for &touch in touches {
-            room.entries[(self.added % ENTRIES) as usize] = Touched { lsn, touch };
+            let place = self.added % room.entries.len() as u64;
+            room.entries[place as usize] = Touched { lsn, touch };
             self.added += 1;
         }
         if self.watches == 0 {
@@ -254,7 +270,7 @@ impl Recent {
     }
 
     fn kept_number(&self, from: From) -> Option<u64> {
-        let oldest = self.first.max(self.added.saturating_sub(ENTRIES));
+        let oldest = self.first.max(self.added.saturating_sub(self.len()));
         match from {
             From::Entry(number) => (number >= oldest && number <= self.added).then_some(number),
             From::Lsn(lsn) => {
@@ -275,7 +291,7 @@ impl Recent {
 
     fn entry(&self, number: u64) -> Option<&Touched> {
         let entries = &self.room.as_ref()?.entries;
-        entries.get((number % ENTRIES) as usize)
+        entries.get((number % entries.len() as u64) as usize)
     }
 
     /// Appends the entries from a place on to `out`, some hundreds of them at most.
@@ -403,7 +419,7 @@ mod tests {
         assert_eq!(recent.raised_at(), Lsn(0));
         recent.unwatch();
         recent.unwatch();
-        for number in 1..ENTRIES_AFTER {
+        for number in 1..ENTRIES {
             recent.add(Lsn(number), &[touch(number)], &raised);
         }
         assert!(raised.load(Ordering::Relaxed) && recent.is_raised());
