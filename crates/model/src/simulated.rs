@@ -733,7 +733,7 @@ fn conditional(keyspace: &Keyspace, how: &Conditional) -> Result<Answer> {
         Conditional::Replace(key, new) => {
             let (key, new) = (key.bytes(), new.bytes());
             let (there, version) = keyspace.get_versioned(&key)?;
-            if hash64(&new) % 2 == 0
+            if hash64(&new).is_multiple_of(2)
                 && keyspace
                     .compare_version_and_swap(&key, &version, Some(&new))?
                     .is_ok()

@@ -10,7 +10,7 @@ use crate::oracle::UNLOGGED;
 /// the operations around stay the same.
 pub(crate) fn conditional(operation: Operation, number: u64) -> Operation {
     let choice = hash64(&number.to_le_bytes());
-    let (is_chosen, choice) = (choice % 8 == 0, choice / 8);
+    let (is_chosen, choice) = (choice.is_multiple_of(8), choice / 8);
     let how = |keyspace, how| Operation::Conditional { keyspace, how };
     match operation {
         Operation::Put {
