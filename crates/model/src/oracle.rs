@@ -510,6 +510,9 @@ impl Oracle {
                 None => return Answer::Value(None),
                 there => (key.bytes(), None, Answer::Value(there)),
             },
+            Conditional::Pop { .. } if !self.keeps_order => {
+                return failed(ErrorKind::Unsupported, "no order");
+            }
             Conditional::Pop { last } => {
                 let record = match last {
                     true => map.last_key_value(),

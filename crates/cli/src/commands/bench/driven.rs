@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use terrapin::{CheckpointDistance, Options};
-use terrapin_base::Result;
+use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
 use terrapin_bench::{Config, KeyKind, Records, SCAN_RECORDS_MAX};
 
 use crate::arguments;
@@ -54,6 +54,13 @@ fn lengths(text: &str) -> std::result::Result<Lengths, String> {
 impl Driven {
     /// The records' shape.
     fn shape(&self) -> Result<Records> {
+        if self.value_bytes > VALUE_BYTES_MAX {
+            return Err(
+                Error::new(ErrorKind::TooLarge, "values of this length are refused")
+                    .with("bytes", self.value_bytes)
+                    .with("limit", VALUE_BYTES_MAX),
+            );
+        }
         let least = self.key_kind.bytes_min();
         let Lengths(shortest, longest) = self.key_bytes.unwrap_or(Lengths(least, least));
         Records::of_kind(self.key_kind, shortest..=longest, self.value_bytes)?
