@@ -245,10 +245,10 @@ fn a_phase_ends_with_its_time_and_picks_other_records_the_second_time() {
     let (store, config, progress) = (Memory::default(), config(), Progress::default());
     let directory = std::env::temp_dir();
     let driver = Driver::new(&config, &store, &directory, &progress).unwrap();
+    driver.write_first().unwrap();
     driver
         .phase(phase(Workload::Load, Distribution::Uniform))
         .unwrap();
-    driver.write_first().unwrap();
     driver.read_all().unwrap();
     let endless = Phase {
         operations: u64::MAX,
