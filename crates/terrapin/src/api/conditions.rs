@@ -10,7 +10,7 @@ use crate::api::keyspace::Keyspace;
 use crate::engine::view::ViewHandle;
 use crate::pacing::patience::Patience;
 use crate::read::iter::Range;
-use crate::read::newest;
+use crate::read::newest_apart;
 use crate::types::condition::{Conflict, ConflictCause, Version};
 use crate::types::key_range::prefix_range;
 use crate::write::conditional::{
@@ -116,7 +116,7 @@ impl Keyspace {
         self.observed(|keyspace, before| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
-            let value = newest(core, epoch, keyspace, before, key.as_ref())?;
+            let value = newest_apart(core, epoch, keyspace, before, key.as_ref())?;
             Ok((value, core.version_of(keyspace, before)))
         })
     }

@@ -282,10 +282,17 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
     }
 
+    /// [`Core::observe`], out of line: for callers whose own copy would keep the compiler from
+    /// inlining it in gets.
+    #[inline(never)]
+    pub fn observe_apart(&self) -> Result<Observed> {
+        self.observe()
+    }
+
     /// Loads a state and a bound such that the state holds every published record below the bound.
     /// The state is still current after the bound was read. Memtables of later states therefore own
     /// LSNs at or above the bound only. Lock-free. Repeats if a seal or a commit intervenes.
-    #[inline]
+    #[inline(always)]
     pub fn observe(&self) -> Result<Observed> {
         self.health.check_open()?;
         let mut backoff = Backoff::default();

@@ -118,9 +118,22 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
     }
 }
 
+/// [`newest`], out of line: for callers whose own copy would keep the compiler from inlining it in
+/// gets.
+#[inline(never)]
+pub(crate) fn newest_apart(
+    core: &Core,
+    epoch: Epoch,
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    key: &[u8],
+) -> Result<Option<Slice>> {
+    newest(core, epoch, keyspace, before, key)
+}
+
 /// The value of a key in the newest state. Asks the record cache before the tree, and adds the
 /// tree's value to it.
-#[inline]
+#[inline(always)]
 pub(crate) fn newest(
     core: &Core,
     epoch: Epoch,

@@ -29,7 +29,7 @@ use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::log_record::format::{BATCH, DELETE, Head, PUT};
 use crate::log_record::{Operation, check_sizes};
 use crate::pacing::patience::Patience;
-use crate::read::newest;
+use crate::read::newest_apart;
 use crate::types::condition::{Conflict, ConflictCause, Requirement, Version};
 use crate::types::options::Durability;
 use crate::write::{PreparedBatch, enter, wants_seal};
@@ -153,11 +153,11 @@ impl Core {
         for attempt in 0..ATTEMPTS_MAX {
             self.begin_attempt(log, attempt)?;
             let epoch = self.records.epoch();
-            let observed = self.observe()?;
+            let observed = self.observe_apart()?;
             let before = observed.before;
             let keyspace = observed.state.keyspaces.get(shared.id);
             let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
-            let value = newest(self, epoch, keyspace, before, key)?;
+            let value = newest_apart(self, epoch, keyspace, before, key)?;
             drop(observed);
             let (value, new, result) = match last.take().filter(|(seen, ..)| *seen == value) {
                 Some(decided) => decided,
@@ -196,7 +196,7 @@ impl Core {
         let value = message.value().unwrap_or_default();
         let bytes = (key.len() + value.len()) as u64;
         let frees = message.is_delete();
-        let looks = self.admit(shared, bytes, frees, patience)?.looks;
+        let looks = self.admit_apart(shared, bytes, frees, patience)?.looks;
         let head = match message {
             Message::Put(_) => Head::put(shared.id, key.len()),
             Message::Delete => Head::delete(shared.id),
@@ -282,7 +282,7 @@ impl Core {
     /// Checks conditions as of one moment, and returns the bound of that moment.
     fn look_at_required(&self, required: &[Required]) -> Result<Lsn> {
         let epoch = self.records.epoch();
-        let observed = self.observe()?;
+        let observed = self.observe_apart()?;
         let before = observed.before;
         for required in required {
             let shared = &required.keyspace;
@@ -295,7 +295,7 @@ impl Core {
                 }
                 continue;
             }
-            let value = newest(self, epoch, keyspace, before, key)?;
+            let value = newest_apart(self, epoch, keyspace, before, key)?;
             let holds = match &required.asks {
                 Requirement::Absent => value.is_none(),
                 Requirement::Present => value.is_some(),

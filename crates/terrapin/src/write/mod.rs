@@ -167,6 +167,7 @@ impl Core {
         Ok(())
     }
 
+    #[inline(always)]
     fn count_one(&self, shared: &KeyspaceShared, message: Message<'_>, bytes: u64) {
         match message {
             Message::Put(_) => self.counters.puts.add(1),
@@ -287,7 +288,7 @@ impl Core {
                 .get(id)
                 .map(|k| k.shared.clone());
             match shared {
-                Some(shared) => Ok(self.admit(&shared, bytes, frees, patience)?.looks),
+                Some(shared) => Ok(self.admit_apart(&shared, bytes, frees, patience)?.looks),
                 None => Err(self.dropped().with("keyspace number", id)),
             }
         };
@@ -528,7 +529,7 @@ impl Core {
 /// A logged operation enters at its own LSN, and a replay gives it the same LSN again. An unlogged
 /// record has no payload, so its operations enter at the record's LSN. Of two on one key, the later
 /// one is in front.
-#[inline]
+#[inline(always)]
 pub(crate) fn enter(
     core: &Core,
     state: &State,

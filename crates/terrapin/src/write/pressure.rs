@@ -39,9 +39,22 @@ const NAP_NS: u64 = 1_000;
 const MARGIN_PART: u64 = 32;
 
 impl Core {
+    /// [`Core::admit`], out of line: for callers whose own copy would keep the compiler from
+    /// inlining it in puts.
+    #[inline(never)]
+    pub fn admit_apart(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        bytes: u64,
+        frees: bool,
+        patience: &mut Patience,
+    ) -> Result<Admitted> {
+        self.admit(shared, bytes, frees, patience)
+    }
+
     /// Lets a write go on, at once or after a wait. `frees` says that the write only deletes: it
     /// may go on while the disk is full (D10).
-    #[inline]
+    #[inline(always)]
     pub fn admit(
         &self,
         shared: &Arc<KeyspaceShared>,
