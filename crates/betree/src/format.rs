@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Counters of so many records.
+    /// Deadline counters of N records.
     fn deadlines(records: u64) -> Deadlines {
         let mut counts = [0; 16];
         counts[records as usize] = records;

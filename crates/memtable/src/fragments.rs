@@ -1,5 +1,6 @@
-//! [`Fragments`]: the range deletes of a memtable. A fragment `[lo, hi)` with an LSN hides all older
-//! messages of its keys.
+//! [`Fragments`]: the range deletes of a memtable.
+//!
+//! A fragment `[lo, hi)` with an LSN hides all older messages of its keys.
 //!
 //! The set only grows, and no fragment is cut or joined with another: a reader whose bound lies
 //! between the LSNs of two fragments sees the older one alone. It is a treap that is never changed

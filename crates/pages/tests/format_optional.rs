@@ -10,7 +10,7 @@ use terrapin_pages::group::{
     decode_optional_sums, encode_optional_sums,
 };
 
-/// A group of so many puts.
+/// A group of N puts.
 fn group_of(records: u32) -> (GroupRef, AlignedBuf) {
     let mut builder = GroupBuilder::new(GroupOptions {
         target_bytes: 1 << 20,

@@ -2,8 +2,8 @@
 //! only checkpoints are snapshots of everything. So nothing in it is durable, and its write
 //! amplification counts evictions from its buffer only. Tables mark it.
 //!
-//! It is told the size of records. A leaf page has 4 KiB, as by default, or 12 KiB for records of
-//! 4 KiB, the largest that it takes. Its buffer is the largest power of two that fits the memory;
+//! The driver sets its page size by the size of records: leaf pages of 4 KiB, the default, or of
+//! 12 KiB for records of 4 KiB, the largest that bf-tree takes. Its buffer is the largest power of two that fits the memory;
 //! inner nodes and the page table come on top. Pages go through the page cache, as by default,
 //! which uses the memory that the buffer leaves.
 

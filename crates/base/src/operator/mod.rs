@@ -53,7 +53,13 @@ pub enum Outcome {
 ///         out.extend_from_slice(if operand.len() > existing.len() { operand } else { existing });
 ///         Ok(Outcome::Value)
 ///     }
-///     fn combine(&self, key: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+///     fn combine(
+///         &self,
+///         key: &[u8],
+///         older: &[u8],
+///         newer: &[u8],
+///         out: &mut Vec<u8>,
+///     ) -> Result<bool> {
 ///         self.apply(key, Some(older), newer, out).map(|_| true)
 ///     }
 /// }

@@ -20,7 +20,7 @@ impl TreeScan {
         }
         self.returned = false;
         loop {
-            // Only sources whose block has a record at or behind the key can come to it.
+            // A source reaches the key only if its block has a record at or behind the key.
             let first = self.order[0].source_index;
             let direction = self.path.direction;
             if !self.sources[usize::from(first)].move_to(key, direction) {

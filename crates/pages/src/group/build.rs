@@ -64,7 +64,13 @@ pub struct GroupOptions {
 /// use terrapin_pages::block::Compression;
 /// use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
 /// let options =
-///     GroupOptions { target_bytes: 1 << 16, block_bytes: 4096, unit: 512, compression: Compression::None, filter_bits: 12 };
+///     GroupOptions {
+///         target_bytes: 1 << 16,
+///         block_bytes: 4096,
+///         unit: 512,
+///         compression: Compression::None,
+///         filter_bits: 12,
+///     };
 /// let mut builder = GroupBuilder::new(options);
 /// let mut pending = Vec::new();
 /// for i in 0..10_000u32 {

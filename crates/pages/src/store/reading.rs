@@ -358,8 +358,8 @@ impl PageStore {
     }
 
     /// Asks for the index of a later group, unless the index is cached or long. The index enters
-    /// the cache when its read is taken. `false` if there is no room. This call hides errors in the
-    /// index: the caller meets them when it comes to the group.
+    /// the cache when its read is taken. `false` if there is no room. This call returns no error of
+    /// the index: the caller gets that error when it reads the group.
     pub fn want_index(&self, reading: &mut Reading, group: &GroupRef) -> Result<bool> {
         if group.index_bytes as usize > STRETCH_BYTES_MAX || self.has_index(group) {
             return Ok(true);
@@ -494,8 +494,8 @@ impl PageStore {
             let bytes = match bytes {
                 Ok(bytes) => bytes,
                 Err(error) => {
-                    // A caller that comes to a group whose index was not read reads the index
-                    // again, and gets the error.
+                    // The index is not cached then. The caller reads it again when it reads the
+                    // group, and gets the error.
                     if let Some((number, _)) = parts.find(is_block) {
                         take(first + number, Err(self.place(error)));
                     }

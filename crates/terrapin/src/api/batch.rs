@@ -22,7 +22,8 @@ use crate::write::conditional::Required;
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
-/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-batch-{}", std::process::id()));
+/// # let name = format!("terrapin-doc-batch-{}", std::process::id());
+/// # let directory = std::env::temp_dir().join(name);
 /// let database = terrapin::Database::open(&directory)?;
 /// let (users, by_name) = (database.keyspace("users")?, database.keyspace("by name")?);
 /// let mut batch = database.batch();
@@ -86,7 +87,8 @@ impl Batch {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-require-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-require-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// use terrapin::{ErrorKind, Requirement};
     /// let (users, by_name) = (database.keyspace("users")?, database.keyspace("by name")?);

@@ -31,7 +31,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-insert-absent-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-insert-absent-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// assert!(fruit.insert_if_absent("apple", "sweet")?.is_none());
@@ -62,7 +63,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-swap-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-swap-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
@@ -97,7 +99,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-versioned-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-versioned-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// let (value, version) = fruit.get_versioned("apple")?;
@@ -168,7 +171,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-update-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-update-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let hits = database.keyspace("hits")?;
     /// let count = |value: Option<&[u8]>| {
@@ -204,7 +208,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-take-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-take-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
@@ -233,7 +238,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-pop-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-pop-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let queue = database.keyspace("queue")?;
     /// queue.put("1", "wash")?;

@@ -68,7 +68,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-put-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-put-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
@@ -87,7 +88,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-put-with-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-put-with-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// use terrapin::Durability;
@@ -115,7 +117,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-delete-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-delete-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
@@ -142,7 +145,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-clear-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-clear-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
@@ -174,7 +178,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-chi-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-keyspace-chi-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// use terrapin::CheckpointDistance;
@@ -210,7 +215,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-set-options-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-set-options-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// use terrapin::Compression;

@@ -73,7 +73,8 @@ impl<'a> Measure<'a> {
         self.written_limits(MemtableSize::Small)
     }
 
-    /// Bytes that memtables hold and may come to hold before the next look. Memory bounds that.
+    /// Bytes that memtables hold now, plus those that they may add before the next measure. The
+    /// memory budget bounds the sum.
     fn begun_bytes(&self, size: MemtableSize) -> u64 {
         let held = self.core.memtable_live_bytes(&self.state);
         let more = self.written_limits(size);

@@ -3,7 +3,7 @@
 //!
 //! | change | what the engine does |
 //! | --- | --- |
-//! | ample → low | the log gives spare files up; memtables become small, and larger ones are sealed |
+//! | ample → low | the log gives spare files up; memtables become small, larger ones are sealed |
 //! | low → ample | memtables may grow again, and the log keeps spare files |
 //! | any → full | puts are refused, and changes of keyspaces that need room in the log |
 //! | full → low | puts are accepted |

@@ -6,7 +6,8 @@
 //!          one operation, without its kind: keyspace: varint, then
 //!            put     key length: varint, key, value (the rest)
 //!            delete  key (the rest)
-//! BATCH    operations: kind: u8, keyspace: varint, key length: varint, key, then for a put value length: varint, value
+//! BATCH    operations: kind: u8, keyspace: varint, key length: varint, key,
+//!          then for a put value length: varint, value
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint

@@ -2,11 +2,14 @@
 //! neighbouring numbers.
 //!
 //! ```text
-//! root      applied LSN: u64, through: u64, next keyspace number: u32, leaves: varint, then per leaf: number: varint,
-//!           page reference; lives: varint, then per life: incarnation: varint, branch: u64; further fields: varint
+//! root      applied LSN: u64, through: u64, next keyspace number: u32,
+//!           leaves: varint, then per leaf: number: varint, page reference;
+//!           lives: varint, then per life: incarnation: varint, branch: u64;
+//!           further fields: varint
 //! leaf      keyspaces: varint, then per keyspace:
-//! keyspace  number: varint, name: prefixed UTF-8, options (as in log records), applied: varint (0: as far as the catalog,
-//!           else LSN + 1), root: varint length and what the structure makes of it
+//! keyspace  number: varint, name: prefixed UTF-8, options (as in log records),
+//!           applied: varint (0: as far as the catalog, else LSN + 1),
+//!           root: varint length and what the structure makes of it
 //! ```
 //!
 //! A further field has a tag, as an option has. This version writes none and refuses all.

@@ -12,7 +12,8 @@ impl Range {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keys-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-keys-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// let fruit = database.keyspace("fruit")?;
     /// for name in ["apple", "banana", "cherry"] {
@@ -35,7 +36,8 @@ impl Range {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-values-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-values-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;

@@ -64,7 +64,8 @@ impl SpaceAmplification {
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
-/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-options-{}", std::process::id()));
+/// # let name = format!("terrapin-doc-keyspace-options-{}", std::process::id());
+/// # let directory = std::env::temp_dir().join(name);
 /// # let database = terrapin::Database::open(&directory)?;
 /// use terrapin::{Compression, KeyspaceOptions, SpaceAmplification};
 /// let options = KeyspaceOptions::new()
