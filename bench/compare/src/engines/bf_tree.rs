@@ -2,10 +2,10 @@
 //! only checkpoints are snapshots of everything. So nothing in it is durable, and its write
 //! amplification counts evictions from its buffer only. Tables mark it.
 //!
-//! The driver sets its page size by the size of records: leaf pages of 4 KiB, the default, or of
-//! 12 KiB for records of 4 KiB, the largest that bf-tree takes. Its buffer is the largest power of two that fits the memory;
-//! inner nodes and the page table come on top. Pages go through the page cache, as by default,
-//! which uses the memory that the buffer leaves.
+//! The driver sets its page size by the size of records: leaf pages of 4 KiB, the default, or of 12
+//! KiB for records of 4 KiB, the largest that bf-tree takes. Its buffer is the largest power of two
+//! that fits the memory; inner nodes and the page table come on top. Pages go through the page
+//! cache, as by default, which uses the memory that the buffer leaves.
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use terrapin_base::{Error, ErrorKind, Result};
