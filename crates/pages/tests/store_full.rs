@@ -3,14 +3,12 @@
 
 mod common;
 
-use common::{added, checkpoint, create, fill_with, open, options, released};
+use common::{MIB, added, checkpoint, create, fill_with, open, options, released};
 use terrapin_base::sync::Arc;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::{DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, SpaceClass};
-
-const MIB: u64 = 1 << 20;
 
 /// A disk full of pages of one extent each, of which every other page is released.
 fn full_of_short_runs(medium: &SimDisk) -> (Arc<PageStore>, Vec<PageRef>) {

@@ -2,16 +2,14 @@
 
 mod common;
 
-use common::{added, checkpoint, create, key, options, pending, released, value, write_group};
+use common::{
+    MIB, RECORDS, added, checkpoint, create, key, options, pending, released, value, write_group,
+};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Message, Purpose};
 use terrapin_disk::SimDisk;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, PageStore, SpaceClass};
-
-const MIB: u64 = 1 << 20;
-
-const RECORDS: usize = 2000;
 
 fn cache_use(budget: &Budget) -> u64 {
     budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata)

@@ -2,50 +2,17 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::{
-    added, builder, checkpoint, create, fill, key, open, options, pending, value, write_group,
+    MIB, RECORDS, builder, cold, create, fill, get, key, options, pending, reads, value,
+    write_group,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, ErrorKind, Purpose, Result};
 use terrapin_disk::SimDisk;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::{
-    DATA_FILE, Fill, GroupHandle, OutlinePlaces, PageStore, PageUse, SegmentOutlines, SpaceClass,
+    DATA_FILE, GroupHandle, OutlinePlaces, PageStore, SegmentOutlines, SpaceClass,
 };
-
-const MIB: u64 = 1 << 20;
-
-const RECORDS: usize = 2000;
-
-fn reads(medium: &SimDisk) -> u64 {
-    medium.stats(DATA_FILE).reads
-}
-
-/// A store that has a group of which nothing is cached.
-fn cold(medium: &SimDisk, memory_bytes: u64) -> (Arc<PageStore>, GroupRef) {
-    let store = create(medium, options(memory_bytes, 0));
-    let group = write_group(&store, RECORDS);
-    checkpoint(&store, added([&group]));
-    drop(store);
-    medium.crash_process();
-    let (store, _) = open(
-        medium,
-        options(memory_bytes, 0),
-        &[PageUse::from(&group)],
-        2,
-    );
-    (store, group)
-}
-
-fn get(store: &PageStore, group: &GroupRef, i: usize) -> Option<Vec<u8>> {
-    let index = store.index(group).unwrap();
-    let number = index.find(&key(i));
-    let block = store.block(group, &index, number, Fill::Normal).unwrap();
-    let at = block.search(&key(i)).ok()?;
-    block.message(at).value().map(<[u8]>::to_vec)
-}
 
 #[test]
 fn a_filter_probe_reads_one_partition_once_and_knows_every_key() {

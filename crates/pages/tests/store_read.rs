@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use common::{
-    added, checkpoint, create, key, open, options, pending, value, write_group, write_node,
+    MIB, RECORDS, cold, create, get, key, open, options, pending, reads, value, write_node,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, ErrorKind, Message};
@@ -14,39 +14,7 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
-use terrapin_pages::{DATA_FILE, Fill, PageKind, PageStore, PageUse, SpaceClass};
-
-const MIB: u64 = 1 << 20;
-
-const RECORDS: usize = 2000;
-
-fn reads(medium: &SimDisk) -> u64 {
-    medium.stats(DATA_FILE).reads
-}
-
-/// A store that has a group of which nothing is cached.
-fn cold(medium: &SimDisk, memory_bytes: u64) -> (Arc<PageStore>, GroupRef) {
-    let store = create(medium, options(memory_bytes, 0));
-    let group = write_group(&store, RECORDS);
-    checkpoint(&store, added([&group]));
-    drop(store);
-    medium.crash_process();
-    let (store, _) = open(
-        medium,
-        options(memory_bytes, 0),
-        &[PageUse::from(&group)],
-        2,
-    );
-    (store, group)
-}
-
-fn get(store: &PageStore, group: &GroupRef, i: usize) -> Option<Vec<u8>> {
-    let index = store.index(group).unwrap();
-    let number = index.find(&key(i));
-    let block = store.block(group, &index, number, Fill::Normal).unwrap();
-    let at = block.search(&key(i)).ok()?;
-    block.message(at).value().map(<[u8]>::to_vec)
-}
+use terrapin_pages::{DATA_FILE, Fill, PageKind, PageUse, SpaceClass};
 
 /// Bytes of a read that covers these blocks on a device with this alignment.
 fn cover(index: &GroupIndex, blocks: Range<usize>, alignment: u64) -> u64 {

@@ -3,15 +3,13 @@
 mod common;
 
 use common::{
-    added, checkpoint, create, fill_with, open, options, pending, reclaim_all, released,
+    MIB, added, checkpoint, create, fill_with, open, options, pending, reclaim_all, released,
     write_group, write_node,
 };
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::{DATA_FILE, PAGES_START, PageKind, PageUse, SpaceClass};
-
-const MIB: u64 = 1 << 20;
 
 #[test]
 fn the_reserve_exists_from_the_start_and_serves_its_class_only() {

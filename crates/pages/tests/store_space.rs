@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    added, checkpoint, create, open, options, pending, reclaim_all, released, write_group,
+    MIB, added, checkpoint, create, open, options, pending, reclaim_all, released, write_group,
     write_node,
 };
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Generation, PageId};
@@ -12,8 +12,6 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Media, MediaFault, Op};
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::{Changes, DATA_FILE, PAGES_START, PageKind, PageUse, SpaceClass};
-
-const MIB: u64 = 1 << 20;
 
 fn extent_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(EXTENT_ALIGNMENT)

@@ -4,13 +4,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{checkpoint, create, open, options, reclaim_all};
+use common::{MIB, checkpoint, create, open, options, reclaim_all};
 use proptest::prelude::*;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_pages::{Changes, PAGES_START, PageKind, PageRef, PageStore, PageUse, SpaceClass};
-
-const MIB: u64 = 1 << 20;
 
 fn extent_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(EXTENT_ALIGNMENT)

@@ -6,7 +6,7 @@ use common::{KIND, Process, assert_prefix, payload, tiny};
 use terrapin_base::{ErrorKind, Lsn};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Media, MediaFault};
-use terrapin_wal::LogOptions;
+use terrapin_wal::{Log, LogOptions};
 
 // Faults match the name under which a file was opened. A segment's handle keeps the spare's name,
 // `spare-…`.
@@ -62,8 +62,8 @@ fn a_full_disk_delays_the_log_until_there_is_space() {
     }
 }
 
-#[test]
-fn the_drain_finds_new_space_without_a_request() {
+/// A log on a full disk that found no file for its next segment, and the number of its records.
+fn without_space() -> (SimDisk, Process, Log, u64) {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -75,6 +75,12 @@ fn the_drain_finds_new_space_without_a_request() {
         process.sim.settle();
         count += 1;
     }
+    (medium, process, log, count)
+}
+
+#[test]
+fn the_drain_finds_new_space_without_a_request() {
+    let (medium, process, log, _) = without_space();
     medium.set_capacity(1 << 30);
     process.sim.advance_ns(20_000_000);
     process.sim.settle();
@@ -114,17 +120,7 @@ fn a_missing_spare_is_prepared_once_there_is_room() {
 
 #[test]
 fn a_close_without_space_may_be_retried() {
-    let medium = SimDisk::new(1);
-    let process = Process::new(&medium, 0);
-    let log = process.create(tiny()).unwrap();
-    process.sim.settle();
-    medium.set_capacity(0);
-    let mut count = 0;
-    while log.shortage().is_none() {
-        process.append(&log, count).unwrap();
-        process.sim.settle();
-        count += 1;
-    }
+    let (medium, _process, log, count) = without_space();
     assert_eq!(log.close().unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(
         log.try_append(KIND, &[]).err().unwrap().kind(),

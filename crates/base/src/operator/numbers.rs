@@ -17,58 +17,110 @@ fn number(bytes: &[u8], what: &'static str) -> Result<i64> {
     Ok(i64::from_le_bytes(bytes))
 }
 
-/// The value of a counter.
-fn counter(existing: Option<&[u8]>) -> Result<i64> {
-    existing.map_or(Ok(0), |value| number(value, "value"))
+/// What a sequence of additions does to a counter: the meaning of an operand.
+trait Additions: Copy {
+    /// The meaning of an operand: a user's, or a combined one.
+    fn decode(operand: &[u8]) -> Result<Self>;
+    /// Appends the operand with this meaning.
+    fn encode(self, out: &mut Vec<u8>);
+    /// These additions, and then the newer ones.
+    fn then(self, newer: Self) -> Self;
+    /// What they make of a counter.
+    fn of(self, counter: i64) -> Result<i64>;
 }
 
-/// `add-i64`: adds, and wraps around at the limits of an i64.
-///
-/// ```
-/// # extern crate terrapin_base as terrapin;
-/// use terrapin::{AddI64, MergeOperator};
-/// let mut out = Vec::new();
-/// AddI64.apply(b"hits", None, &5i64.to_le_bytes(), &mut out)?;
-/// assert_eq!(out, 5i64.to_le_bytes());
-/// # Ok::<(), terrapin::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AddI64;
+/// Declares the operator of a kind of additions.
+macro_rules! adds {
+    ($(#[$doc:meta])* $operator:ident, $name:literal, $additions:ty) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $operator;
 
-impl MergeOperator for AddI64 {
-    fn name(&self) -> &str {
-        "add-i64"
+        impl MergeOperator for $operator {
+            fn name(&self) -> &str {
+                $name
+            }
+
+            fn apply(
+                &self,
+                _key: &[u8],
+                existing: Option<&[u8]>,
+                operand: &[u8],
+                out: &mut Vec<u8>,
+            ) -> Result<Outcome> {
+                let counter = existing.map_or(Ok(0), |value| number(value, "value"))?;
+                let sum = <$additions>::decode(operand)?.of(counter)?;
+                out.extend_from_slice(&sum.to_le_bytes());
+                Ok(Outcome::Value)
+            }
+
+            fn combine(
+                &self,
+                _key: &[u8],
+                older: &[u8],
+                newer: &[u8],
+                out: &mut Vec<u8>,
+            ) -> Result<bool> {
+                let (older, newer) = (<$additions>::decode(older)?, <$additions>::decode(newer)?);
+                older.then(newer).encode(out);
+                Ok(true)
+            }
+
+            fn check(&self, _key: &[u8], operand: &[u8]) -> Result<()> {
+                number(operand, "operand").map(|_| ())
+            }
+        }
+    };
+}
+
+adds! {
+    /// `add-i64`: adds, and wraps around at the limits of an i64.
+    ///
+    /// ```
+    /// # extern crate terrapin_base as terrapin;
+    /// use terrapin::{AddI64, MergeOperator};
+    /// let mut out = Vec::new();
+    /// AddI64.apply(b"hits", None, &5i64.to_le_bytes(), &mut out)?;
+    /// assert_eq!(out, 5i64.to_le_bytes());
+    /// # Ok::<(), terrapin::Error>(())
+    /// ```
+    AddI64, "add-i64", Wrapping
+}
+
+adds! {
+    /// `saturating-add-i64`: adds, and stays at the greatest or least i64 instead of passing it.
+    SaturatingAddI64, "saturating-add-i64", Clamped
+}
+
+adds! {
+    /// `checked-add-i64`: adds, and fails where one of the additions passes the limits of an i64.
+    /// The key's reads fail from then on, until a put or delete replaces it.
+    CheckedAddI64, "checked-add-i64", Partial
+}
+
+/// Additions that wrap around: their sum is all that counts.
+#[derive(Clone, Copy)]
+struct Wrapping(i64);
+
+impl Additions for Wrapping {
+    fn decode(operand: &[u8]) -> Result<Self> {
+        number(operand, "operand").map(Wrapping)
     }
 
-    fn apply(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operand: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Outcome> {
-        let sum = counter(existing)?.wrapping_add(number(operand, "operand")?);
-        out.extend_from_slice(&sum.to_le_bytes());
-        Ok(Outcome::Value)
+    fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
     }
 
-    fn combine(&self, _key: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let sum = number(older, "operand")?.wrapping_add(number(newer, "operand")?);
-        out.extend_from_slice(&sum.to_le_bytes());
-        Ok(true)
+    fn then(self, newer: Self) -> Self {
+        Wrapping(self.0.wrapping_add(newer.0))
     }
 
-    fn check(&self, _key: &[u8], operand: &[u8]) -> Result<()> {
-        number(operand, "operand").map(|_| ())
+    fn of(self, counter: i64) -> Result<i64> {
+        Ok(counter.wrapping_add(self.0))
     }
 }
 
-/// `saturating-add-i64`: adds, and stays at the greatest or least i64 instead of passing it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SaturatingAddI64;
-
-/// What a sequence of saturating additions does to a value: adds `sum`, then keeps the result
-/// between `least` and `greatest`.
+/// Saturating additions: they add `sum`, then keep the result between `least` and `greatest`.
 #[derive(Clone, Copy)]
 struct Clamped {
     sum: i128,
@@ -77,6 +129,15 @@ struct Clamped {
 }
 
 impl Clamped {
+    fn clamped(self, counter: i64) -> i64 {
+        let sum = i128::from(counter).saturating_add(self.sum);
+        let clamped = sum.clamp(self.least.into(), self.greatest.into());
+        // Between two i64.
+        clamped as i64
+    }
+}
+
+impl Additions for Clamped {
     fn decode(operand: &[u8]) -> Result<Self> {
         if let Ok(bytes) = <[u8; 32]>::try_from(operand) {
             let [sum, limits]: [u128; 2] = [&bytes[..16], &bytes[16..]].map(as_u128);
@@ -103,11 +164,16 @@ impl Clamped {
         out.extend_from_slice(&self.greatest.to_le_bytes());
     }
 
-    fn of(self, value: i64) -> i64 {
-        let sum = i128::from(value).saturating_add(self.sum);
-        let clamped = sum.clamp(self.least.into(), self.greatest.into());
-        // Between two i64.
-        clamped as i64
+    fn then(self, newer: Self) -> Self {
+        Clamped {
+            sum: self.sum.saturating_add(newer.sum),
+            least: newer.clamped(self.least),
+            greatest: newer.clamped(self.greatest),
+        }
+    }
+
+    fn of(self, counter: i64) -> Result<i64> {
+        Ok(self.clamped(counter))
     }
 }
 
@@ -117,45 +183,7 @@ fn as_u128(bytes: &[u8]) -> u128 {
     u128::from_le_bytes(all)
 }
 
-impl MergeOperator for SaturatingAddI64 {
-    fn name(&self) -> &str {
-        "saturating-add-i64"
-    }
-
-    fn apply(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operand: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Outcome> {
-        let sum = Clamped::decode(operand)?.of(counter(existing)?);
-        out.extend_from_slice(&sum.to_le_bytes());
-        Ok(Outcome::Value)
-    }
-
-    fn combine(&self, _key: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let (older, newer) = (Clamped::decode(older)?, Clamped::decode(newer)?);
-        let both = Clamped {
-            sum: older.sum.saturating_add(newer.sum),
-            least: newer.of(older.least),
-            greatest: newer.of(older.greatest),
-        };
-        both.encode(out);
-        Ok(true)
-    }
-
-    fn check(&self, _key: &[u8], operand: &[u8]) -> Result<()> {
-        number(operand, "operand").map(|_| ())
-    }
-}
-
-/// `checked-add-i64`: adds, and fails where one of the additions passes the limits of an i64. The
-/// key's reads fail from then on, until a put or delete replaces it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CheckedAddI64;
-
-/// What a sequence of checked additions needs of a value: no partial sum leaves the range.
+/// Checked additions: no partial sum may leave the range.
 #[derive(Clone, Copy)]
 struct Partial {
     sum: i128,
@@ -164,7 +192,7 @@ struct Partial {
     greatest: i128,
 }
 
-impl Partial {
+impl Additions for Partial {
     fn decode(operand: &[u8]) -> Result<Self> {
         if let Ok(bytes) = <[u8; 48]>::try_from(operand) {
             let part = |at: usize| as_u128(&bytes[at..at + 16]) as i128;
@@ -195,46 +223,23 @@ impl Partial {
             out.extend_from_slice(&part.to_le_bytes());
         }
     }
-}
 
-impl MergeOperator for CheckedAddI64 {
-    fn name(&self) -> &str {
-        "checked-add-i64"
+    fn then(self, newer: Self) -> Self {
+        let with = |sum: i128| self.sum.saturating_add(sum);
+        Partial {
+            sum: with(newer.sum),
+            least: self.least.min(with(newer.least)),
+            greatest: self.greatest.max(with(newer.greatest)),
+        }
     }
 
-    fn apply(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operand: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Outcome> {
-        let value = counter(existing)?;
-        let partial = Partial::decode(operand)?;
-        let reached = |sum: i128| i64::try_from(i128::from(value).saturating_add(sum)).ok();
-        let sum = reached(partial.least)
-            .and(reached(partial.greatest))
-            .and(reached(partial.sum));
-        let sum = sum.ok_or_else(|| {
-            Error::invalid("the sum passes the limits of an i64").with("value", value)
-        })?;
-        out.extend_from_slice(&sum.to_le_bytes());
-        Ok(Outcome::Value)
-    }
-
-    fn combine(&self, _key: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let (older, newer) = (Partial::decode(older)?, Partial::decode(newer)?);
-        let then = |sum: i128| older.sum.saturating_add(sum);
-        let both = Partial {
-            sum: then(newer.sum),
-            least: older.least.min(then(newer.least)),
-            greatest: older.greatest.max(then(newer.greatest)),
-        };
-        both.encode(out);
-        Ok(true)
-    }
-
-    fn check(&self, _key: &[u8], operand: &[u8]) -> Result<()> {
-        number(operand, "operand").map(|_| ())
+    fn of(self, counter: i64) -> Result<i64> {
+        let reached = |sum: i128| i64::try_from(i128::from(counter).saturating_add(sum)).ok();
+        let sum = reached(self.least)
+            .and(reached(self.greatest))
+            .and(reached(self.sum));
+        sum.ok_or_else(|| {
+            Error::invalid("the sum passes the limits of an i64").with("value", counter)
+        })
     }
 }

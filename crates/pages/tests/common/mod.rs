@@ -8,7 +8,8 @@ use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef, PendingGroup};
 use terrapin_pages::{
-    Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass, StoreOptions, Superblock,
+    Changes, DATA_FILE, Fill, PageKind, PageRef, PageStore, PageUse, SpaceClass, StoreOptions,
+    Superblock,
 };
 
 pub const DATABASE: u64 = 77;
@@ -154,4 +155,39 @@ pub fn reclaim_all(store: &PageStore) {
         steps += 1;
         assert!(steps < 100_000, "reclaiming never ends");
     }
+}
+
+pub const MIB: u64 = 1 << 20;
+
+/// Records of the group that tests of reads write.
+pub const RECORDS: usize = 2000;
+
+/// Device reads of the data file so far.
+pub fn reads(medium: &SimDisk) -> u64 {
+    medium.stats(DATA_FILE).reads
+}
+
+/// A store that has a group of which nothing is cached.
+pub fn cold(medium: &SimDisk, memory_bytes: u64) -> (Arc<PageStore>, GroupRef) {
+    let store = create(medium, options(memory_bytes, 0));
+    let group = write_group(&store, RECORDS);
+    checkpoint(&store, added([&group]));
+    drop(store);
+    medium.crash_process();
+    let (store, _) = open(
+        medium,
+        options(memory_bytes, 0),
+        &[PageUse::from(&group)],
+        2,
+    );
+    (store, group)
+}
+
+/// The value of record `i`.
+pub fn get(store: &PageStore, group: &GroupRef, i: usize) -> Option<Vec<u8>> {
+    let index = store.index(group).unwrap();
+    let number = index.find(&key(i));
+    let block = store.block(group, &index, number, Fill::Normal).unwrap();
+    let at = block.search(&key(i)).ok()?;
+    block.message(at).value().map(<[u8]>::to_vec)
 }
