@@ -26,13 +26,13 @@ use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
-use crate::log_record::format::{BATCH, DELETE, Head, PUT};
-use crate::log_record::{Operation, check_sizes};
+use crate::log_record::check_sizes;
+use crate::log_record::format::BATCH;
 use crate::pacing::patience::Patience;
 use crate::read::newest_apart;
 use crate::types::condition::{Conflict, ConflictCause, Requirement, Version};
 use crate::types::options::Durability;
-use crate::write::{PreparedBatch, enter, wants_seal};
+use crate::write::{PreparedBatch, head_of, record_of};
 
 /// Attempts of a conditional write. Each failed one means that another writer wrote in between.
 pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
@@ -197,36 +197,17 @@ impl Core {
         let bytes = (key.len() + value.len()) as u64;
         let frees = message.is_delete();
         let looks = self.admit_apart(shared, bytes, frees, patience)?.looks;
-        let head = match message {
-            Message::Put(_) => Head::put(shared.id, key.len()),
-            Message::Delete => Head::delete(shared.id),
-        };
+        let head = head_of(shared.id, key, message);
         let pieces = [head.bytes(), key, value];
-        let record = match message {
-            Message::Put(_) => (PUT, &pieces[..]),
-            Message::Delete => (DELETE, &pieces[..2]),
-        };
+        let record = record_of(message, &pieces);
         let touches = [Touch::key(shared.id, key, hash64(key))];
         let Some(appended) = self.append_read(log, record, &touches, frees, read, patience)? else {
             return Ok(false);
         };
         let full = {
             let state = self.state.load();
-            let operation = Operation {
-                offset: 0,
-                keyspace: shared.id,
-                key,
-                message,
-            };
-            enter(
-                self,
-                &state,
-                &operation,
-                appended.lsn..appended.end,
-                durability,
-            );
-            log.publish(&appended);
-            looks && wants_seal(&state, shared.id)
+            let one = (&**shared, key, message);
+            self.enter_one(log, &state, one, &appended, (durability, looks))
         };
         self.count_one(shared, message, bytes);
         self.after_write(log, &appended, full, (durability, frees), patience)?;

@@ -65,6 +65,24 @@ pub(crate) struct PreparedBatch<'a> {
 /// Kind and payload of a log record, and what it touches.
 type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
 
+/// The head of the record of one operation.
+#[inline(always)]
+fn head_of(id: KeyspaceId, key: &[u8], message: Message<'_>) -> Head {
+    match message {
+        Message::Put(_) => Head::put(id, key.len()),
+        Message::Delete => Head::delete(id),
+    }
+}
+
+/// Kind and payload of the record of one operation, of its head, key and value.
+#[inline(always)]
+fn record_of<'a>(message: Message<'_>, pieces: &'a [&'a [u8]; 3]) -> (u8, &'a [&'a [u8]]) {
+    match message {
+        Message::Put(_) => (PUT, &pieces[..]),
+        Message::Delete => (DELETE, &pieces[..2]),
+    }
+}
+
 /// What a write of one key touches. Kept out of the path of writes that nobody asks.
 #[cold]
 #[inline(never)]
@@ -104,10 +122,7 @@ impl Core {
             mutant::active("writer-takes-memtable-before-wait").then(|| self.state.load_full());
         let mut patience = Patience::default();
         let admitted = self.admit(shared, bytes as u64, frees, &mut patience)?;
-        let head = match message {
-            Message::Put(_) => Head::put(shared.id, key.len()),
-            Message::Delete => Head::delete(shared.id),
-        };
+        let head = head_of(shared.id, key, message);
         if durability == Durability::None {
             check_fits(
                 log,
@@ -116,10 +131,9 @@ impl Core {
             )?;
         }
         let pieces = [head.bytes(), key, value];
-        let (kind, payload) = match (durability, message) {
-            (Durability::None, _) => (UNLOGGED, &pieces[..0]),
-            (_, Message::Put(_)) => (PUT, &pieces[..]),
-            (_, Message::Delete) => (DELETE, &pieces[..2]),
+        let (kind, payload) = match durability {
+            Durability::None => (UNLOGGED, &pieces[..0]),
+            _ => record_of(message, &pieces),
         };
         let touch;
         let touches: &[Touch] = match log.is_watched() {
@@ -145,26 +159,36 @@ impl Core {
                 None => self.state.load(),
             };
             let state = early.as_deref().unwrap_or(&state);
-            let operation = Operation {
-                offset: 0,
-                keyspace: shared.id,
-                key,
-                message,
-            };
-            enter(
-                self,
-                state,
-                &operation,
-                appended.lsn..appended.end,
-                durability,
-            );
-            log.publish(&appended);
-            admitted.looks && wants_seal(state, shared.id)
+            let one = (&**shared, key, message);
+            self.enter_one(log, state, one, &appended, (durability, admitted.looks))
         };
         self.count_one(shared, message, bytes as u64);
         self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
+    }
+
+    /// Enters a record of one operation into its memtable, and publishes it. Returns whether the
+    /// memtable is due to be sealed, if the write `looks` (`Admitted::looks`).
+    #[inline(always)]
+    fn enter_one(
+        &self,
+        log: &Log,
+        state: &State,
+        (shared, key, message): (&KeyspaceShared, &[u8], Message<'_>),
+        appended: &Appended,
+        (durability, looks): (Durability, bool),
+    ) -> bool {
+        let operation = Operation {
+            offset: 0,
+            keyspace: shared.id,
+            key,
+            message,
+        };
+        let record = appended.lsn..appended.end;
+        enter(self, state, &operation, record, durability);
+        log.publish(appended);
+        looks && wants_seal(state, shared.id)
     }
 
     #[inline(always)]
