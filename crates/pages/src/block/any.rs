@@ -7,8 +7,8 @@ use super::Block;
 use super::format::{KIND_DELETE, KIND_EXTENDED};
 use super::record::{Record, RecordKind};
 
-/// A block in memory whose records are proven to be of kinds that the format has. This version may
-/// not execute some of them, so nothing but their bytes can be read. [`AnyBlock::executable`] gives
+/// A block in memory whose records are checked, of any kind that the format has. This version may
+/// not execute some of them, so callers can only read their bytes. [`AnyBlock::executable`] returns
 /// the [`Block`].
 ///
 /// ```
@@ -39,8 +39,8 @@ impl AnyBlock {
             .map_err(|e| e.with("page", id).with("block", block_number))
     }
 
-    /// As [`AnyBlock::decode`]. The payload goes where `memory` says, if it has the given number of
-    /// bytes. Errors do not name page and block.
+    /// Like [`AnyBlock::decode`]. The payload goes into the memory that `memory` returns for its
+    /// length. Errors do not name page and block.
     pub(super) fn decode_into(
         bytes: &[u8],
         id: PageId,
@@ -79,7 +79,7 @@ impl AnyBlock {
         self.0.key_into(index, out);
     }
 
-    /// What a record says. Panics when there is no such record.
+    /// A record without its key. Panics if there is no such record.
     #[must_use]
     pub fn record(&self, index: usize) -> Record<'_> {
         let (kind, behind_key) = self.0.behind_key(index);

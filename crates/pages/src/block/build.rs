@@ -1,4 +1,6 @@
-//! Records come in sorted; a block is cut where the next record does not fit any more.
+//! Builds blocks from sorted records. A block ends where the next record does not fit any more.
+//!
+//! Invariant: keys ascend within a block and across the blocks of a run.
 
 use terrapin_base::codec::{put_varint, varint_bytes};
 use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
@@ -11,8 +13,8 @@ use super::format::{
 };
 use super::record::Record;
 
-/// A payload is stored compressed where that saves one part in so many: less is not worth what it
-/// costs every reader.
+/// A payload is stored compressed if that saves at least one part in this many. A smaller saving
+/// does not pay for the decompression by every reader.
 const SAVED_PART: usize = 8;
 
 /// Collects records and lays them out as blocks. Its memory is used again for every block.
@@ -33,20 +35,20 @@ const SAVED_PART: usize = 8;
 /// ```
 pub struct BlockBuilder {
     target_bytes: usize,
-    /// Bytes that the next block may have: the target, or less where the block starts behind a
-    /// unit's boundary.
+    /// Most bytes of the next block: the target, or less if the block starts behind a unit's
+    /// boundary.
     room: usize,
     compressor: Compressor,
     entries: Vec<Entry>,
-    /// Key and value of every record, one behind the other.
+    /// Key and value of every waiting record, without gaps.
     bytes: Vec<u8>,
-    /// Bytes that all keys have in common at their start.
+    /// Bytes of the longest common prefix of all waiting keys.
     prefix: usize,
-    /// Bytes of all records behind the common prefix, tags included, starts not.
+    /// Bytes of all records without the common prefix. Tags count, record starts do not.
     record_bytes: usize,
-    /// The last key of the block cut before, if this run of blocks has one.
+    /// The last key of the previous block, if this run of blocks has one.
     last_cut_key: Option<Vec<u8>>,
-    /// The shortest separator in front of the last block that was cut.
+    /// The shortest separator in front of the last finished block.
     cut_separator: Vec<u8>,
     payload: Vec<u8>,
     starts: Vec<u8>,
@@ -65,14 +67,14 @@ struct Entry {
 }
 
 impl Entry {
-    /// Bytes in the record area when `prefix` bytes of the key lie elsewhere.
+    /// Bytes in the record area if the block stores `prefix` bytes of the key once for all records.
     fn bytes(self, prefix: usize) -> usize {
         let suffix = usize::from(self.key_bytes) - prefix;
         varint_bytes((suffix as u64) << KIND_BITS) + suffix + self.behind_key as usize
     }
 }
 
-/// What a cut block holds.
+/// Counts of a finished block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutBlock {
     /// Bytes on disk.
@@ -83,7 +85,7 @@ pub struct CutBlock {
     pub tombstones: u32,
     /// Key and value bytes of the records, without extensions.
     pub logical_bytes: u64,
-    /// Those of the largest.
+    /// Key and value bytes of the largest record.
     pub record_bytes_max: u32,
 }
 
@@ -93,10 +95,11 @@ fn total_bytes(prefix: usize, record_bytes: usize, count: usize) -> usize {
 }
 
 impl BlockBuilder {
-    /// Blocks of at most `target_bytes` on disk; more only for a lone record.
+    /// A builder of blocks of at most `target_bytes` on disk. Only a block of a single record may
+    /// be longer.
     ///
-    /// Where the build cannot compress that way, blocks are stored as they are: ask
-    /// [`Compression::check`] first. Panics when the target is above [`TARGET_BYTES_MAX`], or too
+    /// If the build lacks the compression, blocks are stored uncompressed: call
+    /// [`Compression::check`] first. Panics if the target is above [`TARGET_BYTES_MAX`] or too
     /// small for a block.
     #[must_use]
     pub fn new(target_bytes: usize, compression: Compression) -> Self {
@@ -120,9 +123,9 @@ impl BlockBuilder {
         }
     }
 
-    /// Says that the next block starts so many bytes behind a unit's boundary: a read of it begins
-    /// there, so it gets as much less room. Panics unless the builder is empty and the target
-    /// leaves room.
+    /// Sets how many bytes behind a unit's boundary the next block starts. A read of the block
+    /// begins at the boundary, so the block gets that many bytes less. Panics unless the builder is
+    /// empty and the target leaves room.
     pub(crate) fn start_behind(&mut self, bytes: usize) {
         assert!(
             self.is_empty() && bytes < self.target_bytes,
@@ -131,7 +134,7 @@ impl BlockBuilder {
         self.room = self.target_bytes - bytes;
     }
 
-    /// Whether the next block has too little room for a record alone that the target has room for.
+    /// Whether the record alone fits a block of the full target, but not the next block.
     pub(crate) fn is_cramped(&self, key: &[u8], message: Message<'_>) -> bool {
         let alone = self.entry(key, message).bytes(key.len());
         let bytes = total_bytes(key.len(), alone, 1);
@@ -144,31 +147,31 @@ impl BlockBuilder {
         self.entries.is_empty()
     }
 
-    /// Records that wait for a cut.
+    /// Number of records that wait for a block.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The first key that waits for a cut.
+    /// The first key that waits for a block.
     #[must_use]
     pub fn first_key(&self) -> Option<&[u8]> {
         (!self.is_empty()).then(|| self.key(0))
     }
 
-    /// The last key that was added and not cut yet.
+    /// The last key that waits for a block.
     #[must_use]
     pub fn last_key(&self) -> Option<&[u8]> {
         self.entries.len().checked_sub(1).map(|i| self.key(i))
     }
 
-    /// The shortest key that is above all keys of the block cut before the last one, and not above
-    /// those of the last one.
+    /// The shortest separator between the last two finished blocks: above all keys of the first,
+    /// and not above any key of the second.
     pub(crate) fn cut_separator(&self) -> &[u8] {
         &self.cut_separator
     }
 
-    /// Bytes of heap that the builder holds, without the compressor's.
+    /// Bytes of heap that the builder holds. The compressor's memory does not count.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
@@ -184,8 +187,8 @@ impl BlockBuilder {
         &self.bytes[entry.start as usize..][..usize::from(entry.key_bytes)]
     }
 
-    /// Common prefix and record bytes if this record came in too; none when its key is not above
-    /// the last.
+    /// Common prefix and record bytes if the builder took this record. `None` if its key is not
+    /// above the last key.
     fn with_record(&self, key: &[u8], entry: Entry) -> Option<(usize, usize)> {
         let Some(last) = self.last_key() else {
             let before = self.last_cut_key.as_deref();
@@ -197,7 +200,7 @@ impl BlockBuilder {
         if last.get(common) >= key.get(common) {
             return None;
         }
-        // Keys are sorted, so what the first and the new one share is what all neighbours share.
+        // Keys are sorted: all share the prefix that the first and the new key share.
         let prefix = self.prefix.min(common);
         let before = if prefix == self.prefix {
             self.record_bytes
@@ -230,31 +233,31 @@ impl BlockBuilder {
         self.is_empty() || total_bytes(prefix, record_bytes, self.len() + 1) <= self.room
     }
 
-    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any whose key is
-    /// above the last.
+    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes every record
+    /// whose key is above the last one.
     #[must_use]
     pub fn would_fit(&self, key: &[u8], message: Message<'_>) -> bool {
         self.with_record(key, self.entry(key, message))
             .is_some_and(|(prefix, record_bytes)| self.fits(prefix, record_bytes))
     }
 
-    /// Adds a record, or says that it does not fit before something is cut. Amortised linear in the
-    /// record's bytes.
+    /// Adds a record. Returns false, and adds nothing, if the block must be finished first.
+    /// Amortised linear in the record's bytes.
     ///
-    /// Panics when key or value are longer than allowed: the caller has checked what users supply,
-    /// and blocks are refused whose records are.
+    /// Panics if key or value exceed their limits. Callers check user input before, and decoding
+    /// refuses blocks with such records.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when the key is not above the last one: memtables are
-    /// sorted, so it came from a page that is not.
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the key is not above the last one. Memtables are
+    /// sorted, so the key came from a damaged page.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<bool> {
         let entry = self.entry(key, message);
         self.push(key, entry, &[], message.value().unwrap_or_default())
     }
 
-    /// As [`BlockBuilder::add`], for a record of any kind. Panics, too, for a record that
-    /// [`Record::is_possible`] denies.
+    /// Like [`BlockBuilder::add`], for a record of any kind. Also panics if [`Record::is_possible`]
+    /// is false.
     ///
     /// # Errors
     ///
@@ -283,14 +286,14 @@ impl BlockBuilder {
         Ok(true)
     }
 
-    /// Appends a block of all records to `out`. The block has no checksum yet: [`seal_block`] gives
-    /// it one. None when there are no records.
+    /// Appends a block of all records to `out`. [`seal_block`] writes its checksum later. `None` if
+    /// there are no records.
     pub fn cut(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
         (!self.is_empty()).then(|| self.emit(out))
     }
 
-    /// As [`BlockBuilder::cut`], and ends the run: the next key may be any, and its block starts on
-    /// a unit's boundary.
+    /// Like [`BlockBuilder::cut`], and ends the run. The next run may begin with any key, and its
+    /// first block starts on a unit's boundary.
     pub fn cut_last(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
         let cut = self.cut(out);
         self.last_cut_key = None;
@@ -298,7 +301,8 @@ impl BlockBuilder {
         cut
     }
 
-    /// Appends one sealed block of all records to `out`; none when there are no records.
+    /// Appends one block of all records, with its checksum, to `out`. `None` if there are no
+    /// records.
     pub fn finish(&mut self, id: PageId, block_number: u32, out: &mut Vec<u8>) -> Option<CutBlock> {
         let start = out.len();
         let cut = self.cut_last(out)?;
@@ -361,7 +365,7 @@ impl BlockBuilder {
         cut
     }
 
-    /// Drops the records, and remembers what separates them from those that come.
+    /// Drops the records and keeps the last key, from which the next separator follows.
     fn forget(&mut self) {
         let (first, last) = (self.entries[0], self.entries[self.len() - 1]);
         let first_key = &self.bytes[..usize::from(first.key_bytes)];
@@ -382,8 +386,8 @@ impl BlockBuilder {
     }
 }
 
-/// Writes a block's checksum, once it is known whose block it is. `block` is all of it, padding
-/// included. Panics when it is shorter than a header.
+/// Writes the checksum of a block, which depends on the page id and on the block's number. `block`
+/// includes the padding. Panics if `block` is shorter than a header.
 pub fn seal_block(block: &mut [u8], id: PageId, block_number: u32) {
     let crc = checksum(block, id, block_number);
     block[..4].copy_from_slice(&crc.to_le_bytes());

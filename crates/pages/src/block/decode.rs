@@ -1,5 +1,5 @@
-//! A decoded block is immutable and proven: every offset in it was checked once, so that accessors
-//! need not.
+//! Decodes blocks. A decoded block is immutable. Decoding checks every offset once, so accessors
+//! check none.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -20,24 +20,24 @@ use super::format::{
 use super::record::Record;
 use crate::heads::{head, head_mask};
 
-/// Bytes at the start of a block that are brought near before its records are read in order: the
-/// processor sees to those behind.
+/// Bytes at the start of a block that are prefetched before a scan of its records. The processor's
+/// own prefetcher fetches the rest.
 const FIRST_BYTES: usize = 128;
 
 /// Bytes of a record's short head.
 const SHORT_HEAD_BYTES: usize = 2;
 
-/// The bits of a tag that are the kind.
+/// The bits of a tag that hold the kind.
 const KIND_MASK: u8 = (1 << KIND_BITS) - 1;
-/// Longest suffix of a record whose tag is a byte.
+/// Longest key suffix whose tag takes one byte.
 const PLAIN_SUFFIX_BYTES_MAX: usize = (PLAIN_TAG_MAX >> KIND_BITS) as usize;
-/// Largest tag of a byte.
+/// Largest tag of one byte.
 const PLAIN_TAG_MAX: u8 = 0x7f;
-/// Smallest tag of a suffix that has no fewer bytes than a short head.
+/// Smallest tag of a suffix that is at least as long as a short head.
 const PLAIN_TAG_MIN: u8 = (SHORT_HEAD_BYTES as u8) << KIND_BITS;
 
-/// The tag and the short head of a sound record whose tag is one from [`PLAIN_TAG_MIN`] to
-/// `tag_max`; none for others. That the key is not too long is left to the caller, and the value.
+/// The tag and the short head of a sound record whose tag is from [`PLAIN_TAG_MIN`] to `tag_max`.
+/// `None` for other records. The caller checks the lengths of key and value.
 #[inline]
 fn prove_plain(record: &[u8], tag_max: u8) -> Option<(u8, [u8; SHORT_HEAD_BYTES])> {
     let [tag, first, second, ..] = *record else {
@@ -50,7 +50,7 @@ fn prove_plain(record: &[u8], tag_max: u8) -> Option<(u8, [u8; SHORT_HEAD_BYTES]
     (known && (PLAIN_TAG_MIN..=tag_max).contains(&tag)).then_some((tag, [second, first]))
 }
 
-/// Proves any record; its kind, and its short head.
+/// Checks a record. Returns its kind and its short head.
 #[inline(never)]
 fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
     let mut reader = Reader::new("record", record);
@@ -86,17 +86,17 @@ fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
 /// cannot make them panic.
 #[derive(Debug)]
 pub struct Block {
-    /// Prefix, records, starts; and behind that, for each record, the first two bytes of its key's
-    /// suffix as a big-endian number, filled up with a zero: a search looks at these, side by side,
-    /// before it looks at any record.
+    /// Prefix, records and starts, then the short heads. A short head is the first two bytes of a
+    /// key suffix as a big-endian number, padded with zeros. A search reads the adjacent short
+    /// heads before it reads any record.
     payload: Piece,
-    /// The head of the prefix: a short one is compared without a visit to the payload.
+    /// The head of the prefix. A short prefix is compared without reading the payload.
     prefix_head: u64,
     prefix: usize,
     count: u32,
-    /// Whether a record is a delete.
+    /// Whether any record is a delete.
     has_deletes: bool,
-    /// Whether a record is an extended one.
+    /// Whether any record is extended.
     has_extended: bool,
     /// Where the records end and the starts begin.
     records_end: usize,
@@ -105,21 +105,21 @@ pub struct Block {
 }
 
 impl Block {
-    /// Decodes what a read returned: a block's bytes on disk, padding included. Copies or
-    /// decompresses the payload, so the buffer can be used again. Linear in the number of records,
-    /// which it checks one by one; it does not compare keys.
+    /// Decodes a block's bytes on disk, padding included. Copies or decompresses the payload, so
+    /// the caller can use the buffer again. Linear in the number of records: checks each record,
+    /// but does not compare keys.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, when this is not the block of
-    /// that page and number or is damaged, or has a record that this version does not execute;
-    /// [`terrapin_base::ErrorKind::Unsupported`] when this build cannot decompress it.
+    /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, if the block is damaged, belongs
+    /// to another page or number, or has a record that this version does not execute.
+    /// [`terrapin_base::ErrorKind::Unsupported`] if this build cannot decompress it.
     pub fn decode(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
         Self::decode_into(bytes, id, block_number, |_| None)
     }
 
-    /// As [`Block::decode`]; the payload goes where `memory` says that there are so many bytes, or
-    /// else into an allocation of its own.
+    /// Like [`Block::decode`]. The payload goes into the memory that `memory` returns for its
+    /// length, or into an allocation of its own.
     pub(crate) fn decode_into(
         bytes: &[u8],
         id: PageId,
@@ -149,7 +149,7 @@ impl Block {
         Self::parse_into(bytes, memory)
     }
 
-    /// As [`Block::decode`], for a block that has no checksum yet.
+    /// Like [`Block::decode`], for a block without a checksum.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Block> {
         Self::parse_into(bytes, |_| None)
     }
@@ -174,7 +174,7 @@ impl Block {
         if plain && stored.len() != payload_bytes {
             return Err(Error::corrupt("block of unequal lengths"));
         }
-        // Only now is it known that there is a payload for so many records' heads.
+        // The payload is present, so its length bounds the memory of the short heads.
         let bytes = payload_bytes + heads_bytes;
         let payload = match memory(bytes) {
             None if plain => Piece::alone(bytes, stored),
@@ -198,7 +198,7 @@ impl Block {
         Ok(block)
     }
 
-    /// Proves every record, which is what the accessors rely on, and fills in the short heads.
+    /// Checks every record, as accessors require, and fills in the short heads.
     fn check(&mut self) -> Result<()> {
         let (records, behind) = self.payload.split_at_mut(self.records_end);
         let (starts, heads) = behind.split_at_mut(self.heads_start - self.records_end);
@@ -211,7 +211,8 @@ impl Block {
                 "first record does not start behind the prefix",
             ));
         }
-        // No key with a plain tag is too long, nor any value: else no record counts as plain.
+        // Keys with a plain tag and all values are short enough. Otherwise no record counts as
+        // plain.
         let bounded = self.prefix + PLAIN_SUFFIX_BYTES_MAX <= KEY_BYTES_MAX
             && self.records_end <= VALUE_BYTES_MAX;
         let tag_max = if bounded { PLAIN_TAG_MAX } else { 0 };
@@ -233,14 +234,13 @@ impl Block {
             tags |= tag;
             start = end;
         }
-        // A bit for each kind but plain puts.
+        // One bit for each kind except plain puts.
         self.has_deletes = tags & KIND_DELETE != 0;
         self.has_extended = tags & KIND_EXTENDED != 0;
         Ok(())
     }
 
-    /// Where records start, behind the prefix. A lone record has no start in the array: it starts
-    /// there.
+    /// The position of the first record, behind the prefix. The array of starts leaves it out.
     #[inline]
     fn starts(&self) -> &[[u8; START_BYTES]] {
         self.payload[self.records_end..self.heads_start]
@@ -253,7 +253,7 @@ impl Block {
     fn extent(&self, index: usize) -> (usize, usize) {
         let place =
             |start: &[u8; START_BYTES]| self.prefix + usize::from(u16::from_le_bytes(*start));
-        // Two starts side by side: all records but the last.
+        // One read of two adjacent starts serves all records except the last.
         let at = self.records_end + index * START_BYTES;
         if let Some([a, b, c, d]) = self.payload[at..self.heads_start].first_chunk() {
             return (place(&[*a, *b]), place(&[*c, *d]));
@@ -310,8 +310,8 @@ impl Block {
         }
     }
 
-    /// The first eight bytes of `payload[from..to]`, as [`head`] has them; reads over the end where
-    /// the payload goes on, which costs less than a copy of unknown length.
+    /// The [`head`] of `payload[from..to]`. Reads beyond `to` if the payload continues there, which
+    /// costs less than a copy of unknown length.
     #[inline]
     fn head_at(&self, from: usize, to: usize) -> u64 {
         let Some(eight) = self.payload[from..].first_chunk::<8>() else {
@@ -339,26 +339,26 @@ impl Block {
         self.has_deletes
     }
 
-    /// Whether any record is an extended one.
+    /// Whether any record is extended.
     #[inline]
     pub(super) fn has_extended(&self) -> bool {
         self.has_extended
     }
 
-    /// The kind in a record's tag, and what lies behind its key.
+    /// The kind in a record's tag, and the bytes behind its key.
     pub(super) fn behind_key(&self, index: usize) -> (u8, &[u8]) {
         let (kind, _, behind_key, end) = self.record(index);
         (kind, &self.payload[behind_key..end])
     }
 
-    /// What all keys begin with.
+    /// The common prefix of all keys.
     #[inline]
     #[must_use]
     pub fn prefix(&self) -> &[u8] {
         &self.payload[..self.prefix]
     }
 
-    /// What a key has behind the prefix.
+    /// The key's bytes behind the prefix.
     #[inline]
     #[must_use]
     pub fn key_suffix(&self, index: usize) -> &[u8] {
@@ -366,7 +366,7 @@ impl Block {
         &self.payload[suffix..value]
     }
 
-    /// Replaces what `out` holds with a key.
+    /// Replaces the content of `out` with a key.
     #[inline]
     pub fn key_into(&self, index: usize, out: &mut Vec<u8>) {
         out.clear();
@@ -392,8 +392,8 @@ impl Block {
         }
     }
 
-    /// How the prefix compares with the other key's first bytes. A key shorter than the prefix is
-    /// below every key here.
+    /// Compares the prefix with the first bytes of another key. A key shorter than the prefix is
+    /// below every key of the block.
     #[inline]
     fn compare_prefix(&self, other: &[u8]) -> Ordering {
         if self.prefix <= 8 && other.len() >= self.prefix {
@@ -404,8 +404,8 @@ impl Block {
         self.prefix().cmp(&other[..common])
     }
 
-    /// The records whose short heads equal that of a suffix; where they would be, if there are
-    /// none.
+    /// The records whose short heads equal that of a suffix. An empty range at their position if
+    /// there are none.
     #[inline]
     fn same_short_head(&self, wanted: u16) -> Range<usize> {
         let heads: &[[u8; SHORT_HEAD_BYTES]] = self.payload[self.heads_start..].as_chunks().0;
@@ -420,7 +420,7 @@ impl Block {
         low..low + same
     }
 
-    /// Asks the processor to bring near what says where the block lies, and the counts before that.
+    /// Prefetches the fields that hold the block's position and counts.
     #[inline]
     pub(crate) fn prefetch(self: &Arc<Self>) {
         let block = Arc::as_ptr(self);
@@ -428,21 +428,21 @@ impl Block {
         prefetch(block.wrapping_add(1).wrapping_byte_sub(1).cast());
     }
 
-    /// Asks the processor to bring near what says where the records are, and the first of them.
+    /// Prefetches the record starts and the first records.
     #[inline]
     pub(crate) fn prefetch_ends(&self) {
         prefetch_all(&self.payload[self.records_end..self.heads_start]);
         prefetch_all(&self.payload[..self.payload.len().min(FIRST_BYTES)]);
     }
 
-    /// Asks the processor to bring near what a search looks at first.
+    /// Prefetches the bytes that a search reads first.
     #[inline]
     pub fn prefetch_search(&self) {
         prefetch_all(&self.payload[self.records_end..]);
     }
 
-    /// Where a key is (`Ok`), or where it would be (`Err`): the number of keys below it.
-    /// Logarithmic; copies nothing.
+    /// The number of keys below a key: `Ok` if the block has the key, otherwise `Err`. Logarithmic.
+    /// Copies nothing.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         match self.compare_prefix(key) {
@@ -460,7 +460,7 @@ impl Block {
         while low < high {
             let middle = low.midpoint(high);
             let (from, to) = self.suffix_range(middle);
-            // Different heads compare as the strings do; equal ones say nothing.
+            // Different heads compare like the strings. Equal heads decide nothing.
             let order = match self.head_at(from, to).cmp(&wanted) {
                 Ordering::Equal => self.payload[from..to].cmp(suffix),
                 unequal => unequal,
@@ -474,7 +474,7 @@ impl Block {
         Err(low)
     }
 
-    /// Asks the processor to bring near where a record begins, if there is such a one.
+    /// Prefetches the first bytes of a record, if there is such a record.
     #[inline]
     pub fn prefetch_record(&self, index: usize) {
         if let Some(start) = self.starts().get(index) {
@@ -483,7 +483,7 @@ impl Block {
         }
     }
 
-    /// A record, decoded once: what its key has behind the prefix, and what it says.
+    /// Decodes a record once: its key suffix and its message.
     #[inline]
     #[must_use]
     pub fn entry(&self, index: usize) -> Entry<'_> {
@@ -495,7 +495,7 @@ impl Block {
         }
     }
 
-    /// Where a record lies, decoded once, and the head of its key: see [`crate::heads::head`].
+    /// Decodes a record once: its position, and the [head](crate::heads::head) of its key.
     #[inline(always)]
     #[must_use]
     pub fn look(&self, index: usize) -> (RecordPlace, u64) {
@@ -506,14 +506,14 @@ impl Block {
     #[inline(always)]
     fn record_place(&self, index: usize) -> RecordPlace {
         let at = self.records_end + index * START_BYTES;
-        // Two starts side by side, and a short suffix: nearly all records.
+        // Two adjacent starts and a short suffix: nearly all records.
         if index + 1 < self.len()
             && let Some([a, b, c, d]) = self.payload.get(at..).and_then(<[u8]>::first_chunk)
             && let start = self.prefix + usize::from(u16::from_le_bytes([*a, *b]))
             && let Some(&tag) = self.payload.get(start)
             && tag < 0x80
         {
-            // Most who look go on to read it, and look at the next.
+            // Most callers read this record next, and then look at the following one.
             for line in [64, 128] {
                 prefetch(self.payload.as_ptr().wrapping_add(start + line));
             }
@@ -531,7 +531,7 @@ impl Block {
     #[inline(never)]
     fn any_record_place(&self, index: usize) -> RecordPlace {
         let (kind, suffix, value, end) = self.record(index);
-        // A payload has less than 2^32 bytes: its length is stored in 32 bits.
+        // The header stores the payload's length in 32 bits.
         RecordPlace {
             suffix: suffix as u32,
             value: value as u32,
@@ -547,7 +547,7 @@ impl Block {
             return self.prefix_head;
         }
         let suffix = place.suffix();
-        // What follows the suffix is shifted out.
+        // The shift removes the bytes behind the suffix.
         if suffix.len() + self.prefix >= 8
             && let Some(eight) = self
                 .payload
@@ -565,8 +565,8 @@ impl Block {
         self.prefix_head | self.head_at(suffix.start, suffix.end) >> (8 * self.prefix)
     }
 
-    /// A record to lend: its key, put together in `key` unless it lies whole in the block, and its
-    /// value, empty for a delete.
+    /// Borrows a record: its key and its value, which is empty for a delete. Assembles the key in
+    /// `key` unless the block holds the whole key.
     #[inline]
     #[must_use]
     pub fn lend<'a>(&'a self, index: usize, key: &'a mut KeyMemory) -> (&'a [u8], &'a [u8]) {
@@ -575,7 +575,8 @@ impl Block {
         if self.prefix == 0 {
             return (suffix, value);
         }
-        // A short one as a number: two copies of unknown length cost several times as much.
+        // Assemble a short key as a number. Two copies of unknown length cost several times as
+        // much.
         let bytes = self.prefix + suffix.len();
         if bytes <= key.word.len() {
             key.word = self.head_of(place).to_be_bytes();
@@ -587,14 +588,14 @@ impl Block {
         (&key.long, value)
     }
 
-    /// The first eight bytes of what all keys begin with; zeros behind a shorter prefix.
+    /// The first eight bytes of the common prefix, padded with zeros.
     #[inline]
     #[must_use]
     pub fn prefix_word(&self) -> [u8; 8] {
         self.prefix_head.to_be_bytes()
     }
 
-    /// What a record says.
+    /// The message of a record.
     #[inline]
     #[must_use]
     pub fn message(&self, index: usize) -> Message<'_> {
@@ -614,14 +615,15 @@ impl Block {
         value..end
     }
 
-    /// A record's value to hand out: sharing the block if that has memory of its own and the value
-    /// is half of it, which then lives as long as the slice; otherwise copied. Empty for a delete.
+    /// A record's value as a slice; empty for a delete. The slice shares the block's memory if the
+    /// block has an allocation of its own and the value is at least half of it. The block's memory
+    /// then lives as long as the slice. Otherwise the value is copied.
     #[must_use]
     pub fn value_slice(self: &Arc<Self>, index: usize) -> Slice {
         self.slice(self.value_range(index))
     }
 
-    /// As [`Block::value_slice`]; none for a delete.
+    /// Like [`Block::value_slice`], but `None` for a delete.
     #[must_use]
     pub fn put_slice(self: &Arc<Self>, index: usize) -> Option<Slice> {
         let (kind, _, value, end) = self.record(index);
@@ -635,7 +637,7 @@ impl Block {
                 self.0.bytes()
             }
         }
-        // A slab holds many blocks, and a slice would keep it whole.
+        // A slab holds many blocks: a slice would keep all of it.
         if range.len() * 2 < self.bytes().len() || self.payload.is_in_slab() {
             Slice::copy(&self.payload[range])
         } else {
@@ -643,19 +645,19 @@ impl Block {
         }
     }
 
-    /// The decompressed payload, which values lie in.
+    /// The decompressed payload, which contains the values.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.payload[..self.heads_start]
     }
 
-    /// The payload and what decoding added to it.
+    /// The payload and the short heads behind it.
     pub(crate) fn payload(&self) -> &Piece {
         &self.payload
     }
 
-    /// A copy whose payload lies in `memory` of the same length.
+    /// A copy with its payload in `memory`, which has the same length.
     pub(crate) fn copied_to(&self, mut memory: Piece) -> Block {
         memory.copy_from_slice(&self.payload);
         Block {
@@ -665,7 +667,7 @@ impl Block {
     }
 }
 
-/// Memory for a key that [`Block::lend`] puts together.
+/// Memory for a key that [`Block::lend`] assembles.
 #[derive(Debug, Default)]
 pub struct KeyMemory {
     word: [u8; 8],
@@ -675,27 +677,27 @@ pub struct KeyMemory {
 /// A record of a block, as [`Block::entry`] decodes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What the key has behind the block's prefix.
+    /// The key's bytes behind the block's prefix.
     pub suffix: &'a [u8],
     /// Where the value lies in [`Block::bytes`]; empty for a delete.
     pub value: Range<usize>,
-    /// Whether it says that the key has no value.
+    /// Whether the record is a delete.
     pub is_delete: bool,
 }
 
-/// Where a record lies in [`Block::bytes`], as [`Block::look`] decodes it: what its key has behind
-/// the block's prefix, and right behind that its value.
+/// A record's position in [`Block::bytes`], as [`Block::look`] decodes it. The value follows the
+/// key suffix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordPlace {
     suffix: u32,
     value: u32,
     end: u32,
-    /// Whether it says that the key has no value.
+    /// Whether the record is a delete.
     pub is_delete: bool,
 }
 
 impl RecordPlace {
-    /// What the key has behind the block's prefix.
+    /// The key's bytes behind the block's prefix.
     #[inline]
     #[must_use]
     pub fn suffix(self) -> Range<usize> {
@@ -709,7 +711,7 @@ impl RecordPlace {
         self.value as usize..self.end as usize
     }
 
-    /// Both.
+    /// Key suffix and value.
     #[inline]
     #[must_use]
     pub fn suffix_and_value(self) -> Range<usize> {
@@ -717,7 +719,7 @@ impl RecordPlace {
     }
 }
 
-/// The first two bytes of what a head was made from; they compare as the heads do, or are equal.
+/// The first two bytes of a head. If they differ, they compare like the heads.
 #[inline]
 fn short_head(head: u64) -> u16 {
     (head >> 48) as u16

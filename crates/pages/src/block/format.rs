@@ -1,5 +1,5 @@
-//! Every number of the block format, the header's bytes, and an extended record's bytes between key
-//! and value.
+//! The numbers of the block format, the header, and the extension of a record: its bytes between
+//! key and value.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;
@@ -11,8 +11,8 @@ use super::record::{Record, RecordKind};
 pub const BLOCK_HEADER_BYTES: usize = 20;
 /// Largest target of a block in bytes: record starts are 16 bits.
 pub const TARGET_BYTES_MAX: usize = 64 << 10;
-/// Smallest unit, which a group and its parts are multiples of. Devices ask for 512; tests ask for
-/// less.
+/// Smallest unit in bytes. Groups and their parts are multiples of the unit. Devices require 512;
+/// tests use less.
 pub const UNIT_BYTES_MIN: usize = 128;
 /// Largest unit.
 pub const UNIT_BYTES_MAX: usize = 4096;
@@ -25,7 +25,7 @@ pub const PART_FOOTER: u32 = u32::MAX - 1;
 /// below.
 pub const PART_FILTER: u32 = 1 << 31;
 
-/// First byte after the checksum: says that this is a block, and in which format.
+/// First byte after the checksum: identifies a block and its format.
 pub(super) const BLOCK_MAGIC: u8 = 0xb1;
 /// Most bytes of a tag: a varint of the longest key's length and two bits.
 const TAG_BYTES_MAX: usize = 3;
@@ -35,7 +35,7 @@ pub(super) const PAYLOAD_BYTES_MAX: usize =
     KEY_BYTES_MAX + VALUE_BYTES_MAX + TAG_BYTES_MAX + EXTENSION_BYTES_MAX;
 /// LZ4's number as a compression.
 pub(super) const LZ4: u8 = 1;
-/// What LZ4's block format makes of a byte at most.
+/// Most bytes that one byte of LZ4's block format expands to.
 const LZ4_RATIO_MAX: u64 = 255;
 /// Bytes of a record's start in the array.
 pub(super) const START_BYTES: usize = 2;
@@ -62,7 +62,7 @@ const _: () = assert!(PAYLOAD_BYTES_MAX >= TARGET_BYTES_MAX);
 const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits");
 const _: () = assert!(KEY_BYTES_MAX << KIND_BITS < 1 << (7 * TAG_BYTES_MAX));
 
-/// What the CRC32C of a part of a page starts from: whose part it is, and which.
+/// The start value of the CRC32C of a part: made from the page id and the part's number.
 #[must_use]
 pub fn part_seed(id: PageId, part: u32) -> u32 {
     crc32c_append(crc32c(&id.0.to_le_bytes()), &part.to_le_bytes())
@@ -77,7 +77,7 @@ pub(super) fn kind_of(message: Message<'_>) -> u8 {
     }
 }
 
-/// The number of a kind in an extension; none for deletes, which never have one.
+/// The number of a kind in an extension. `None` for deletes, which have no extension.
 fn extended_number(kind: RecordKind) -> Option<u8> {
     match kind {
         RecordKind::Put => Some(0),
@@ -89,15 +89,15 @@ fn extended_number(kind: RecordKind) -> Option<u8> {
     }
 }
 
-/// An extension: what an extended record has between its key and its value.
+/// An extension: the bytes of an extended record between its key and its value.
 pub(super) struct Extension {
     bytes: [u8; EXTENSION_BYTES_MAX],
     count: usize,
 }
 
 impl Extension {
-    /// That of a record; empty for a plain put and a delete. Panics for a record that
-    /// [`Record::is_possible`] denies.
+    /// The extension of a record; empty for a plain put and a delete. Panics if
+    /// [`Record::is_possible`] is false.
     pub(super) fn of(record: Record<'_>) -> Self {
         assert!(record.is_possible(), "impossible record: {record:?}");
         let mut extension = Extension {
@@ -117,7 +117,7 @@ impl Extension {
         extension
     }
 
-    /// The kind that the record's tag has.
+    /// The kind in the record's tag.
     pub(super) fn tag_kind(&self, kind: RecordKind) -> u8 {
         match kind {
             _ if self.count > 0 => KIND_EXTENDED,
@@ -132,7 +132,7 @@ impl Extension {
 }
 
 impl<'a> Record<'a> {
-    /// What an extended record says, from the bytes behind its key.
+    /// Decodes an extended record from the bytes behind its key.
     pub(super) fn decode_extended(behind_key: &'a [u8]) -> Result<Record<'a>> {
         let mut reader = Reader::new("extended record", behind_key);
         let first = reader.u8()?;
@@ -159,7 +159,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The checksum of a block: over all its bytes on disk, padding included, but the checksum itself.
+/// The checksum of a block: over all its bytes on disk, padding included, except the checksum.
 pub(super) fn checksum(block: &[u8], id: PageId, number: u32) -> u32 {
     crc32c_append(part_seed(id, number), &block[4..])
 }
@@ -218,8 +218,8 @@ impl Header {
         if header.count == 0 {
             return Err(reader.corrupt("no records"));
         }
-        // A block says how much memory it takes before its bytes can prove it: it must be able to
-        // come to that.
+        // The header claims a payload length before the bytes prove it. Refuse lengths that the
+        // stored bytes cannot expand to.
         let several = header.count > 1;
         let inflated = compression == LZ4
             && u64::from(header.payload_bytes) > LZ4_RATIO_MAX * u64::from(header.stored_bytes);

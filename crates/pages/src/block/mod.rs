@@ -1,18 +1,18 @@
 //! A block is the unit of a point read: sorted records that can be read, checked and searched
 //! without anything else.
 //!
-//! Its bytes are those of `docs/FORMAT.md`, section "Block"; they are encoded in [`BlockBuilder`]
-//! and decoded in [`Block`], and nowhere else. A block knows whose it is: its CRC32C starts from
-//! the page id and the number of the block in its group, so that a stale or misplaced block is
-//! refused (page ids are never used twice).
+//! `docs/FORMAT.md` shows the bytes in the section "Block". Only [`BlockBuilder`] encodes them, and
+//! only [`Block`] decodes them. The CRC32C of a block starts from the page id and the number of the
+//! block in its group. Page ids are never used twice, so a stale or misplaced block is refused.
 //!
-//! A record costs three bytes besides its key suffix and value: a tag that merges the suffix length
-//! with the kind, and its start in an array at the end. The value's length is not stored: it ends
-//! where the next record starts. So a lookup is a binary search over the array that decodes no
-//! neighbours.
+//! A record costs three bytes besides its key suffix and value. A tag of one byte holds the suffix
+//! length and the kind, and an array at the end holds the record's start in two bytes. The value
+//! ends where the next record starts, so its length is not stored. A lookup is a binary search over
+//! the array and decodes no neighbours.
 //!
-//! A [`Record`] is all that the format can say about a key; a [`terrapin_base::Message`] is what
-//! this version executes. [`AnyBlock`] decodes records, [`Block`] refuses what is no message.
+//! A [`Record`] is any record of the format. A [`terrapin_base::Message`] is a record that this
+//! version executes. [`AnyBlock`] decodes all records; [`Block`] refuses records that are no
+//! message.
 
 mod any;
 mod build;
@@ -31,7 +31,7 @@ pub use format::{
 };
 pub use record::{Record, RecordKind};
 
-/// Bytes that two strings have in common at their start.
+/// Length of the common prefix of two strings, in bytes.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let bytes = a.len().min(b.len());

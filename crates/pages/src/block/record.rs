@@ -1,5 +1,4 @@
-//! What a record can say about its key: the kinds that the format has, also those that this version
-//! does not execute.
+//! The kinds of records in the format, including those that this version does not execute.
 //!
 //! [`Record::message`] is the only place that decides which records this version executes.
 
@@ -14,11 +13,11 @@ pub enum RecordKind {
     Put,
     /// The key has no value.
     Delete,
-    /// Operands, which a merge operator applies to what older records say.
+    /// Operands, which a merge operator applies to older records of the key.
     Merge,
-    /// The key has a value that lies in a value page; the record's value is a handle.
+    /// The key's value lies in a value page. The record's value is a handle.
     Separated,
-    /// The key has a value that lies in a page of its own; the record's value is a handle.
+    /// The key's value lies in a page of its own. The record's value is a handle.
     Large,
     /// A base and operands above it, which a merge operator could not apply.
     BaseWithOperands,
@@ -49,7 +48,7 @@ impl RecordKind {
     }
 }
 
-/// What a record says about its key.
+/// A record without its key.
 ///
 /// ```
 /// use terrapin_base::{ErrorKind, Message};
@@ -67,8 +66,7 @@ pub struct Record<'a> {
     /// The moment from which on the key has no value, in milliseconds since 1970: at most
     /// [`DEADLINE_MS_MAX`]. Deletes and operands without a base have none.
     pub deadline_ms: Option<u64>,
-    /// The value of a put. Empty for a delete. For the other kinds, bytes that say where the value
-    /// is or how it is computed.
+    /// The value of a put; empty for a delete. For the other kinds: a handle, or operands.
     pub value: &'a [u8],
 }
 

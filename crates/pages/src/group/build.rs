@@ -94,20 +94,20 @@ pub struct GroupBuilder {
     head: Part,
     /// The records that follow the group.
     tail: Part,
-    /// Of every record that has not gone out, in order.
+    /// The hash of every waiting record, in order.
     hashes: Vec<u64>,
     filter: FilterBuilder,
     /// Whether groups come with the outlines of their filters.
     outlined: bool,
     /// The standing in the cache of the blocks that the next records replace.
     standing: Standing,
-    /// Of the block that is being filled, up to the last change of standing: its records, those of
-    /// them that replace cached ones, and its best standing.
-    told: u32,
+    /// Records of the current block up to the last change of standing.
+    counted: u32,
+    /// Those of them that replace cached records, and their best standing.
     inherited: (u32, Standing),
-    /// Bytes that the records of the block that is being filled hide.
+    /// Bytes that the records of the current block hide.
     hidden: u64,
-    /// Bytes of their values that lie outside of them.
+    /// Bytes of the current block's values that lie outside of its records.
     separated: u64,
 }
 
@@ -275,7 +275,7 @@ impl GroupBuilder {
             filter: FilterBuilder::new(),
             outlined: false,
             standing: Standing::NONE,
-            told: 0,
+            counted: 0,
             inherited: (0, Standing::NONE),
             hidden: 0,
             separated: 0,
@@ -301,16 +301,16 @@ impl GroupBuilder {
     /// Counts `records` records of the block with the standing so far.
     fn tell_standing(&mut self, records: u32) {
         if self.standing.is_cached() {
-            self.inherited.0 += records - self.told;
+            self.inherited.0 += records - self.counted;
             self.inherited.1 = self.inherited.1.max(self.standing);
         }
-        self.told = records;
+        self.counted = records;
     }
 
     /// The standing of a complete block of `records` records.
     fn take_standing(&mut self, records: u32) -> Standing {
         self.tell_standing(records);
-        self.told = 0;
+        self.counted = 0;
         match std::mem::take(&mut self.inherited) {
             (inherited, standing) if inherited * 2 >= records => standing,
             _ => Standing::NONE,

@@ -1,5 +1,6 @@
-//! A group's two descriptions of equal content: [`GroupRef`], which its node holds, and [`Footer`],
-//! at its own end. And the bytes of sums that most groups and trees do not have.
+//! Encodes the two descriptions of a group, which have equal content. Its node holds a
+//! [`GroupRef`]; the group ends with a [`Footer`]. Also encodes the optional sums of groups and
+//! trees.
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
@@ -9,41 +10,41 @@ use terrapin_filter::{partition_bytes, partitions_in};
 use super::deadlines::Deadlines;
 use crate::block::{DEADLINE_MS_MAX, PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
 
-/// Bytes of a footer: the last of a group. In front of it lie zeros that fill the group's last
-/// unit.
+/// Bytes of a footer, which ends a group. Zeros in front of it fill the group's last unit.
 pub const FOOTER_BYTES: usize = 128;
 const MAGIC: [u8; 8] = *b"TPGROUP3";
 const RESERVED_BYTES: usize = 23;
 
-/// Most records of a group: its index counts them in 32 bits.
+/// Most records of a group. The index counts them in 32 bits.
 const RECORDS_MAX: u64 = u32::MAX as u64;
-/// Most key and value bytes of a group: what blocks within 4 GiB can come to, generously. Sums over
-/// the groups of a node then stay far from the end of a u64, whatever the node says.
+/// Most key and value bytes of a group: a generous bound for blocks within 4 GiB. With this limit,
+/// sums over the groups of a hostile node cannot overflow a u64.
 pub const LOGICAL_BYTES_MAX: u64 = 1 << 44;
 /// Most bytes of separated values that a group or a tree can have.
 pub const SEPARATED_BYTES_MAX: u64 = 1 << 47;
 /// Most key and value bytes of a record.
 pub const RECORD_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64;
 
-/// What stands in the place of the filter: cells of a quotient filter.
+/// Filter kind: cells of a quotient filter.
 const FILTER_CELLS: u8 = 0;
-/// A list of hashes in the place of the filter, which this version does not read.
+/// Filter kind: a list of hashes, which this version does not read.
 const FILTER_HASH_LIST: u8 = 2;
 
-/// Bits of the byte in front of optional sums: whether there are separated bytes, and deadlines.
+/// Bits of the byte in front of optional sums. They say whether separated bytes and deadlines
+/// follow.
 const HAS_SEPARATED_BYTES: u8 = 1;
 const HAS_DEADLINES: u8 = 2;
-/// In a reference, the bits above say what stands in the place of the filter.
+/// In a reference, the bits from here on hold the filter kind.
 const FILTER_SHIFT: u32 = 2;
 
 const _: () =
     assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 4 * 8 + 3 * 4 + 8 + 1 + RESERVED_BYTES + 4);
 const _: () = assert!(FOOTER_BYTES <= UNIT_BYTES_MIN);
 
-/// Where a group lies and what it holds.
+/// The position and the counts of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupRef {
-    /// Its name.
+    /// The group's page id.
     pub id: PageId,
     /// Where it starts in the data file, in bytes.
     pub offset: u64,
@@ -55,7 +56,7 @@ pub struct GroupRef {
     pub index_bytes: u32,
     /// Where the filter starts in the group, in bytes.
     pub filter_offset: u32,
-    /// Bytes of the filter: of all its partitions, which are equally long; 0 when there is none.
+    /// Bytes of all partitions of the filter, which are equally long; 0 without a filter.
     pub filter_bytes: u32,
     /// Records, deletes included: at least one.
     pub records: u64,
@@ -63,8 +64,8 @@ pub struct GroupRef {
     pub tombstones: u64,
     /// Key and value bytes of all records.
     pub logical_bytes: u64,
-    /// Bytes that its messages hide: see
-    /// [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding). A leaf hides nothing.
+    /// Bytes that the group's messages hide, as
+    /// [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding) defines them; 0 for a leaf.
     pub hidden_bytes: u64,
     /// Key and value bytes of its largest record.
     pub record_bytes_max: u32,
@@ -72,7 +73,7 @@ pub struct GroupRef {
     pub separated_bytes: u64,
 }
 
-/// Refuses what this version does not read in the place of the filter.
+/// Refuses filter kinds that this version does not read.
 fn check_filter_kind(kind: u8) -> Result<()> {
     match kind {
         FILTER_CELLS => Ok(()),
@@ -83,12 +84,12 @@ fn check_filter_kind(kind: u8) -> Result<()> {
     }
 }
 
-/// Appends sums that most groups and trees do not have: one byte if there are none.
+/// Appends optional sums: one byte if there are none.
 pub fn encode_optional_sums(separated_bytes: u64, deadlines: &Deadlines, out: &mut Vec<u8>) {
     encode_beside(0, separated_bytes, deadlines, out);
 }
 
-/// As [`encode_optional_sums`], with other bits in the first byte.
+/// Like [`encode_optional_sums`], with further bits in the first byte.
 fn encode_beside(others: u8, separated_bytes: u64, deadlines: &Deadlines, out: &mut Vec<u8>) {
     let at = out.len();
     out.push(others);
@@ -105,11 +106,11 @@ fn encode_beside(others: u8, separated_bytes: u64, deadlines: &Deadlines, out: &
     }
 }
 
-/// Reads what [`encode_optional_sums`] wrote: separated bytes, and deadlines.
+/// Decodes optional sums: separated bytes, and deadlines.
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`] when the bytes end early or are no such sums.
+/// [`terrapin_base::ErrorKind::Corrupt`] if the bytes end early or are no such sums.
 pub fn decode_optional_sums(reader: &mut Reader<'_>) -> Result<(u64, Deadlines)> {
     match decode_beside(reader)? {
         (separated_bytes, deadlines, 0) => Ok((separated_bytes, deadlines)),
@@ -117,7 +118,7 @@ pub fn decode_optional_sums(reader: &mut Reader<'_>) -> Result<(u64, Deadlines)>
     }
 }
 
-/// Separated bytes, deadlines, and the other bits of the first byte.
+/// Decodes optional sums: separated bytes, deadlines, and the further bits of the first byte.
 fn decode_beside(reader: &mut Reader<'_>) -> Result<(u64, Deadlines, u8)> {
     let first = reader.u8()?;
     let mut separated_bytes = 0;
@@ -165,8 +166,8 @@ impl GroupRef {
         self.offset + u64::from(self.filter_offset) + before
     }
 
-    /// Appends the reference, and the deadlines of the group: twenty to sixty bytes, and more with
-    /// deadlines. Where the filter starts is not stored: it starts where the index ends.
+    /// Appends the reference and the deadlines of the group: 20 to 60 bytes, more with deadlines.
+    /// The filter starts where the index ends, so its start is not stored.
     pub fn encode(&self, deadlines: &Deadlines, out: &mut Vec<u8>) {
         for value in [
             self.id.0,
@@ -187,11 +188,12 @@ impl GroupRef {
         encode_beside(others, self.separated_bytes, deadlines, out);
     }
 
-    /// Reads what [`GroupRef::encode`] wrote.
+    /// Decodes a reference.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when the bytes end early or no group can be like that.
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes end early or describe an impossible
+    /// group.
     pub fn decode(reader: &mut Reader<'_>) -> Result<(GroupRef, Deadlines)> {
         let id = PageId(reader.varint()?);
         let offset = reader.varint()?;
@@ -233,7 +235,7 @@ impl GroupRef {
         Ok((group, deadlines))
     }
 
-    /// Whether a group can be like that: parts in order, without gaps, counts that fit each other.
+    /// Whether such a group is possible: parts in order and without gaps, and consistent counts.
     fn check(&self) -> Result<()> {
         let index_end = u64::from(self.index_offset) + u64::from(self.index_bytes);
         let filter_end = u64::from(self.filter_offset) + u64::from(self.filter_bytes);
@@ -262,11 +264,11 @@ impl GroupRef {
     }
 }
 
-/// What stands at a group's end, so that the group can be checked by itself. Deadlines stand in the
-/// index only.
+/// The end of a group. It allows a check of the group without its node. Only the index holds
+/// deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
-    /// What the group's node should say of it.
+    /// The reference that the group's node should hold.
     pub group: GroupRef,
     /// Its unit in bytes.
     pub unit: u32,
@@ -312,11 +314,11 @@ impl Footer {
         bytes
     }
 
-    /// Decodes the footer of a group of which `bytes` are the last: at least [`FOOTER_BYTES`].
+    /// Decodes a footer from the last bytes of a group: at least [`FOOTER_BYTES`].
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when this is no footer or is damaged.
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes are damaged or no footer.
     pub fn decode(bytes: &[u8]) -> Result<Footer> {
         let start = bytes
             .len()

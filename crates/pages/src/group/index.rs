@@ -1,15 +1,16 @@
-//! A group's index names the only block that may hold a key, and tells how much lies before each
-//! block.
+//! The index of a group. It names the only block that may hold a key, and counts the records and
+//! bytes before each block.
 //!
-//! Between two blocks stands the shortest separator: above every key of the left one, not above any
-//! of the right. In memory the *heads* lie in one array: the first four or eight bytes of each
-//! behind what all have in common, filled up with zeros, so that a search is over integers. Mostly
-//! heads are all that is kept of separators: one that fits and does not end with a zero is read off
-//! its head, and at or below a key just when its head is not above the key's. Only groups with a
-//! separator for which that does not hold keep what all have behind the common part as strings
-//! besides, and compare those where heads are equal.
+//! Two blocks are divided by the shortest separator: above every key of the left block, and not
+//! above any key of the right one. In memory an array holds the *heads* of the separators. A head
+//! is the first four or eight bytes behind the common prefix, padded with zeros, so that a search
+//! compares integers.
 //!
-//! Everything of a group lies in one piece of memory: for short separators some nine bytes a block.
+//! Heads are usually sufficient. A separator that fits its head and does not end with a zero equals
+//! its head, and comparing heads decides. If any separator of a group is different, the group also
+//! keeps all separators as strings, and compares those if heads are equal.
+//!
+//! One allocation holds the whole index: about nine bytes a block for short separators.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -29,15 +30,14 @@ use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks.
 const HEADER_BYTES: usize = 12;
-/// Least bytes that the index has for a block.
+/// Least bytes of the index for each block.
 const ENTRY_BYTES_MIN: usize = 4;
-/// Most bytes that a group's separators can have together: a builder counts them towards its
-/// target.
+/// Most bytes of all separators of a group. A builder counts them towards its target.
 const SEPARATORS_BYTES_MAX: usize = 2 * GROUP_TARGET_BYTES_MAX as usize;
-/// Most bytes of an index: its separators, and much more than blocks and keys can come to besides.
+/// Most bytes of an index: the limit of its separators, and a generous bound for the rest.
 const INDEX_BYTES_MAX: usize = 2 * SEPARATORS_BYTES_MAX;
 
-/// What a builder knows of a block.
+/// A block as its builder describes it to the index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockEntry {
     pub(super) bytes: u32,
@@ -49,12 +49,12 @@ pub(super) struct BlockEntry {
     pub(super) record_bytes_max: u32,
     /// Bytes of the separator in front of the block.
     pub(super) separator_bytes: u32,
-    /// How it is to stand in the cache.
+    /// The block's standing in the cache.
     pub(super) standing: Standing,
 }
 
-/// Lays an index out, padded to whole units, with a checksum of zero. `separators` are one behind
-/// the other; the first block's counts for nothing.
+/// Encodes an index, padded to whole units, with a checksum of zero. `separators` are concatenated;
+/// the first block's separator is ignored.
 pub(super) fn encode(
     blocks: &[BlockEntry],
     separators: &[u8],
@@ -70,7 +70,7 @@ pub(super) fn encode(
         rest = tail;
     }
     let inner = cut.get(1..).unwrap_or_default();
-    // Separators ascend, so what the first and the last share is what all share.
+    // Separators ascend: all share the prefix that the first and the last share.
     let prefix = match (inner.first(), inner.last()) {
         (Some(first), Some(last)) => &first[..common_prefix(first, last)],
         _ => &[],
@@ -112,17 +112,17 @@ fn checksum(index: &[u8], id: PageId) -> u32 {
     crc32c_append(part_seed(id, PART_INDEX), &index[4..])
 }
 
-/// What some blocks hold. A further sum is a further field here, and a further number for each
-/// block in the index.
+/// Sums over some blocks. Each field is also a number for each block in the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupSums {
     /// Records, deletes included.
     pub records: u64,
-    /// Their key and value bytes.
+    /// Key and value bytes of the records.
     pub bytes: u64,
-    /// Bytes that they hide: see [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding).
+    /// Bytes that the records hide, as
+    /// [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding) defines them.
     pub hidden_bytes: u64,
-    /// Bytes of their values that lie outside of them.
+    /// Bytes of values outside of the records.
     pub separated_bytes: u64,
 }
 
@@ -141,40 +141,39 @@ impl GroupSums {
 #[derive(Debug)]
 pub struct GroupIndex {
     blocks: u32,
-    /// Heads, what the sums keep, suffixes, first and last key, and room to read beyond the last
-    /// sum.
+    /// Heads, packed sums, suffixes, first and last key, and padding for reads beyond the last sum.
     memory: LongBox,
     form: Form,
-    /// Where each block starts in the group, and where the last ends.
+    /// The start of each block in the group, and the end of the last.
     starts: Sums,
     /// Records before each block, and in all.
     records: Sums,
     /// Key and value bytes before each block, and in all.
     logical_bytes: Sums,
-    /// Bytes that messages before each block hide, and all.
+    /// Bytes that messages before each block hide, and in all.
     hidden_bytes: Sums,
-    /// What most groups do not have.
+    /// Sums that most groups do not have.
     optional: Option<Box<Optional>>,
-    /// What all separators have in common at their start.
+    /// The common prefix of all separators.
     prefix: Prefix,
-    /// Where in `memory` the first key starts, the last key starts right behind it, and that ends.
+    /// Positions in `memory`: start of the first key, start of the last key, and its end.
     keys: [u32; 3],
 }
 
 /// Sums that most groups do not have.
 #[derive(Debug)]
 struct Optional {
-    /// Bytes of values outside of the records before each block, and all.
+    /// Bytes of values outside of the records before each block, and in all.
     separated_bytes: Sums,
     deadlines: Deadlines,
 }
 
-/// What is kept of separators (of blocks 1, 2, …), behind their common start: their suffixes.
+/// The suffixes of the separators of blocks 1, 2, …: their bytes behind the common prefix.
 #[derive(Debug)]
 enum Form {
-    /// Heads of four bytes, which say all.
+    /// Heads of four bytes, which equal the suffixes.
     Narrow,
-    /// Heads of eight bytes, which say all.
+    /// Heads of eight bytes, which equal the suffixes.
     Wide,
     /// Heads of eight bytes, and strings.
     Long(Box<Long>),
@@ -183,14 +182,14 @@ enum Form {
 /// Suffixes as strings.
 #[derive(Debug)]
 struct Long {
-    /// Where they start in `memory`.
+    /// Start of the strings in `memory`.
     at: usize,
-    /// The bytes before each.
+    /// Bytes before each string.
     before: Sums,
 }
 
 impl Form {
-    /// Lays suffixes out in the smallest form that holds them.
+    /// Stores suffixes in the smallest form that holds them.
     fn lay_out(suffixes: &[&[u8]], out: &mut Vec<u8>) -> Self {
         let longest = suffixes
             .iter()
@@ -222,8 +221,8 @@ impl Form {
     }
 }
 
-/// What an index says of blocks, and its separators without the common start, still among the bytes
-/// that were read.
+/// The parsed fields of an index. Its separators, without the common prefix, are still in the bytes
+/// read from disk.
 struct Parts<'a> {
     starts: Vec<u64>,
     records: Vec<u64>,
@@ -320,12 +319,12 @@ impl<'a> Parts<'a> {
 
 impl GroupIndex {
     /// Decodes the `index_bytes` bytes of a group's index. Linear in the number of blocks. Memory
-    /// is bounded by the bytes' length and a constant, whatever they say.
+    /// is bounded by the bytes' length and a constant, also for hostile bytes.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`], with the page, when this is not that group's index or
-    /// is damaged.
+    /// [`terrapin_base::ErrorKind::Corrupt`], with the page, if the index is damaged or belongs to
+    /// another group.
     pub fn decode(bytes: &[u8], id: PageId) -> Result<GroupIndex> {
         Self::decode_checked(bytes, id).map_err(|e| e.with("page", id))
     }
@@ -343,12 +342,12 @@ impl GroupIndex {
         reader.u32()?;
         let used = reader.u32()? as usize;
         let blocks = reader.u32()? as usize;
-        // This bounds what is allocated below.
+        // This bounds the allocations below.
         let blocks_max = bytes.len() / ENTRY_BYTES_MIN;
         if used < HEADER_BYTES || used > bytes.len() || !(1..=blocks_max).contains(&blocks) {
             return Err(reader.corrupt("impossible header"));
         }
-        // What follows takes less than 4 GiB then.
+        // The memory computed below is then less than 4 GiB.
         if bytes.len() > INDEX_BYTES_MAX {
             return Err(reader.corrupt("too long"));
         }
@@ -414,14 +413,14 @@ impl GroupIndex {
         &self.memory[self.keys[1] as usize..self.keys[2] as usize]
     }
 
-    /// The heads of all separators, of so many bytes.
+    /// The heads of all separators, each of `N` bytes.
     #[inline]
     fn heads<const BYTES: usize>(&self) -> &[[u8; BYTES]] {
         self.memory[..(self.blocks() - 1) * BYTES].as_chunks().0
     }
 
-    /// The only block that may hold the key; logarithmic. A key below the first or above the last
-    /// one leads to the first or last block.
+    /// The only block that may hold the key. Logarithmic. A key below the first or above the last
+    /// key leads to the first or last block.
     #[inline]
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
@@ -457,8 +456,7 @@ impl GroupIndex {
         }
     }
 
-    /// Where a block lies: its offset in the group and its length, in bytes. Panics when there is
-    /// no such block.
+    /// A block's offset in the group and its length, in bytes. Panics if there is no such block.
     #[inline]
     #[must_use]
     pub fn block_place(&self, index: usize) -> (u32, u32) {
@@ -513,7 +511,7 @@ impl GroupIndex {
         }
     }
 
-    /// How many records of the group expire when.
+    /// Counters of the group's deadlines.
     #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         self.optional
@@ -521,7 +519,7 @@ impl GroupIndex {
             .map_or_else(Deadlines::default, |optional| optional.deadlines.clone())
     }
 
-    /// What a block holds. Panics when there is no such block.
+    /// The sums of one block. Panics if there is no such block.
     #[must_use]
     pub fn block_sums(&self, index: usize) -> GroupSums {
         let (before, end) = (self.sums_before(index), self.sums_before(index + 1));
@@ -537,9 +535,9 @@ impl GroupIndex {
         }
     }
 
-    /// Bytes that some blocks take, stored or decoded, whichever is more. Decoded they take their
-    /// keys and values, roughly: what all of these keys are known to begin with counts once a
-    /// block. Panics when there are no such blocks.
+    /// Bytes of some blocks, stored or decoded, whichever is more. The decoded size is an estimate:
+    /// key and value bytes, with the common prefix of the keys once a block. Panics if there are no
+    /// such blocks.
     #[must_use]
     pub fn held_bytes(&self, blocks: Range<usize>) -> u64 {
         assert!(
@@ -553,8 +551,8 @@ impl GroupIndex {
         if bytes <= stored {
             return stored;
         }
-        // They are compressed, or have much in common: keys between two separators begin with what
-        // both begin with.
+        // The blocks are compressed or share a long prefix. Keys between two separators share the
+        // separators' common prefix.
         let (front, rest) = self.separator(blocks.start);
         let (end_front, end_rest) = if blocks.end < self.blocks() {
             self.separator(blocks.end)
@@ -572,9 +570,8 @@ impl GroupIndex {
         stored.max(bytes.saturating_sub(others * common as u64))
     }
 
-    /// A key that is above all keys of the blocks before this one and not above those of this one:
-    /// the shortest, and for block 0 the group's first key. In two pieces, the second behind the
-    /// first. Panics when there is no such block.
+    /// The separator in front of a block, and for block 0 the group's first key. The two pieces
+    /// together are the key. Panics if there is no such block.
     #[inline]
     #[must_use]
     pub fn separator(&self, index: usize) -> (&[u8], &[u8]) {
@@ -585,15 +582,14 @@ impl GroupIndex {
         }
     }
 
-    /// How the separator in front of a block compares with a key. Panics when there is no such
-    /// block.
+    /// Compares the separator in front of a block with a key. Panics if there is no such block.
     #[inline]
     #[must_use]
     pub fn compare_separator(&self, index: usize, key: &[u8]) -> Ordering {
         compare(self.separator(index), key)
     }
 
-    /// The separator of block i + 1 behind the common start.
+    /// The separator of block i + 1 without the common prefix.
     #[inline]
     fn suffix(&self, i: usize) -> &[u8] {
         match &self.form {
@@ -607,8 +603,8 @@ impl GroupIndex {
         }
     }
 
-    /// What lies from `lo` (inclusive) to `hi` (exclusive; none: unbounded): exact for whole
-    /// blocks, and half of a block that a bound falls into. Logarithmic.
+    /// The sums from `lo` (inclusive) to `hi` (exclusive; `None`: unbounded). Whole blocks count
+    /// exactly. A block that contains a bound counts half. Logarithmic.
     #[must_use]
     pub fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> GroupSums {
         let low = lo.map_or(GroupSums::default(), |key| self.estimate_before(key));
@@ -619,7 +615,7 @@ impl GroupIndex {
         high.minus(low)
     }
 
-    /// How much lies below a key.
+    /// The sums below a key.
     fn estimate_before(&self, key: &[u8]) -> GroupSums {
         if key > self.last_key() {
             return self.sums_before(self.blocks());
@@ -638,7 +634,7 @@ impl GroupIndex {
         }
     }
 
-    /// Bytes of memory that the index takes.
+    /// Bytes of memory of the index.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let optional = self.optional.as_deref().map_or(0, |optional| {
@@ -648,7 +644,7 @@ impl GroupIndex {
     }
 }
 
-/// How many heads are not above one, where no two are equal.
+/// The number of heads that are not above one head. No two heads are equal.
 #[inline]
 fn heads_up_to<H: Head>(heads: &[H], wanted: u64) -> usize {
     let before = heads_before(heads, wanted);
@@ -658,14 +654,14 @@ fn heads_up_to<H: Head>(heads: &[H], wanted: u64) -> usize {
     before + usize::from(is_there && !mutant::active("index-search-before-equal-separator"))
 }
 
-/// What was filled up with zeros.
+/// A head without its padding zeros.
 #[inline]
 fn without_zeros(head: &[u8]) -> &[u8] {
     let zeros = head.iter().rev().take_while(|&&byte| byte == 0).count();
     &head[..head.len() - zeros]
 }
 
-/// How a string in two pieces compares with one.
+/// Compares a string in two pieces with a string.
 #[inline]
 fn compare((front, rest): (&[u8], &[u8]), key: &[u8]) -> Ordering {
     let shared = front.len().min(key.len());
@@ -683,7 +679,7 @@ fn key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8]> {
     }
 }
 
-/// Adds key and value bytes, or such that are hidden.
+/// Adds key and value bytes, or hidden bytes.
 fn add_bytes(reader: &Reader<'_>, sum: u64, more: u64) -> Result<u64> {
     sum.checked_add(more)
         .filter(|&sum| sum <= LOGICAL_BYTES_MAX)
