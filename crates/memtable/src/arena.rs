@@ -157,6 +157,11 @@ impl Arena {
         }
     }
 
+    /// The budget that the arena is charged to.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     /// Enters the slot of the current thread.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {

@@ -17,6 +17,7 @@ use terrapin_base::sync::Arc;
 use terrapin_base::{Lsn, Message};
 
 use crate::Memtable;
+use crate::fragments::Tree;
 use crate::leaf::{LeafRef, VersionRef, Versions};
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, Stop};
 
@@ -43,6 +44,8 @@ pub struct Cursor<'a> {
     memtable: &'a Memtable,
     after: Lsn,
     before: Lsn,
+    /// The range deletes of the memtable, if there are any.
+    fragments: Option<Arc<Tree>>,
     current: Option<(LeafRef<'a>, VersionRef<'a>)>,
     /// The way to the last leaf gathered.
     way: Vec<Frame<'a>>,
@@ -71,6 +74,7 @@ impl<'a> Cursor<'a> {
             memtable,
             after,
             before,
+            fragments: memtable.fragments(),
             current: None,
             way: Vec::new(),
             direction: Direction::Forward,
@@ -164,14 +168,27 @@ impl<'a> Cursor<'a> {
         self.current.map(|(leaf, _)| leaf.key())
     }
 
-    /// The message of the current version.
+    /// The message of the current version, or a delete if a newer range delete hides the version.
     ///
     /// # Panics
     /// If the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn message(&self) -> Message<'a> {
-        self.version().message()
+        match &self.fragments {
+            None => self.version().message(),
+            Some(fragments) => self.message_under(fragments),
+        }
+    }
+
+    #[cold]
+    fn message_under(&self, fragments: &Tree) -> Message<'a> {
+        let version = self.version();
+        let key = self.key().unwrap_or_default();
+        match fragments.newest_over(key, self.before) {
+            Some(deleted) if deleted > version.lsn() => Message::Delete,
+            _ => version.message(),
+        }
     }
 
     /// Whether the current version, or an older one of the key, was read with [`Memtable::read`].
@@ -184,7 +201,7 @@ impl<'a> Cursor<'a> {
         self.version().was_read()
     }
 
-    /// The LSN of the current version.
+    /// The LSN of the current version, also where a range delete hides it.
     ///
     /// # Panics
     /// If the cursor is nowhere.
@@ -195,7 +212,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The current version and all older ones of its key, newest first. They may be below the
-    /// cursor's lower LSN bound.
+    /// cursor's lower LSN bound, and hidden by range deletes.
     ///
     /// # Panics
     /// If the cursor is nowhere.
@@ -413,7 +430,7 @@ impl OwnedCursor {
         self.cursor.was_read()
     }
 
-    /// The current version and all older ones of its key, newest first.
+    /// The current version and all older ones of its key, newest first, hidden ones as well.
     ///
     /// # Panics
     /// If the cursor is nowhere.

@@ -11,6 +11,7 @@ use std::ops::{Bound, RangeBounds};
 use terrapin_base::{Lsn, Message};
 
 use crate::Memtable;
+use crate::fragments::Tree;
 use crate::leaf::LeafRef;
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, TERMINAL};
 
@@ -30,6 +31,12 @@ pub struct Estimate {
 
 /// A range of keys.
 type KeyBounds<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
+
+/// What an estimate sees: versions below an LSN that no fragment hides.
+struct Seen<'a> {
+    before: Lsn,
+    fragments: Option<&'a Tree>,
+}
 
 /// Which bounds of the range may be inside a subtree.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,11 +66,17 @@ struct Pick {
 
 impl Memtable {
     /// Estimates the content of a key range, of versions below `before`. It is exact for up to a
-    /// few hundred keys while no thread writes. For the whole memtable it returns the counts. It
-    /// looks at about a thousand entries of each level and makes no writer wait.
+    /// few hundred keys while no thread writes. For the whole memtable it returns the counts, unless
+    /// there are range deletes. Versions that a range delete hides do not count. The estimate looks
+    /// at about a thousand entries of each level and makes no writer wait.
     #[must_use]
     pub fn estimate(&self, bounds: KeyBounds<'_>, before: Lsn) -> Estimate {
-        if bounds == (Bound::Unbounded, Bound::Unbounded) {
+        let fragments = self.fragments();
+        let seen = Seen {
+            before,
+            fragments: fragments.as_deref(),
+        };
+        if bounds == (Bound::Unbounded, Bound::Unbounded) && fragments.is_none() {
             return Estimate {
                 records: self.records(),
                 tombstones: self.tombstones(),
@@ -76,7 +89,7 @@ impl Memtable {
             lower: bounds.0 != Bound::Unbounded,
             upper: bounds.1 != Bound::Unbounded,
         };
-        sum.look(self.root(), ends, bounds, before, 1, &mut level);
+        sum.look(self.root(), ends, bounds, &seen, 1, &mut level);
         let (mut weight, mut random) = (1, 0);
         while !level.is_empty() {
             let entries: usize = level.iter().map(|(node, _)| node.entries()).sum();
@@ -92,7 +105,7 @@ impl Memtable {
                             lower: span.lower_at == Some(position),
                             upper: span.upper_at == Some(position),
                         };
-                        sum.look(child, ends, bounds, before, weight, &mut level);
+                        sum.look(child, ends, bounds, &seen, weight, &mut level);
                     }
                 });
             }
@@ -113,7 +126,7 @@ impl Estimate {
         child: Child<'a>,
         ends: OpenEnds,
         bounds: KeyBounds<'_>,
-        before: Lsn,
+        seen: &Seen<'_>,
         weight: u64,
         level: &mut Vec<(NodeRef<'a>, OpenEnds)>,
     ) {
@@ -124,16 +137,21 @@ impl Estimate {
                 let is_inside = !(ends.lower || ends.upper)
                     || RangeBounds::<[u8]>::contains(&bounds, leaf.key());
                 if is_inside {
-                    self.add(leaf, before, weight);
+                    self.add(leaf, seen, weight);
                 }
             }
         }
     }
 
-    fn add(&mut self, leaf: LeafRef<'_>, before: Lsn, weight: u64) {
-        let Some(version) = leaf.newest(before) else {
+    fn add(&mut self, leaf: LeafRef<'_>, seen: &Seen<'_>, weight: u64) {
+        let Some(version) = leaf.newest(seen.before) else {
             return;
         };
+        if let Some(fragments) = seen.fragments
+            && fragments.newest_over(leaf.key(), seen.before) > Some(version.lsn())
+        {
+            return;
+        }
         let message = version.message();
         let counted = match message {
             Message::Put(_) => &mut self.records,

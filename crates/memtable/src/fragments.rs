@@ -152,6 +152,39 @@ impl Tree {
         Some(from)
     }
 
+    /// The lowest start, at or above `key`, of the fragments below `before`.
+    #[must_use]
+    pub fn next_start(&self, key: &[u8], before: Lsn) -> Option<&[u8]> {
+        next_start(&self.root, key, before)
+    }
+
+    /// The greatest end of the fragments below `before` that begin below a key. `None` as the key
+    /// stands for the end of all keys. The outer `None` means that there is no such fragment, and
+    /// the inner one that a fragment reaches the end of all keys.
+    #[must_use]
+    #[expect(
+        clippy::option_option,
+        reason = "no fragment, up to a key, up to the end"
+    )]
+    pub fn last_end(&self, below: Option<&[u8]>, before: Lsn) -> Option<Option<&[u8]>> {
+        let mut greatest = None;
+        last_end(&self.root, below, before, &mut greatest);
+        greatest
+    }
+
+    /// The lowest start of the fragments below `before` that begin below a key and reach or touch
+    /// it. `None` as the key stands for the end of all keys. Other fragments may touch that start
+    /// again.
+    #[must_use]
+    pub fn start_touching(&self, key: Option<&[u8]>, before: Lsn) -> Option<&[u8]> {
+        match key {
+            Some(key) => {
+                lowest(&self.root, Below::Touching(key), before).filter(|start| *start < key)
+            }
+            None => lowest_endless(&self.root, before),
+        }
+    }
+
     /// Calls `visit` for every fragment, in the order of `lo`, then of the LSN.
     pub fn for_each<'a>(&'a self, visit: &mut dyn FnMut(&'a Fragment)) {
         for_each(&self.root, visit);
@@ -312,6 +345,45 @@ fn lowest<'a>(link: &'a Link, below: Below<'_>, before: Lsn) -> Option<&'a [u8]>
     }
 }
 
+/// The lowest start of the fragments below `before` that have no end.
+fn lowest_endless(link: &Link, before: Lsn) -> Option<&[u8]> {
+    let node = link.as_ref().filter(|node| node.end.is_none())?;
+    let fragment = &node.fragment;
+    lowest_endless(&node.left, before)
+        .or((fragment.lsn < before && fragment.hi.is_none()).then_some(&*fragment.lo))
+        .or_else(|| lowest_endless(&node.right, before))
+}
+
+fn next_start<'a>(link: &'a Link, key: &[u8], before: Lsn) -> Option<&'a [u8]> {
+    let node = link.as_ref()?;
+    if *node.fragment.lo < *key {
+        return next_start(&node.right, key, before);
+    }
+    next_start(&node.left, key, before)
+        .or((node.fragment.lsn < before).then_some(&*node.fragment.lo))
+        .or_else(|| next_start(&node.right, key, before))
+}
+
+fn last_end<'a>(
+    link: &'a Link,
+    below: Option<&[u8]>,
+    before: Lsn,
+    greatest: &mut Option<Option<&'a [u8]>>,
+) {
+    let Some(node) = link else { return };
+    if greatest.is_some_and(|end| !ends_before(end, node.end.as_deref())) {
+        return;
+    }
+    if below.is_none_or(|below| *node.fragment.lo < *below) {
+        let end = node.fragment.hi.as_deref();
+        if node.fragment.lsn < before && greatest.is_none_or(|least| ends_before(least, end)) {
+            *greatest = Some(end);
+        }
+        last_end(&node.right, below, before, greatest);
+    }
+    last_end(&node.left, below, before, greatest);
+}
+
 fn for_each<'a>(link: &'a Link, visit: &mut dyn FnMut(&'a Fragment)) {
     if let Some(node) = link {
         for_each(&node.left, visit);
@@ -382,6 +454,23 @@ mod tests {
                     until,
                     "round {round}"
                 );
+                let starts = list.iter().filter(|f| f.2 < before);
+                let next = starts.clone().map(|f| f.0.clone()).filter(|lo| lo[0] >= key[0]);
+                let got = tree.next_start(&key, before).map(<[u8]>::to_vec);
+                assert_eq!(got, next.min(), "round {round}");
+                // The end of all keys is above each key.
+                let rank = |end: &Option<Vec<u8>>| end.as_ref().map_or(256, |end| usize::from(end[0]));
+                for below in [Some(&key[..]), None] {
+                    let place = below.map_or(256, |key| usize::from(key[0]));
+                    let begun = starts.clone().filter(|f| usize::from(f.0[0]) < place);
+                    let last = begun.clone().map(|f| f.1.clone()).max_by_key(rank);
+                    let got = tree.last_end(below, before);
+                    let got = got.map(|end| end.map(<[u8]>::to_vec));
+                    assert_eq!(got, last, "round {round}");
+                    let touching = begun.filter(|f| rank(&f.1) >= place).map(|f| f.0.clone());
+                    let got = tree.start_touching(below, before).map(<[u8]>::to_vec);
+                    assert_eq!(got, touching.min(), "round {round}");
+                }
                 let from = is_deleted(key[0])
                     .then(|| (0..=key[0]).rev().take_while(|&k| is_deleted(k)).last())
                     .flatten();

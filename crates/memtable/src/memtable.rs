@@ -20,16 +20,20 @@
 //! before the locks.
 //!
 //! A new *version* of a key that is there already changes only the key's chain (`leaf`).
+//!
+//! *Range deletes* are beside the tree (`fragments`). A read takes the newest of the key's version
+//! and of the fragments that cover the key. A memtable that never got a fragment pays one test.
 
 use std::fmt;
 
-use terrapin_base::sync::{Arc, Backoff, atomic::AtomicPtr};
-use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn, Message};
+use terrapin_base::sync::{Arc, Backoff, Mutex, OnceLock, atomic::AtomicPtr};
+use terrapin_base::{Budget, Charge, KEY_BYTES_MAX, Lsn, Message, Purpose};
 
 use crate::arena::{Arena, Count, Entered};
 use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
+use crate::fragments::{Fragments, Tree};
 use crate::leaf::{self, Added, LeafRef, VersionRef};
 use crate::lock::{NodeGuard, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
@@ -40,6 +44,14 @@ pub struct Memtable {
     root: AtomicPtr<u8>,
     root_lock: VersionLock,
     arena: Arena,
+    /// Made at the first range delete.
+    ranges: OnceLock<Box<Ranges>>,
+}
+
+/// The range deletes of a memtable, and the charge for their memory.
+struct Ranges {
+    fragments: Fragments,
+    charge: Mutex<Charge>,
 }
 
 /// A link as a writer read it, with the lock and the version of the node that holds it.
@@ -97,6 +109,7 @@ impl Memtable {
             root: AtomicPtr::default(),
             root_lock: VersionLock::new(),
             arena,
+            ranges: OnceLock::new(),
         }
     }
 
@@ -126,11 +139,54 @@ impl Memtable {
         }
     }
 
-    /// Returns the newest version of a key below the LSN `before`. O(key length + versions at or
-    /// above `before`); allocates nothing.
+    /// Deletes all keys from `lo` to below `hi` whose messages are older than the LSN, concurrently
+    /// with other threads. `None` is the end of all keys. O(log range deletes) expected.
+    pub fn insert_range(&self, lo: &[u8], hi: Option<&[u8]>, lsn: Lsn) {
+        let ranges = self.ranges.get_or_init(|| {
+            Box::new(Ranges {
+                fragments: Fragments::default(),
+                charge: Mutex::new(self.arena.budget().charge(Purpose::Memtable, 0)),
+            })
+        });
+        ranges.fragments.insert(lo, hi, lsn);
+        let mut charge = ranges.charge.lock();
+        charge.resize(ranges.fragments.tree().memory_bytes());
+    }
+
+    /// The range deletes, if there ever was one. Those that enter later are missing.
+    #[must_use]
+    #[inline]
+    pub fn fragments(&self) -> Option<Arc<Tree>> {
+        self.ranges.get().map(|ranges| ranges.fragments.tree())
+    }
+
+    /// Bytes of memory of the range deletes.
+    fn range_bytes(&self) -> u64 {
+        self.fragments().map_or(0, |tree| tree.memory_bytes())
+    }
+
+    /// What counts for a key, given its newest version below `before`: that version, or a delete by
+    /// a newer fragment.
+    #[cold]
+    fn under<'a>(
+        ranges: &Ranges,
+        key: &[u8],
+        before: Lsn,
+        found: Option<(Lsn, Message<'a>)>,
+    ) -> Option<(Lsn, Message<'a>)> {
+        let covered = ranges.fragments.tree().newest_over(key, before);
+        match (covered, found) {
+            (Some(deleted), Some((lsn, _))) if lsn < deleted => Some((deleted, Message::Delete)),
+            (Some(deleted), None) => Some((deleted, Message::Delete)),
+            (_, found) => found,
+        }
+    }
+
+    /// Returns the newest message for a key below the LSN `before`: a version of the key, or the
+    /// delete of a range. O(key length + versions at or above `before`); allocates nothing.
     #[must_use]
     pub fn get(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
-        self.leaf(key)?.newest(before).map(VersionRef::message)
+        self.get_versioned(key, before).map(|(_, message)| message)
     }
 
     /// Like [`Self::get`], and marks the version as read. [`Cursor::was_read`] reports the mark,
@@ -138,17 +194,28 @@ impl Memtable {
     #[must_use]
     #[inline]
     pub fn read(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
-        let version = self.leaf(key)?.newest(before)?;
-        version.mark_read();
-        Some(version.message())
+        let newest = self.leaf(key).and_then(|leaf| leaf.newest(before));
+        if let Some(version) = newest {
+            version.mark_read();
+        }
+        match self.ranges.get() {
+            None => newest.map(VersionRef::message),
+            Some(ranges) => {
+                let found = newest.map(|version| (version.lsn(), version.message()));
+                Self::under(ranges, key, before, found).map(|(_, message)| message)
+            }
+        }
     }
 
-    /// Like [`Self::get`], and returns the version's LSN too.
+    /// Like [`Self::get`], and returns the message's LSN too.
     #[must_use]
     pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Message<'_>)> {
-        self.leaf(key)?
-            .newest(before)
-            .map(|version| (version.lsn(), version.message()))
+        let newest = self.leaf(key).and_then(|leaf| leaf.newest(before));
+        let found = newest.map(|version| (version.lsn(), version.message()));
+        match self.ranges.get() {
+            None => found,
+            Some(ranges) => Self::under(ranges, key, before, found),
+        }
     }
 
     fn leaf(&self, key: &[u8]) -> Option<LeafRef<'_>> {
@@ -188,11 +255,11 @@ impl Memtable {
         OwnedCursor::new(self, after, before)
     }
 
-    /// Key and value bytes of the newest version of each key, which a checkpoint would merge. Exact
-    /// while no thread writes. O(threads that wrote).
+    /// Key and value bytes of the newest version of each key, which a checkpoint would merge, and
+    /// the bytes of range deletes. Exact while no thread writes. O(threads that wrote).
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
-        self.arena.count(Count::LiveBytes)
+        self.arena.count(Count::LiveBytes) + self.range_bytes()
     }
 
     /// Arena bytes of superseded versions and of replaced nodes. Exact while no thread writes.
@@ -205,7 +272,7 @@ impl Memtable {
     /// All memory that the memtable has taken, used or not, in bytes. O(1).
     #[must_use]
     pub fn arena_bytes(&self) -> u64 {
-        self.arena.bytes()
+        self.arena.bytes() + self.range_bytes()
     }
 
     /// Keys whose newest version is a put. Exact while no thread writes. O(threads that wrote).
@@ -220,10 +287,10 @@ impl Memtable {
         self.arena.count(Count::Tombstones)
     }
 
-    /// Whether nothing was ever inserted. Always exact. O(1).
+    /// Whether nothing was ever inserted, no range delete either. Always exact. O(1).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        matches!(self.root(), Child::None)
+        matches!(self.root(), Child::None) && self.ranges.get().is_none()
     }
 }
 
