@@ -69,7 +69,11 @@ impl MessageCursor for Cursor {
 }
 
 impl MergeInput for Memtable {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
         let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
         let mut cursor = Cursor {
             memtable: self,
@@ -78,7 +82,7 @@ impl MergeInput for Memtable {
             key: [0; 8],
         };
         cursor.load();
-        Box::new(cursor)
+        Ok(Box::new(cursor))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {

@@ -126,7 +126,11 @@ impl MessageCursor for Cursor {
 }
 
 impl MergeInput for Memtable {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
         let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
         let mut cursor = Cursor {
             memtable: self,
@@ -136,7 +140,7 @@ impl MergeInput for Memtable {
             value: [7; RECORD_BYTES - KEY_BYTES],
         };
         cursor.load();
-        Box::new(cursor)
+        Ok(Box::new(cursor))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {

@@ -123,8 +123,12 @@ impl Search<'_> {
 pub(crate) struct Nothing;
 
 impl MergeInput for Nothing {
-    fn cursor(self: Arc<Self>, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        Box::new(AtEnd)
+    fn cursor(
+        self: Arc<Self>,
+        _lo: Option<&[u8]>,
+        _hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        Ok(Box::new(AtEnd))
     }
 
     fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {

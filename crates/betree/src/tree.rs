@@ -117,7 +117,7 @@ impl Structure for BeTree {
     ) -> Result<Arc<dyn Merge>> {
         let base = own(base)?;
         let context = self.context(base, input, options, None)?;
-        Ok(TreeMerge::begin(context, base.tree_root().clone()))
+        Ok(TreeMerge::begin(context, base.tree_root().clone())?)
     }
 
     fn compacts(&self) -> Option<&dyn Compacts> {
@@ -155,7 +155,7 @@ impl Compacts for BeTree {
             .filter(|end| to.is_none_or(|to| *end <= to))
             .map(Box::from);
         let context = self.context(base, Arc::new(Nothing), options, Some(stretch.range))?;
-        let merge = TreeMerge::begin(context, root);
+        let merge = TreeMerge::begin(context, root)?;
         Ok(Some(Compaction { merge, next }))
     }
 }

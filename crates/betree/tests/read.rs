@@ -35,13 +35,17 @@ impl Memtable {
 }
 
 impl MergeInput for Memtable {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
         let range = self.range(lo, hi);
-        Box::new(MemtableCursor {
+        Ok(Box::new(MemtableCursor {
             memtable: self,
             at: range.start,
             end: range.end,
-        })
+        }))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {

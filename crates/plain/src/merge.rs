@@ -66,7 +66,7 @@ impl PlainMerge {
         }
         let old = base.list()?;
         let arriving = input.estimate(None, None).bytes;
-        let input = input.cursor(None, None);
+        let input = input.cursor(None, None)?;
         // Without input nothing changes.
         let root = input.key().is_none().then_some(base.root);
         let work = Work {

@@ -146,7 +146,7 @@ impl Run {
         &'a self,
         input: &'a Arc<dyn MergeInput>,
         range: &'a KeyRange,
-    ) -> impl Iterator<Item = Box<dyn MessageCursor>> + 'a {
+    ) -> impl Iterator<Item = Result<Box<dyn MessageCursor>>> + 'a {
         let pieces = self.pieces.iter();
         let pieces = pieces.filter(|piece| matches!(piece.origin, PieceOrigin::Input));
         pieces
@@ -159,16 +159,16 @@ impl Run {
 
     /// Whether the run is the input's and has a record in a range. This is exact, not an
     /// estimate.
-    pub fn brings(&self, input: &Arc<dyn MergeInput>, range: &KeyRange) -> bool {
-        let brings = |range: KeyRange| {
-            let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
-            input.clone().cursor(lo, hi).key().is_some()
-        };
-        let mut ranges = self
-            .pieces
-            .iter()
-            .filter_map(|piece| piece.range.intersection(range));
-        self.is_input() && ranges.any(brings)
+    pub fn brings(&self, input: &Arc<dyn MergeInput>, range: &KeyRange) -> Result<bool> {
+        if !self.is_input() {
+            return Ok(false);
+        }
+        for cursor in self.messages_of_input(input, range) {
+            if cursor?.key().is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Estimates the content of the run inside a range, and how many bytes its groups' messages
@@ -240,7 +240,7 @@ impl RunCursor {
             let (lo, hi) = (piece.range.lo.as_deref(), piece.range.hi.as_deref());
             let cursor =
                 match piece.origin {
-                    PieceOrigin::Input => PieceCursor::Input(self.input.clone().cursor(lo, hi)),
+                    PieceOrigin::Input => PieceCursor::Input(self.input.clone().cursor(lo, hi)?),
                     PieceOrigin::Group(group) => PieceCursor::Group(Box::new(
                         GroupCursor::for_merge(&self.store, &group, lo, hi, ReadAhead::MERGE)?,
                     )),

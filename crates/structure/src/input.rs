@@ -21,7 +21,11 @@ pub trait MessageCursor: Send {
 pub trait MergeInput: Send + Sync {
     /// A cursor over the messages of a range: `lo` is inclusive, `hi` is exclusive, and `None` is
     /// unbounded.
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor>;
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>>;
     /// Estimates the content of a range, within a few per cent for large ranges.
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
     /// Keys that divide the input into about `parts` equal parts, in ascending order. Each is above

@@ -83,7 +83,7 @@ impl Descend {
         let flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
-            self.memtable_set(context, &ranges)
+            self.memtable_set(context, &ranges)?
         } else {
             self.flush_set(context, &node, &loads, &bounds)?
         };
@@ -195,11 +195,14 @@ impl Descend {
     /// The pivots that are flushed while disk space is short: those for which the memtable has a
     /// record. What only came from a node above stays. A slice of a memtable is small, so its
     /// estimates do not tell where its records are.
-    fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
+    fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Result<Vec<bool>> {
         let brings = |range| {
-            self.incoming
-                .iter()
-                .any(|run| run.brings(&context.input, range))
+            for run in &self.incoming {
+                if run.brings(&context.input, range)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         };
         ranges.iter().map(brings).collect()
     }
@@ -417,7 +420,8 @@ fn sums_of_memtable(
         return Ok(sums);
     }
     let mut sums = GroupSums::default();
-    for mut messages in run.messages_of_input(&context.input, range) {
+    for messages in run.messages_of_input(&context.input, range) {
+        let mut messages = messages?;
         while let Some(key) = messages.key() {
             let message = messages.message();
             let hidden = hiding.of(&context.store, (pivot, key), message, || None)?;

@@ -322,7 +322,8 @@ fn sampled(
 ) -> Result<Vec<Sampled>> {
     let mut sampled = Vec::new();
     let (mut deletes, mut puts) = (0, 0);
-    for mut messages in memtable.messages_of_input(&context.input, range) {
+    for messages in memtable.messages_of_input(&context.input, range) {
+        let mut messages = messages?;
         for _ in 0..most as u64 * SAMPLED_AMONG {
             let Some(key) = messages.key() else { break };
             if hash64(key).is_multiple_of(SAMPLED_AMONG) {

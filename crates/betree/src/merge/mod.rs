@@ -95,7 +95,7 @@ pub(crate) struct TreeMerge(Arc<Shared>);
 
 impl TreeMerge {
     /// Plans a merge below a root.
-    pub(crate) fn begin(mut context: Context, root: Root) -> Arc<Self> {
+    pub(crate) fn begin(mut context: Context, root: Root) -> Result<Arc<Self>> {
         let all = KeyRange::default();
         let arriving = context.input.estimate(None, None).bytes;
         // A compaction writes levels like the merge of a full memtable.
@@ -132,7 +132,8 @@ impl TreeMerge {
             Root::Empty => first_tasks(&context, FIRST_FRAME),
         };
         let expected = tasks.iter().map(Task::expected_bytes).sum();
-        let is_idle = !is_compaction && context.input.clone().cursor(None, None).key().is_none();
+        let is_idle =
+            !is_compaction && context.input.clone().cursor(None, None)?.key().is_none();
         let graph = if is_idle {
             Graph {
                 root: Some((root, context.root_node.clone())),
@@ -149,14 +150,14 @@ impl TreeMerge {
                 ..Graph::default()
             }
         };
-        Arc::new(TreeMerge(Arc::new(Shared {
+        Ok(Arc::new(TreeMerge(Arc::new(Shared {
             context,
             graph: Mutex::new(graph),
             changed: Signal::new(),
             next_frame: AtomicU64::new(FIRST_FRAME + 1),
             consumed_bytes: AtomicU64::new(0),
             expected_bytes: AtomicU64::new(expected),
-        })))
+        }))))
     }
 }
 

@@ -61,13 +61,17 @@ impl MessageCursor for Cursor {
 }
 
 impl MergeInput for Memtable {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        Box::new(Cursor {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        Ok(Box::new(Cursor {
             at: self.place(lo, 0),
             end: self.place(hi, self.0.len()),
             value: value(&[7; KEY_BYTES]),
             memtable: self,
-        })
+        }))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {

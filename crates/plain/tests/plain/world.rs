@@ -48,9 +48,13 @@ impl MessageCursor for InputCursor {
 }
 
 impl MergeInput for Input {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
         assert!(lo.is_none() && hi.is_none());
-        Box::new(InputCursor(self, 0))
+        Ok(Box::new(InputCursor(self, 0)))
     }
 
     fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {

@@ -7,13 +7,15 @@ use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, KeyspaceId, Message, Result};
 
 use crate::api::keyspace::Keyspace;
-use crate::log_record::check_sizes;
-use crate::log_record::format::put_operation;
+use crate::log_record::format::{put_operation, put_range_delete};
+use crate::log_record::{check_bounds, check_sizes};
 use crate::types::condition::Requirement;
+use crate::types::key_range::{KeyRange, half_open, is_empty, prefix_range};
 use crate::write::PreparedBatch;
 use crate::write::conditional::Required;
 
-/// Puts and deletes that are written as one. Of several operations on a key, the last one wins.
+/// Puts, deletes and range deletes that are written as one. Of several operations on a key, the last
+/// one wins.
 ///
 /// A batch has at most [`crate::Database::batch_bytes_max`] bytes (about a quarter of the log's
 /// ring). The write of a larger one fails with [`TooLarge`](crate::ErrorKind::TooLarge). An invalid
@@ -43,6 +45,7 @@ pub struct Batch {
     payload: Vec<u8>,
     operations: usize,
     puts: usize,
+    has_ranges: bool,
     /// The keyspace of the last operation.
     keyspace: Option<KeyspaceId>,
     /// Whether the operations have more than one keyspace.
@@ -58,6 +61,7 @@ impl Batch {
             payload: Vec::new(),
             operations: 0,
             puts: 0,
+            has_ranges: false,
             keyspace: None,
             spreads: false,
             required: Vec::new(),
@@ -76,6 +80,57 @@ impl Batch {
     #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.add(keyspace, key.as_ref(), Message::Delete);
+    }
+
+    /// Adds a range delete: it removes all keys of the range that are there when the batch is
+    /// written, and those that earlier operations of the batch put. Later operations of the batch
+    /// are not affected. An empty range adds nothing. Costs and limits as for
+    /// [`Keyspace::delete_range`].
+    ///
+    /// With [`Durability::None`](crate::Durability::None), a batch of several operations with a
+    /// range delete among them is written to the log all the same.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-batch-range-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// let mut batch = database.batch();
+    /// batch.delete_range(&fruit, "a".."c");
+    /// batch.put(&fruit, "banana", "sweet");
+    /// database.write(&batch)?;
+    /// assert!(!fruit.contains("apple")? && fruit.contains("banana")?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("remove_range", "erase_range"))]
+    pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
+        if self.failure.is_some() {
+            return;
+        }
+        let bounds = range.bounds();
+        let (lo, hi) = half_open(bounds);
+        let checked = self
+            .check_owner(keyspace)
+            .and_then(|()| check_bounds(&lo, hi.as_deref()))
+            .and_then(|()| keyspace.deletes_ranges());
+        if let Err(error) = checked {
+            self.failure = Some(error.with("operation", self.operations));
+            return;
+        }
+        if is_empty(bounds) || hi.as_ref().is_some_and(|hi| *hi <= lo) {
+            return;
+        }
+        self.has_ranges = true;
+        self.note(keyspace);
+        put_range_delete(&mut self.payload, keyspace.id(), &lo, hi.as_deref());
+    }
+
+    /// Adds a range delete of all keys that begin with a prefix: see [`Batch::delete_range`].
+    pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) {
+        self.delete_range(keyspace, prefix_range(prefix));
     }
 
     /// Adds a condition: the write happens only if it holds, for all operations or for none. A
@@ -129,20 +184,30 @@ impl Batch {
             self.failure = Some(error.with("operation", self.operations));
             return;
         }
+        self.note(keyspace);
+        self.puts += usize::from(matches!(message, Message::Put(_)));
+        put_operation(&mut self.payload, keyspace.id(), key, message);
+    }
+
+    /// Counts an operation on a keyspace.
+    fn note(&mut self, keyspace: &Keyspace) {
         let id = keyspace.id();
         self.spreads |= self.keyspace.is_some_and(|k| k != id);
         self.keyspace = Some(id);
         self.operations += 1;
-        self.puts += usize::from(matches!(message, Message::Put(_)));
-        put_operation(&mut self.payload, id, key, message);
     }
 
     fn check(&self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
-        if keyspace.owner.number != self.database {
-            return Err(Error::invalid("the keyspace belongs to another database")
-                .with("keyspace", keyspace.name()));
-        }
+        self.check_owner(keyspace)?;
         check_sizes(key, message)
+    }
+
+    fn check_owner(&self, keyspace: &Keyspace) -> Result<()> {
+        match keyspace.owner.number == self.database {
+            true => Ok(()),
+            false => Err(Error::invalid("the keyspace belongs to another database")
+                .with("keyspace", keyspace.name())),
+        }
     }
 
     /// The error of the first invalid operation, which a write of the batch returns. After it, the
@@ -188,6 +253,7 @@ impl Batch {
                 payload: &self.payload,
                 operations: self.operations,
                 frees: self.puts == 0,
+                has_ranges: self.has_ranges,
                 only_keyspace: self.keyspace.filter(|_| !self.spreads),
                 required: &self.required,
             }),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{KeyspaceId, Message, Result, Shares};
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result, Shares};
 
 use crate::engine::core::Core;
 use crate::engine::owner::Owner;
@@ -138,6 +138,19 @@ impl Keyspace {
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.core()
             .write_one(&self.shared, key.as_ref(), Message::Delete, durability)
+    }
+
+    /// Whether the keyspace's structure allows range deletes. A missing keyspace is another error,
+    /// which the write reports.
+    pub(crate) fn deletes_ranges(&self) -> Result<()> {
+        let state = self.core().state.load();
+        let keyspace = state.keyspaces.get(self.shared.id);
+        if keyspace.is_none_or(|keyspace| keyspace.ordered().is_ok()) {
+            return Ok(());
+        }
+        let message = "the keyspace's structure keeps no order of keys, so it has no range deletes: \
+                       delete keys one by one, or all of them with clear";
+        Err(Error::new(ErrorKind::Unsupported, message).with("keyspace", self.name()))
     }
 
     /// Removes all records in one step, whatever their number. Existing snapshots keep them. The

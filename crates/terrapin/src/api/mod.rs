@@ -5,5 +5,6 @@ pub mod batch;
 pub mod conditions;
 pub mod database;
 pub mod keyspace;
+pub mod range_deletes;
 pub mod reads;
 pub mod snapshot;

@@ -1,13 +1,15 @@
 //! A sealed memtable as a merge reads it: a cursor over its newest versions, and a sketch of how
-//! its bytes are spread over the keys, for plans.
+//! its bytes are spread over the keys, for plans. For the memtable's range deletes, the cursor has
+//! a delete for each key of the tree that they hide (`checkpoint::covered`).
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, checksum::hash64};
-use terrapin_memtable::{Memtable, OwnedCursor};
+use terrapin_base::{Lsn, Result, checksum::hash64};
+use terrapin_memtable::Memtable;
 use terrapin_recordcache::{Collection, SealedRecord};
-use terrapin_structure::{Estimate, MergeInput, MessageCursor};
+use terrapin_structure::{Estimate, MergeInput, MessageCursor, Version};
 
+use crate::checkpoint::covered::{Below, Messages};
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Lookups;
@@ -25,11 +27,14 @@ pub(crate) struct MemtableInput {
     memtable: Arc<Memtable>,
     after: Lsn,
     before: Lsn,
+    /// The tree below, if the memtable has range deletes.
+    below: Option<Below>,
     slice: KeySlice,
     /// Marks by key. Each one holds the totals before it.
     marks: Vec<Mark>,
     total: Estimate,
-    /// Number of records whose keys the record cache held, so the tree holds them already.
+    /// Number of records whose keys the tree is known to hold: the record cache held them, or a range
+    /// delete hides them.
     replacing: u64,
     /// Share of the keyspace's writes that replace a record, in thousandths. 0 if unknown.
     replacing_permille: u16,
@@ -54,7 +59,8 @@ const STEP_RECORDS: usize = 16 << 10;
 
 /// Builds a [`MemtableInput`] by walking a memtable once, in steps.
 pub(crate) struct Preparation {
-    cursor: OwnedCursor,
+    /// None before the first step.
+    messages: Option<Messages>,
     spacing_bytes: u64,
     next_mark_bytes: u64,
     input: MemtableInput,
@@ -87,6 +93,15 @@ impl Preparation {
         self
     }
 
+    /// Sets the tree that the merge starts from, whose keys the memtable's range deletes hide.
+    pub fn into_tree(mut self, version: &Arc<dyn Version>) -> Self {
+        let MemtableInput {
+            memtable, before, ..
+        } = &self.input;
+        self.input.below = Below::of(memtable, version, *before);
+        self
+    }
+
     /// Estimates during the walk how much of the memtable replaces records of the keyspace's tree.
     pub fn asking(mut self, keyspace: &Arc<KeyspaceState>) -> Self {
         self.asks = Some(keyspace.clone());
@@ -96,24 +111,25 @@ impl Preparation {
     /// Restricts the walk to a slice: it starts at a key, and ends once its records hold
     /// `bytes_max` bytes.
     pub fn slice(mut self, lo: Option<Box<[u8]>>, bytes_max: u64) -> Self {
-        if let Some(lo) = &lo {
-            self.cursor.seek(lo);
-        }
         self.input.slice.lo = lo;
         self.slice_bytes_max = Some(bytes_max);
         self
     }
 
     /// Does one step. Returns the input once the walk is done.
-    pub fn step(&mut self) -> Option<Arc<MemtableInput>> {
+    pub fn step(&mut self) -> Result<Option<Arc<MemtableInput>>> {
+        let messages = match &mut self.messages {
+            Some(messages) => messages,
+            none => none.insert(self.input.messages(None, None)?),
+        };
         for _ in 0..STEP_RECORDS {
-            let Some(key) = self.cursor.key() else {
-                return Some(self.finish());
+            let Some(key) = messages.key() else {
+                return Ok(Some(self.finish()));
             };
             let total = &mut self.input.total;
             if total.records > 0 && self.slice_bytes_max.is_some_and(|max| total.bytes >= max) {
                 self.input.slice.hi = Some(key.into());
-                return Some(self.finish());
+                return Ok(Some(self.finish()));
             }
             let mut is_asked = false;
             if total.bytes >= self.next_mark_bytes {
@@ -127,18 +143,18 @@ impl Preparation {
                 self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
             }
-            let (value, mut was_there) = (self.cursor.message().value(), false);
+            let (value, mut was_there) = (messages.message().value(), messages.is_of_tree());
             total.records += 1;
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             if let Some(sweep) = &self.sweeps {
                 let (records, hash) = (&sweep.core.records, hash64(key));
                 let said = SealedRecord {
                     value,
-                    was_read: self.cursor.was_read(),
+                    was_read: messages.was_read(),
                 };
-                was_there = records.sweep(sweep.collection, key, hash, said, sweep.take);
-                self.input.replacing += u64::from(was_there);
+                was_there |= records.sweep(sweep.collection, key, hash, said, sweep.take);
             }
+            self.input.replacing += u64::from(was_there);
             if is_asked && let Some(keyspace) = &self.asks {
                 let is_there = match was_there {
                     true => Ok(true),
@@ -150,9 +166,9 @@ impl Preparation {
                     self.lookups.found += u64::from(is_there);
                 }
             }
-            self.cursor.next();
+            messages.advance()?;
         }
-        None
+        Ok(None)
     }
 
     fn finish(&mut self) -> Arc<MemtableInput> {
@@ -162,7 +178,8 @@ impl Preparation {
             self.input.replacing_permille = share.permille().unwrap_or(0);
         }
         let memtable = self.input.memtable.clone();
-        let nothing = MemtableInput::over(memtable, self.input.after, self.input.before);
+        let (after, before) = (self.input.after, self.input.before);
+        let nothing = MemtableInput::over(memtable, after, before);
         Arc::new(std::mem::replace(&mut self.input, nothing))
     }
 }
@@ -171,12 +188,10 @@ impl MemtableInput {
     /// Prepares the versions of `memtable` in `[after, before)`. The caller steps the preparation
     /// to its end.
     pub fn prepare(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Preparation {
-        let mut cursor = memtable.cursor_owned(after, before);
-        cursor.seek_first();
         let spacing_bytes = (memtable.live_bytes() / MARKS).clamp(128, 64 << 10);
         let input = MemtableInput::over(memtable, after, before);
         Preparation {
-            cursor,
+            messages: None,
             spacing_bytes,
             next_mark_bytes: spacing_bytes,
             input,
@@ -190,6 +205,7 @@ impl MemtableInput {
     fn over(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Self {
         MemtableInput {
             memtable,
+            below: None,
             after,
             before,
             slice: KeySlice::default(),
@@ -223,27 +239,27 @@ impl MemtableInput {
             bytes: middle(low.bytes, high.bytes),
         }
     }
-}
 
-impl MergeInput for MemtableInput {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        let mut cursor = self.memtable.cursor_owned(self.after, self.before);
-        match (lo, self.slice.lo.as_deref()) {
-            (Some(a), Some(b)) => cursor.seek(a.max(b)),
-            (Some(a), None) | (None, Some(a)) => cursor.seek(a),
-            (None, None) => cursor.seek_first(),
-        }
+    /// The messages of a range, within the slice.
+    fn messages(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<Messages> {
+        // None is below all keys.
+        let lo = lo.max(self.slice.lo.as_deref());
         let hi = match (hi, self.slice.hi.as_deref()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let mut cursor = MemtableCursor {
-            cursor,
-            hi: hi.map(Into::into),
-            inside: false,
-        };
-        cursor.look();
-        Box::new(cursor)
+        let points = self.memtable.cursor_owned(self.after, self.before);
+        Messages::new(points, self.below.as_ref(), lo, hi)
+    }
+}
+
+impl MergeInput for MemtableInput {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        Ok(Box::new(self.messages(lo, hi)?))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
@@ -273,42 +289,9 @@ impl MergeInput for MemtableInput {
     }
 }
 
-struct MemtableCursor {
-    cursor: OwnedCursor,
-    hi: Option<Box<[u8]>>,
-    /// Whether the cursor is at a record below `hi`.
-    inside: bool,
-}
-
-impl MemtableCursor {
-    fn look(&mut self) {
-        self.inside = match (self.cursor.key(), &self.hi) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(key), Some(hi)) => *key < **hi,
-        };
-    }
-}
-
-impl MessageCursor for MemtableCursor {
-    fn key(&self) -> Option<&[u8]> {
-        if self.inside { self.cursor.key() } else { None }
-    }
-
-    fn message(&self) -> Message<'_> {
-        self.cursor.message()
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.cursor.next();
-        self.look();
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use terrapin_base::{Budget, Generation, Incarnation};
+    use terrapin_base::{Budget, Generation, Incarnation, Message};
     use terrapin_betree::{BeTree, BeTreeParams};
     use terrapin_disk::SimDisk;
     use terrapin_pages::{PageStore, StoreOptions};
@@ -327,7 +310,7 @@ mod tests {
     }
 
     fn all(input: &Arc<MemtableInput>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Vec<u64> {
-        let mut cursor = input.clone().cursor(lo, hi);
+        let mut cursor = input.clone().cursor(lo, hi).unwrap();
         let mut keys = Vec::new();
         while let Some(key) = cursor.key() {
             keys.push(u64::from_be_bytes(key.try_into().unwrap()));
@@ -357,7 +340,7 @@ mod tests {
     fn a_sketch_estimates_within_a_mark_and_the_cursor_keeps_its_bounds() {
         let memtable = memtable();
         let mut preparation = MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(50_000));
-        let input = std::iter::from_fn(|| Some(preparation.step()))
+        let input = std::iter::from_fn(|| Some(preparation.step().unwrap()))
             .flatten()
             .next()
             .unwrap();
@@ -388,7 +371,7 @@ mod tests {
     }
 
     fn prepared(mut preparation: Preparation) -> Arc<MemtableInput> {
-        std::iter::from_fn(|| Some(preparation.step()))
+        std::iter::from_fn(|| Some(preparation.step().unwrap()))
             .flatten()
             .next()
             .unwrap()
@@ -468,7 +451,7 @@ mod tests {
     fn seals_make_equal_parts() {
         let memtable = memtable();
         let mut preparation = MemtableInput::prepare(memtable, Lsn(0), Lsn(50_000));
-        let input = std::iter::from_fn(|| Some(preparation.step()))
+        let input = std::iter::from_fn(|| Some(preparation.step().unwrap()))
             .flatten()
             .next()
             .unwrap();
@@ -494,7 +477,7 @@ mod tests {
         loop {
             let mut preparation = MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(50_000))
                 .slice(lo.clone(), 70_050);
-            let input = std::iter::from_fn(|| Some(preparation.step()))
+            let input = std::iter::from_fn(|| Some(preparation.step().unwrap()))
                 .flatten()
                 .next()
                 .unwrap();

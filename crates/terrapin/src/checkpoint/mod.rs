@@ -12,6 +12,7 @@
 pub(crate) mod commit;
 mod commit_mutants;
 pub(crate) mod compaction;
+mod covered;
 mod drain;
 pub(crate) mod fold;
 mod gather;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, mutant};
+use terrapin_base::{Error, KeyspaceId, Lsn, Message, Purpose, Result, mutant};
 use terrapin_memtable::{Estimate as Counted, Memtable, OwnedCursor, OwnedVersions};
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, MessageCursor, Version};
@@ -53,13 +53,18 @@ impl RunWriter {
     ) -> Self {
         let moments: Arc<[Lsn]> = moments.into();
         let measure = Measure::new(&memtable.memtable, &moments);
+        let mut run = Run::nothing(core.structures.of_runs().empty());
+        run.ranges = memtable.memtable.fragments().map(|fragments| {
+            let bytes = fragments.memory_bytes();
+            (fragments, core.budget.charge(Purpose::Memtable, bytes))
+        });
         RunWriter {
             core: core.clone(),
             keyspace,
             memtable,
             moments,
             stage: Stage::Measure(Box::new(measure)),
-            run: Run::nothing(core.structures.of_runs().empty()),
+            run,
         }
     }
 
@@ -73,7 +78,7 @@ impl RunWriter {
                 };
                 if measured.keys.records == 0 {
                     self.stage = Stage::Done;
-                    return Ok(Some(None));
+                    return Ok(Some(self.ranges_alone()));
                 }
                 self.run.count = measured.keys.records;
                 self.run.seen = measured.seen;
@@ -107,6 +112,14 @@ impl RunWriter {
             }
             Stage::Done => Ok(Some(None)),
         }
+    }
+
+    /// The run of a memtable that has no record that a moment sees: its range deletes, if a moment
+    /// may see one.
+    fn ranges_alone(&mut self) -> Written {
+        let nothing = Run::nothing(self.core.structures.of_runs().empty());
+        let run = std::mem::replace(&mut self.run, nothing);
+        run.ranges.is_some().then(|| Arc::new(run))
     }
 
     /// Takes a tree that is written.
@@ -297,7 +310,11 @@ struct Input {
 }
 
 impl MergeInput for Input {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
         let mut cursor = ChainCursor {
             cursor: cursor_over(&self.memtable, &self.moments),
             input: self,
@@ -313,7 +330,7 @@ impl MergeInput for Input {
         while lo.is_some_and(|lo| cursor.key().is_some_and(|key| key < lo)) {
             cursor.go_on();
         }
-        Box::new(cursor)
+        Ok(Box::new(cursor))
     }
 
     fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {

@@ -139,6 +139,8 @@ pub(crate) struct LoggedMemtable {
     /// and costs as much as a record. A view's ranges count in the view's own active memtable.
     /// Ranges of older views therefore do not count for a memtable that replaced theirs.
     pub passed: AtomicU64,
+    /// Bytes of the tree that this memtable's range deletes hide, by estimates.
+    pub hidden_bytes: AtomicU64,
 }
 
 impl LoggedMemtable {
@@ -156,6 +158,7 @@ impl LoggedMemtable {
             unlogged_batch: AtomicBool::new(false),
             noted: AtomicBool::new(false),
             passed: AtomicU64::new(0),
+            hidden_bytes: AtomicU64::new(0),
         })
     }
 }

@@ -4,10 +4,13 @@
 //! ```text
 //! 16 + operation kind
 //!          one operation, without its kind: keyspace: varint, then
-//!            put     key length: varint, key, value (the rest)
-//!            delete  key (the rest)
-//! BATCH    operations: kind: u8, keyspace: varint, key length: varint, key,
-//!          then for a put value length: varint, value
+//!            put           key length: varint, key, value (the rest)
+//!            delete        key (the rest)
+//!            delete range  as in a batch
+//! BATCH    operations: kind: u8, keyspace: varint, then
+//!            put           key length: varint, key, value length: varint, value
+//!            delete        key length: varint, key
+//!            delete range  start length: varint, start, end length + 1 or 0 without an end: varint, end
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint
@@ -29,8 +32,8 @@ use terrapin_wal::RECORD_KIND_USER_MIN;
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::format::{put_options, read_options};
 
-/// The names of the kinds of operations, by number. This version reads and writes the first two. It
-/// refuses the others by name.
+/// The names of the kinds of operations, by number. This version reads and writes puts, deletes and
+/// range deletes. It refuses the others by name.
 const OPERATIONS: [&str; 6] = [
     "put",
     "delete",
@@ -41,6 +44,7 @@ const OPERATIONS: [&str; 6] = [
 ];
 const PUT_OPERATION: u8 = 0;
 const DELETE_OPERATION: u8 = 1;
+const DELETE_RANGE_OPERATION: u8 = 3;
 /// In the kind of an operation, and of a record of one operation: a deadline follows the kind.
 /// Reserved for puts and merges; this version refuses it.
 const DEADLINE: u8 = 1 << 7;
@@ -61,6 +65,9 @@ const DROP: u8 = BATCH + 3;
 /// A clear. Its append installs the emptied keyspace.
 pub(crate) const CLEAR: u8 = BATCH + 4;
 const OPTIONS: u8 = BATCH + 5;
+
+/// The longest bound of a range delete: the first key behind the longest key is one byte longer.
+const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
@@ -128,16 +135,48 @@ pub(crate) fn put_operation(
     }
 }
 
+/// Appends a range delete to the payload of a BATCH.
+pub(crate) fn put_range_delete(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    lo: &[u8],
+    hi: Option<&[u8]>,
+) {
+    out.push(DELETE_RANGE_OPERATION);
+    put_varint(out, u64::from(keyspace.0));
+    put_prefixed(out, lo);
+    put_varint(out, hi.map_or(0, |hi| hi.len() as u64 + 1));
+    out.extend_from_slice(hi.unwrap_or_default());
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    /// Writes a message for a key.
+    Message(&'a [u8], Message<'a>),
+    /// Deletes the keys from the first one to below the second one. None is the end of all keys.
+    DeleteRange(&'a [u8], Option<&'a [u8]>),
+}
+
+impl Change<'_> {
+    /// Bytes of keys and values.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Change::Message(key, message) => key.len() + message.value_bytes(),
+            Change::DeleteRange(lo, hi) => lo.len() + hi.map_or(0, <[u8]>::len),
+        }
+    }
+}
+
 /// One operation of a record.
 pub(crate) struct Operation<'a> {
     /// The offset in the record's payload at which the operation begins.
     pub offset: u64,
     /// The operation's keyspace.
     pub keyspace: KeyspaceId,
-    /// The operation's key.
-    pub key: &'a [u8],
-    /// The put or delete.
-    pub message: Message<'a>,
+    /// What it does.
+    pub change: Change<'a>,
 }
 
 impl Operation<'_> {
@@ -190,10 +229,21 @@ impl<'a> Operations<'a> {
             Some(kind) => kind,
             None => reader.u8()?,
         };
-        if !matches!(kind, PUT_OPERATION | DELETE_OPERATION) {
+        if !matches!(
+            kind,
+            PUT_OPERATION | DELETE_OPERATION | DELETE_RANGE_OPERATION
+        ) {
             return Err(unknown_operation(reader, kind));
         }
         let keyspace = read_id(reader)?;
+        if kind == DELETE_RANGE_OPERATION {
+            let change = read_range(reader, is_only)?;
+            return Ok(Operation {
+                offset,
+                keyspace,
+                change,
+            });
+        }
         let (key, message) = match (kind, is_only) {
             (PUT_OPERATION, true) => (reader.prefixed()?, Message::Put(rest(reader)?)),
             (PUT_OPERATION, false) => (reader.prefixed()?, Message::Put(reader.prefixed()?)),
@@ -206,10 +256,28 @@ impl<'a> Operations<'a> {
         Ok(Operation {
             offset,
             keyspace,
-            key,
-            message,
+            change: Change::Message(key, message),
         })
     }
+}
+
+/// Reads the bounds of a range delete, which ends its record if `is_only`.
+fn read_range<'a>(reader: &mut Reader<'a>, is_only: bool) -> Result<Change<'a>> {
+    let lo = reader.prefixed()?;
+    let end = reader.varint()?.checked_sub(1).map(usize::try_from);
+    let end = end.transpose();
+    let end = end.map_err(|_| reader.corrupt("the end of a range delete exceeds the limit"))?;
+    let hi = end.map(|bytes| reader.bytes(bytes)).transpose()?;
+    if lo.len() > BOUND_BYTES_MAX || hi.is_some_and(|hi| hi.len() > BOUND_BYTES_MAX) {
+        return Err(reader.corrupt("a bound of a range delete exceeds the limit"));
+    }
+    if hi.is_some_and(|hi| hi <= lo) {
+        return Err(reader.corrupt("a range delete ends before its start"));
+    }
+    if is_only && reader.remaining() > 0 {
+        return Err(reader.corrupt("there are bytes after a range delete"));
+    }
+    Ok(Change::DeleteRange(lo, hi))
 }
 
 /// The kind of the operation that a record of this kind consists of.
@@ -391,8 +459,8 @@ mod tests {
                 .map(|o| o.unwrap())
                 .collect();
             assert_eq!(all.len(), count);
-            assert_eq!((all[0].keyspace, all[0].key), (id, &key[..]));
-            assert!(matches!(all[0].message, Message::Put(b"value")));
+            let put = Change::Message(&key, Message::Put(b"value"));
+            assert_eq!((all[0].keyspace, all[0].change), (id, put));
         }
         let head = Head::delete(KeyspaceId(7));
         let delete: Vec<_> = Operations::decode(DELETE, head.bytes()).unwrap().collect();
@@ -401,8 +469,7 @@ mod tests {
             Operation {
                 offset: 0,
                 keyspace: KeyspaceId(7),
-                key: b"",
-                message: Message::Delete
+                change: Change::Message(b"", Message::Delete),
             }
         ));
     }
@@ -420,6 +487,25 @@ mod tests {
         put_operation(&mut batch, KeyspaceId(7), b"k", Message::Delete);
         // kind 0, a put | keyspace 300 | "key" | "value" | kind 1, a delete | keyspace 7 | "k"
         assert_eq!(batch, b"\x00\xac\x02\x03key\x05value\x01\x07\x01k");
+        batch.clear();
+        put_range_delete(&mut batch, KeyspaceId(7), b"a", Some(b"bc"));
+        put_range_delete(&mut batch, KeyspaceId(7), b"d", None);
+        // kind 3, a range delete | keyspace 7 | "a" | end of 2 bytes | … | "d" | no end
+        assert_eq!(batch, b"\x03\x07\x01a\x03bc\x03\x07\x01d\x00");
+        let read = |kind, payload| {
+            let mut operations = Operations::decode(kind, payload).unwrap();
+            operations.next().unwrap().map(|operation| {
+                let is_range = operation.change == Change::DeleteRange(b"a", Some(b"bc"));
+                assert!(is_range && operation.keyspace == KeyspaceId(7));
+            })
+        };
+        read(BATCH, &batch).unwrap();
+        let kind = RECORD_KIND_USER_MIN + DELETE_RANGE_OPERATION;
+        read(kind, &batch[1..7]).unwrap();
+        // Bytes behind a record's only operation, a missing end, an end before the start.
+        for damaged in [&batch[1..8], &batch[1..6], b"\x07\x01b\x02a", b"\x07\x01b\x02b"] {
+            assert_eq!(read(kind, damaged).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
     }
 
     /// Bounds lie between records: a bound inside would show half a batch.
@@ -473,7 +559,7 @@ mod tests {
                 assert_eq!(alone, in_batch, "{kind}");
             }
             match (OPERATIONS.get(usize::from(number)), in_batch) {
-                (Some(&("put" | "delete")), None) => assert_eq!(kind, number),
+                (Some(&("put" | "delete" | "delete range")), None) => assert_eq!(kind, number),
                 (Some(name), Some((ErrorKind::NewerFormat, text))) => {
                     assert!(text.contains(&format!("operation kind {name}")), "{text}");
                     let has_deadline = text.contains(&format!("{name} with a deadline"));

@@ -2,7 +2,7 @@
 
 pub(crate) mod format;
 
-pub(crate) use format::{Operation, Operations, Schema};
+pub(crate) use format::{Change, Operation, Operations, Schema};
 
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX};
 
@@ -14,6 +14,21 @@ pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
         return Ok(());
     }
     Err(too_large(key.len(), value_bytes))
+}
+
+/// Checks the bounds of a range delete against the limit of keys.
+pub(crate) fn check_bounds(lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
+    // The bound behind a key is one byte longer.
+    let bytes = lo.len().max(hi.map_or(0, <[u8]>::len));
+    match bytes <= KEY_BYTES_MAX + 1 {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::TooLarge,
+            "a bound of a range delete is longer than a key may be: shorten the bound",
+        )
+        .with("bytes", bytes)
+        .with("limit", KEY_BYTES_MAX)),
+    }
 }
 
 #[cold]

@@ -7,6 +7,8 @@
 //!   the memtable;
 //! - ranges have passed a million deletes in it (decision 0022). No write waits for such a
 //!   memtable: it takes writes while the one before it is being merged;
+//! - its range deletes hide as much of the tree as a full memtable holds. A checkpoint then frees
+//!   that space;
 //! - memtable memory is short: then the largest memtables are sealed, though they are not full;
 //! - its limit became smaller than what it holds (`memory::apply`);
 //! - a checkpoint asks for it.
@@ -53,10 +55,15 @@ impl KeyspaceState {
     }
 
     /// Whether the active memtable is to be sealed: it is full, or ranges have passed a
-    /// million deletes in it, so that merging these costs less.
+    /// million deletes in it, so that merging these costs less, or its range deletes hide much of
+    /// the tree.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.is_full() || self.active.passed.load(Ordering::Relaxed) >= PASSED_MAX
+        let active = &self.active;
+        self.is_full()
+            || active.passed.load(Ordering::Relaxed) >= PASSED_MAX
+            || active.hidden_bytes.load(Ordering::Relaxed)
+                >= self.shared.memtable_bytes.load(Ordering::Relaxed)
     }
 }
 

@@ -8,9 +8,10 @@ use terrapin_structure::KeyBounds;
 
 use crate::engine::state::KeyspaceState;
 use crate::planning::tree_size::stored;
+use crate::read::cover::{Cover, Gap};
 use crate::read::{Layer, layers};
 use crate::run::Spilled;
-use crate::types::key_range::is_empty;
+use crate::types::key_range::{half_open, is_empty};
 
 /// An estimate of the records and bytes in a range of keys, from
 /// [`Keyspace::approximate`](crate::Keyspace::approximate).
@@ -67,16 +68,37 @@ fn add_up(
         bounds => keyspace.ordered()?.estimate(bounds)?,
     };
     let (mut records, mut bytes, mut deleted) = (tree.records, tree.bytes, 0);
+    let cover = Cover::of(keyspace, before);
+    if let Some(cover) = &cover {
+        for gap in gaps(cover, bounds) {
+            let hidden = keyspace.ordered()?.estimate(gap.bounds())?;
+            records = records.saturating_sub(hidden.records);
+            bytes = bytes.saturating_sub(hidden.bytes);
+        }
+    }
     let none = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&none);
-    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
-        let inside = match layer {
-            Layer::Memtable(memtable) => memtable.estimate(in_memtables, before),
-            Layer::Run(run) => run.estimate(bounds, before)?,
+    let newer = cover.as_ref().and_then(Cover::of_newer);
+    for (place, layer) in layers(keyspace, spilled, before).into_iter().enumerate() {
+        let Some(layer) = layer else { continue };
+        let inside = |bounds: KeyBounds<'_>| match &layer {
+            Layer::Memtable(memtable) => Ok(memtable.estimate(bounds, before)),
+            Layer::Run(run) => run.estimate(bounds, before),
         };
-        records = u64::saturating_add(records, inside.records);
-        bytes = u64::saturating_add(bytes, inside.bytes);
-        deleted = u64::saturating_add(deleted, inside.tombstones);
+        let all = match &layer {
+            Layer::Memtable(_) => inside(in_memtables)?,
+            Layer::Run(_) => inside(bounds)?,
+        };
+        records = u64::saturating_add(records, all.records);
+        bytes = u64::saturating_add(bytes, all.bytes);
+        deleted = u64::saturating_add(deleted, all.tombstones);
+        let hidden = newer.as_ref().filter(|_| place > 0);
+        for gap in hidden.map_or(Vec::new(), |newer| gaps(newer, bounds)) {
+            let hidden = inside(gap.bounds())?;
+            records = records.saturating_sub(hidden.records);
+            bytes = bytes.saturating_sub(hidden.bytes);
+            deleted = deleted.saturating_sub(hidden.tombstones);
+        }
     }
     // Most tombstones delete one record of average length.
     let left = records.saturating_sub(deleted);
@@ -85,4 +107,27 @@ fn add_up(
         records: left,
         bytes: u64::try_from(share).unwrap_or(bytes),
     })
+}
+
+/// An estimate subtracts the content of this many gaps at most, the first ones of its range.
+const GAPS_MAX: usize = 256;
+
+/// The gaps of a cover inside bounds.
+fn gaps(cover: &Cover, (lower, upper): KeyBounds<'_>) -> Vec<Gap> {
+    let (from, end) = half_open((lower, upper));
+    let mut gaps: Vec<Gap> = Vec::new();
+    let mut next = cover.gap_from(&from);
+    while let Some(mut gap) = next.take() {
+        if gaps.len() == GAPS_MAX || end.as_ref().is_some_and(|end| *end <= gap.lo) {
+            break;
+        }
+        next = gap.hi.as_ref().and_then(|hi| cover.gap_from(hi));
+        if let Some(end) = &end
+            && gap.hi.as_ref().is_none_or(|hi| hi > end)
+        {
+            gap.hi = Some(end.clone());
+        }
+        gaps.push(gap);
+    }
+    gaps
 }

@@ -8,6 +8,8 @@
 //! remembers the next key of the memtables, which does not change for a view. It seeks the
 //! memtables only when the scan reaches that key.
 //!
+//! A range jumps over the keys that range deletes of the memtables hide (`cover`).
+//!
 //! The keys that neither end has fetched are one region, which shrinks. When it is empty, each end
 //! continues with the records that the other end has fetched.
 
@@ -23,6 +25,7 @@ use terrapin_structure::{BatchLimits, Direction};
 
 use crate::engine::view::ViewHandle;
 use crate::read::chunk::{CHUNK_BYTES_MAX, Chunk};
+use crate::read::cover::Cover;
 use crate::types::key_range::{OwnedBounds, borrowed, is_empty};
 use merging::{InMemtables, Merging, Region, TreeScan, from_tree};
 
@@ -434,7 +437,12 @@ impl Range {
         };
         let batch = end.fetched.restart(limits);
         let in_memtables = &mut end.in_memtables;
-        let filled = match from_tree(tree, region, in_memtables, batch) {
+        let cover = Cover::of(keyspace, view.before);
+        let alone = match cover {
+            None => from_tree(tree, region, in_memtables, batch),
+            Some(_) => Ok(None),
+        };
+        let filled = match alone {
             Ok(Some(whole)) => Ok(whole),
             Err(error) => Err(error),
             Ok(None) => {
@@ -442,8 +450,10 @@ impl Range {
                 let (scan, runs) = (&mut *tree.scan, tree.runs.as_deref_mut());
                 let merged = Merging {
                     scan,
+                    is_tree_over: &mut tree.is_over,
                     region,
                     in_memtables,
+                    cover: cover.as_ref(),
                     chunk: batch,
                     passed: &mut passed,
                 }

@@ -2,6 +2,7 @@
 //! replace memtables. A read takes no lock and allocates only the value.
 
 pub mod chunk;
+pub mod cover;
 pub mod estimate;
 pub mod iter;
 pub mod resolve;
@@ -30,7 +31,8 @@ pub(crate) fn memtables(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Memta
     [active, sealed]
 }
 
-/// The newest message of the memtables for a key. The memtable remembers that the key was read.
+/// The newest message of the memtables for a key, range deletes included. The memtable remembers
+/// that the key was read.
 #[inline]
 pub(crate) fn in_memtables<'a>(
     keyspace: &'a KeyspaceState,

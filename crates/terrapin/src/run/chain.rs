@@ -99,8 +99,8 @@ pub(crate) fn delete_bit(message: Message<'_>) -> u8 {
 pub(crate) enum Said<'a> {
     /// Every version is newer than the moment.
     Nothing,
-    /// The version that counts.
-    Message(Message<'a>),
+    /// The version that counts, with its LSN.
+    Message(Lsn, Message<'a>),
     /// The version is in the chain of this number.
     Long(u64),
 }
@@ -125,10 +125,11 @@ pub(crate) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
         let bytes = usize::try_from(what >> 1).map_err(|_| reader.corrupt("length too large"))?;
         let value = reader.bytes(bytes)?;
         if Lsn(lsn) < before || mutant::active("run-shows-later-writes") {
-            return Ok(Said::Message(match what & 1 {
+            let message = match what & 1 {
                 0 => Message::Put(value),
                 _ => Message::Delete,
-            }));
+            };
+            return Ok(Said::Message(Lsn(lsn), message));
         }
         newer = Some(lsn);
     }
@@ -159,14 +160,19 @@ pub(crate) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTE
     Some((from, number.saturating_add(1).to_be_bytes()))
 }
 
-/// What a record of the second tree holds.
-pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<Message<'a>> {
-    match key {
-        [.., 0] if key.len() == LONG_KEY_BYTES => Ok(Message::Put(value)),
-        [.., 1] if key.len() == LONG_KEY_BYTES => Ok(Message::Delete),
-        _ => {
-            Err(Reader::new("a run for snapshots", key).corrupt("the kind of a version is unknown"))
-        }
+/// What a record of the second tree holds: a version and its LSN.
+pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<(Lsn, Message<'a>)> {
+    let damaged = || {
+        Reader::new("a run for snapshots", key).corrupt("the kind of a version is unknown")
+    };
+    let key: &[u8; LONG_KEY_BYTES] = key.try_into().map_err(|_| damaged())?;
+    let mut lsn = [0; 8];
+    lsn.copy_from_slice(&key[8..16]);
+    let lsn = Lsn(!u64::from_be_bytes(lsn));
+    match key[16] {
+        0 => Ok((lsn, Message::Put(value))),
+        1 => Ok((lsn, Message::Delete)),
+        _ => Err(damaged()),
     }
 }
 
@@ -226,7 +232,9 @@ mod tests {
         assert_eq!(short_bytes(versions(&all)), Some(record.len()));
         for before in [0, 7, 8, 299, 300, 301, 1 << 40, u64::MAX] {
             let expected = all.iter().find(|(lsn, _)| *lsn < before);
-            let expected = expected.map_or(Said::Nothing, |(_, message)| Said::Message(*message));
+            let expected = expected.map_or(Said::Nothing, |(lsn, message)| {
+                Said::Message(Lsn(*lsn), *message)
+            });
             assert_eq!(look(&record, Lsn(before)).unwrap(), expected, "{before}");
         }
         for bytes in 0..record.len() {
@@ -261,8 +269,8 @@ mod tests {
             assert!(older[..] < until[..]);
         }
         assert!(long_place(9, Lsn(0)).is_none());
-        assert_eq!(long_message(&newer, b"").unwrap(), Message::Delete);
-        assert_eq!(long_message(&older, b"x").unwrap(), Message::Put(b"x"));
+        assert_eq!(long_message(&newer, b"").unwrap().1, Message::Delete);
+        assert_eq!(long_message(&older, b"x").unwrap().1, Message::Put(b"x"));
         assert!(long_message(&older[..16], b"x").is_err());
     }
 }

@@ -12,7 +12,7 @@
 //! A run is a tree with one record per key, which holds the key's versions (`chain.rs`). A read of
 //! a run costs as much as a read of a tree of one level: a filter, and a block if the filter passes
 //! the key. A second tree holds the versions of keys with many or long versions. No catalog names
-//! these trees. A run ends with its last view or with the process.
+//! these trees. The memtable's range deletes stay in memory, beside the trees. A run ends with its last view or with the process.
 
 pub(crate) mod chain;
 mod scan;
@@ -20,8 +20,8 @@ mod scan;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Lsn, Message, Result, Slice};
-use terrapin_memtable::Estimate;
+use terrapin_base::{Charge, Error, Lsn, Message, Result, Slice};
+use terrapin_memtable::{Estimate, FragmentTree};
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Direction, Found, KeyBounds, Ordered, Version};
 
@@ -40,6 +40,8 @@ pub(crate) struct Run {
     pub(crate) seen: Vec<Seen>,
     /// The run's pages. They are freed with the run.
     pub(crate) pages: Vec<PrivatePages>,
+    /// The memtable's range deletes, if there are any, and the charge for their memory.
+    pub(crate) ranges: Option<(Arc<FragmentTree>, Charge)>,
 }
 
 /// Totals of what one moment sees of a run.
@@ -70,7 +72,19 @@ impl Run {
             count: 0,
             seen: Vec::new(),
             pages: Vec::new(),
+            ranges: None,
         }
+    }
+
+    /// The range deletes of the memtable. They are older than the moments that they are not of.
+    pub fn fragments(&self) -> Option<Arc<FragmentTree>> {
+        self.ranges.as_ref().map(|(fragments, _)| fragments.clone())
+    }
+
+    /// The LSN of the newest range delete that hides older messages of a key from a view.
+    fn deleted(&self, key: &[u8], before: Lsn) -> Option<Lsn> {
+        let (fragments, _) = self.ranges.as_ref()?;
+        fragments.newest_over(key, before)
     }
 
     /// Bytes of the run's pages.
@@ -80,34 +94,38 @@ impl Run {
 
     /// The answer for a key to a view of LSN `before`.
     pub fn get(&self, key: &[u8], hash: u64, before: Lsn) -> Result<Answer> {
-        self.answer(self.keys.get(key, hash)?, before)
+        self.answer(key, self.keys.get(key, hash)?, before)
     }
 
     /// The answers for many keys, in their order, with parallel device reads.
     pub fn multi_get(&self, keys: &[(&[u8], u64)], before: Lsn) -> Result<Vec<Answer>> {
         let mut records = vec![Found::Nothing; keys.len()];
         self.keys.multi_get(keys, &mut records)?;
-        let answers = records.into_iter();
-        answers.map(|record| self.answer(record, before)).collect()
+        let answers = keys.iter().zip(records);
+        answers
+            .map(|((key, _), record)| self.answer(key, record, before))
+            .collect()
     }
 
-    /// The answer of a key's record in the first tree.
-    fn answer(&self, record: Found, before: Lsn) -> Result<Answer> {
+    /// The answer for a key, given its record in the first tree.
+    fn answer(&self, key: &[u8], record: Found, before: Lsn) -> Result<Answer> {
+        let deleted = self.deleted(key, before);
+        let hidden = deleted.map(|_| Found::Nothing);
         let record = match record {
             Found::Value(record) => record,
-            Found::Nothing => return Ok(None),
+            Found::Nothing => return Ok(hidden),
             Found::Handle(_) | Found::Operands(_) => {
                 return Err(Error::corrupt("a record of a run is no chain of versions"));
             }
         };
-        let found = |message: Message<'_>| match message {
-            Message::Put(value) => Found::Value(Slice::copy(value)),
-            Message::Delete => Found::Nothing,
+        let found = |lsn: Lsn, message: Message<'_>| match message {
+            Message::Put(value) if deleted < Some(lsn) => Found::Value(Slice::copy(value)),
+            _ => Found::Nothing,
         };
         match look(&record, before)? {
-            Said::Nothing => Ok(None),
-            Said::Message(message) => Ok(Some(found(message))),
-            Said::Long(number) => self.in_long(number, before, found),
+            Said::Nothing => Ok(hidden),
+            Said::Message(lsn, message) => Ok(Some(found(lsn, message))),
+            Said::Long(number) => Ok(self.in_long(number, before, found)?.or(hidden)),
         }
     }
 
@@ -122,7 +140,7 @@ impl Run {
         &self,
         number: u64,
         before: Lsn,
-        take: impl FnOnce(Message<'_>) -> R,
+        take: impl FnOnce(Lsn, Message<'_>) -> R,
     ) -> Result<Option<R>> {
         let (Some(long), Some((from, until))) = (&self.long, chain::long_place(number, before))
         else {
@@ -131,7 +149,10 @@ impl Run {
         let bounds = (Bound::Included(&from[..]), Bound::Excluded(&until[..]));
         let mut scan = Self::ordered(long)?.scan_expecting(bounds, Direction::Forward, 1)?;
         match scan.next()? {
-            Some((key, value)) => Ok(Some(take(chain::long_message(key, value)?))),
+            Some((key, value)) => {
+                let (lsn, message) = chain::long_message(key, value)?;
+                Ok(Some(take(lsn, message)))
+            }
             None => Ok(None),
         }
     }

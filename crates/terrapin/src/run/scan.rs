@@ -73,19 +73,20 @@ impl RunScan {
                 return Ok(());
             };
             let value = &mut self.value;
-            let mut take = |message: Message<'_>| {
+            let deleted = self.run.deleted(key, self.before);
+            let mut take = |lsn: Lsn, message: Message<'_>| {
                 value.clear();
                 match message {
-                    Message::Put(bytes) => {
+                    Message::Put(bytes) if deleted < Some(lsn) => {
                         value.extend_from_slice(bytes);
                         At::Put
                     }
-                    Message::Delete => At::Delete,
+                    _ => At::Delete,
                 }
             };
             let at = match look(record, self.before)? {
                 Said::Nothing => None,
-                Said::Message(message) => Some(take(message)),
+                Said::Message(lsn, message) => Some(take(lsn, message)),
                 Said::Long(number) => self.run.in_long(number, self.before, take)?,
             };
             if let Some(at) = at {

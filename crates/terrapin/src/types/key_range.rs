@@ -148,6 +148,22 @@ pub fn prefix_range(prefix: impl AsRef<[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>
     (Bound::Included(prefix.to_vec()), upper)
 }
 
+/// The same range as its first key and the first key above it. None is the end of all keys.
+pub(crate) fn half_open((lower, upper): KeyBounds<'_>) -> (Vec<u8>, Option<Vec<u8>>) {
+    let behind = |key: &[u8]| [key, &[0]].concat();
+    let lo = match lower {
+        Bound::Unbounded => Vec::new(),
+        Bound::Included(key) => key.to_vec(),
+        Bound::Excluded(key) => behind(key),
+    };
+    let hi = match upper {
+        Bound::Unbounded => None,
+        Bound::Included(key) => Some(behind(key)),
+        Bound::Excluded(key) => Some(key.to_vec()),
+    };
+    (lo, hi)
+}
+
 /// Whether no key can be between the bounds.
 pub(crate) fn is_empty((lower, upper): KeyBounds<'_>) -> bool {
     match (lower, upper) {

@@ -11,7 +11,7 @@
 pub mod conditional;
 pub mod pressure;
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
@@ -23,7 +23,7 @@ use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, State};
 use crate::log_record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
-use crate::log_record::{Operation, Operations, check_sizes};
+use crate::log_record::{Change, Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
 use crate::types::options::Durability;
@@ -56,6 +56,8 @@ pub(crate) struct PreparedBatch<'a> {
     pub operations: usize,
     /// Whether all operations are deletes, which free space.
     pub frees: bool,
+    /// Whether a range delete is among them.
+    pub has_ranges: bool,
     /// The only keyspace of the operations. None if the batch is empty or writes to several.
     pub only_keyspace: Option<KeyspaceId>,
     /// The conditions of the write.
@@ -90,7 +92,7 @@ fn touch_of(id: KeyspaceId, key: &[u8]) -> [Touch; 1] {
     [Touch::key(id, key, hash64(key))]
 }
 
-/// What a batch touches, if anybody asks and it touches few keys. Otherwise it touches everything.
+/// What a batch touches, if anybody asks. A range delete may touch any key.
 fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
     if !log.is_watched() {
         return Vec::new();
@@ -98,7 +100,10 @@ fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
     let operations = Operations::decode(BATCH, payload).into_iter().flatten();
     operations
         .flatten()
-        .map(|operation| Touch::key(operation.keyspace, operation.key, hash64(operation.key)))
+        .map(|operation| match operation.change {
+            Change::Message(key, _) => Touch::key(operation.keyspace, key, hash64(key)),
+            Change::DeleteRange(..) => Touch::ALL,
+        })
         .collect()
 }
 
@@ -182,8 +187,7 @@ impl Core {
         let operation = Operation {
             offset: 0,
             keyspace: shared.id,
-            key,
-            message,
+            change: Change::Message(key, message),
         };
         let record = appended.lsn..appended.end;
         enter(self, state, &operation, record, durability);
@@ -207,6 +211,7 @@ impl Core {
             payload,
             operations,
             frees,
+            has_ranges,
             only_keyspace,
             required,
         } = batch;
@@ -232,10 +237,14 @@ impl Core {
         self.env.breathe();
         let mut patience = Patience::default();
         let looks = self.admit_batch(batch, &mut patience)?;
-        // An unlogged batch cannot be merged in slices. On a nearly full disk, the merge may need
-        // slices (D10), so the batch goes into the log there.
-        let is_alone = operations == 1;
+        // An unlogged batch cannot be merged in slices, nor can an unlogged range delete. On a
+        // nearly full disk, the merge may need slices (D10), so both go into the log there.
+        let is_alone = operations == 1 && !has_ranges;
+        // The operations of an unlogged record share one LSN, which does not tell whether a put
+        // comes before or behind a range delete of its key.
+        let needs_lsns = operations > 1 && has_ranges;
         let durability = match durability {
+            Durability::None if needs_lsns => Durability::Process,
             Durability::None if !is_alone && self.schedule.disk() != DiskState::Ample => {
                 Durability::Process
             }
@@ -274,8 +283,8 @@ impl Core {
             {
                 let record = appended.lsn..appended.end;
                 enter(self, &state, &operation, record, durability);
-                let is_put = matches!(operation.message, Message::Put(_));
-                let size = operation.key.len() + operation.message.value_bytes();
+                let is_put = matches!(operation.change, Change::Message(_, Message::Put(_)));
+                let size = operation.change.bytes();
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
                     let counters = &keyspace.shared.counters;
                     counters.wrote(is_put, size as u64);
@@ -289,7 +298,10 @@ impl Core {
                 }
             }
             log.publish(&appended);
-            full |= looks && last.is_some_and(|id| wants_seal(&state, id));
+            if has_ranges {
+                weigh_ranges(&state, payload);
+            }
+            full |= (looks || has_ranges) && last.is_some_and(|id| wants_seal(&state, id));
         }
         self.counters.puts.add(puts);
         self.counters.deletes.add(deletes);
@@ -327,7 +339,7 @@ impl Core {
                 bytes = 0;
             }
             last = Some(operation.keyspace);
-            bytes += (operation.key.len() + operation.message.value_bytes()) as u64;
+            bytes += operation.change.bytes() as u64;
         }
         if let Some(id) = last {
             looks |= admit(id, bytes)?;
@@ -582,9 +594,30 @@ pub(crate) fn enter(
         }
         _ => operation.lsn(&record),
     };
-    memtable
-        .memtable
-        .insert(operation.key, lsn, operation.message);
+    match operation.change {
+        Change::Message(key, message) => memtable.memtable.insert(key, lsn, message),
+        Change::DeleteRange(lo, hi) => memtable.memtable.insert_range(lo, hi, lsn),
+    }
+}
+
+/// Adds what the range deletes of a batch hide in the trees to the count of their memtables. Reads
+/// nodes only.
+#[cold]
+fn weigh_ranges(state: &State, payload: &[u8]) {
+    for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
+        let Ok(operation) = operation else { continue };
+        let keyspace = state.keyspaces.get(operation.keyspace);
+        if let (Change::DeleteRange(lo, hi), Some(keyspace)) = (operation.change, keyspace) {
+            let upper = hi.map_or(Bound::Unbounded, Bound::Excluded);
+            let ordered = keyspace.ordered();
+            // A read or a merge that needs an unreadable node reports the error.
+            if let Ok(hidden) = ordered.and_then(|tree| tree.estimate((Bound::Included(lo), upper)))
+            {
+                let active = &keyspace.active;
+                active.hidden_bytes.fetch_add(hidden.bytes, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 #[inline]

@@ -72,13 +72,17 @@ impl MessageCursor for InputCursor {
 }
 
 impl MergeInput for Input {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
         let (at, end) = self.place(lo, hi);
-        Box::new(InputCursor {
+        Ok(Box::new(InputCursor {
             input: self,
             at,
             end,
-        })
+        }))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
@@ -207,7 +211,7 @@ impl Tree {
             brings: 0,
             root_node: None,
         };
-        TreeMerge::begin(context, root)
+        TreeMerge::begin(context, root).unwrap()
     }
 
     pub(super) fn root(&self) -> Root {

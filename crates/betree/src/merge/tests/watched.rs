@@ -19,11 +19,15 @@ struct WatchedCursor {
 }
 
 impl MergeInput for Watched {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        Box::new(WatchedCursor {
-            cursor: self.input.clone().cursor(lo, hi),
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        Ok(Box::new(WatchedCursor {
+            cursor: self.input.clone().cursor(lo, hi)?,
             before_step: self.before_step.clone(),
-        })
+        }))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {

@@ -48,8 +48,9 @@ impl Coordinator {
             let slice = (checkpoint.sliced && !self.is_whole).then(|| self.portion.bytes());
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
-                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal);
-            preparation = preparation.asking(&part.keyspace);
+                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal)
+                    .into_tree(&part.keyspace.version)
+                    .asking(&part.keyspace);
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
@@ -154,7 +155,7 @@ impl Coordinator {
         mut checkpoint: Box<Checkpoint>,
         mut preparation: Box<Preparation>,
     ) -> Result<Step> {
-        let prepared = match guarded(|| Ok(preparation.step())) {
+        let prepared = match guarded(|| preparation.step()) {
             Ok(prepared) => prepared,
             Err(error) => return self.part_failed(checkpoint, error),
         };

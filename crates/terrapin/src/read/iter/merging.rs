@@ -12,6 +12,7 @@ use super::copied;
 use crate::engine::compactions::KeySpan;
 use crate::engine::state::KeyspaceState;
 use crate::engine::views::Held;
+use crate::read::cover::{Cover, Gap};
 use crate::read::memtables;
 use crate::run::{Run, RunScan};
 use crate::types::key_range::borrowed;
@@ -35,6 +36,9 @@ pub(super) struct TreeScan {
     pub scan: Box<dyn Scan>,
     /// Scans of the runs that replaced the active and the sealed memtable, if the view has runs.
     pub runs: Option<Box<[Option<RunScan>; 2]>>,
+    /// Whether a gap reaches to the end of all keys, so that the tree has no more to show. The scan
+    /// then stays where it is.
+    pub is_over: bool,
 }
 
 impl TreeScan {
@@ -59,7 +63,12 @@ impl TreeScan {
             None => None,
         };
         let turn = held.turn;
-        Ok(TreeScan { turn, scan, runs })
+        Ok(TreeScan {
+            turn,
+            scan,
+            runs,
+            is_over: false,
+        })
     }
 }
 
@@ -128,6 +137,47 @@ impl<'a> Region<'a> {
         }
     }
 
+    /// The first gap of the region in its direction.
+    fn first_gap(self, cover: &Cover) -> Option<Gap> {
+        match self.direction {
+            Direction::Forward => match self.lower {
+                Bound::Unbounded => cover.gap_from(&[]),
+                Bound::Included(key) | Bound::Excluded(key) => cover.gap_from(key),
+            },
+            Direction::Backward => match self.upper {
+                Bound::Unbounded => cover.gap_below(None),
+                Bound::Excluded(key) => cover.gap_below(Some(key)),
+                Bound::Included(key) => cover.gap_below(Some(&[key, &[0][..]].concat())),
+            },
+        }
+    }
+
+    /// The next gap behind one, in the region's direction.
+    fn gap_after(self, cover: &Cover, gap: &Gap) -> Option<Gap> {
+        match self.direction {
+            Direction::Forward => cover.gap_from(gap.hi.as_deref()?),
+            Direction::Backward => cover.gap_below(Some(&gap.lo)),
+        }
+    }
+
+    /// Where the tree's records before a gap end, if the gap begins inside the region, and before
+    /// or at a memtable's key.
+    fn until_gap<'g>(self, gap: &'g Gap, first: Option<&[u8]>) -> Option<Bound<&'g [u8]>> {
+        match self.direction {
+            Direction::Forward => {
+                let comes = first.is_none_or(|key| gap.lo[..] <= *key) && self.ends_behind(&gap.lo);
+                comes.then_some(Bound::Excluded(&gap.lo))
+            }
+            Direction::Backward => match &gap.hi {
+                None => Some(Bound::Unbounded),
+                Some(hi) => {
+                    let comes = first.is_none_or(|key| *key < hi[..]) && self.ends_behind(hi);
+                    comes.then_some(Bound::Included(hi))
+                }
+            },
+        }
+    }
+
     /// Moves a memtable's cursor to its first key in the region. `next` is a key that is known not
     /// to be after that one.
     fn seek(self, cursor: &mut Cursor<'_>, next: Option<&[u8]>) {
@@ -164,8 +214,12 @@ pub(super) fn from_tree(
 /// Fills a chunk from the tree and from the memtables or runs above it.
 pub(super) struct Merging<'a> {
     pub scan: &'a mut dyn Scan,
+    /// [`TreeScan::is_over`].
+    pub is_tree_over: &'a mut bool,
     pub region: Region<'a>,
     pub in_memtables: &'a mut InMemtables,
+    /// The range deletes of the memtables or runs, if there are any.
+    pub cover: Option<&'a Cover>,
     pub chunk: &'a mut Batch,
     /// Number of deletes of the active memtable that the range passed.
     pub passed: &'a mut u64,
@@ -263,8 +317,10 @@ impl Merging<'_> {
     fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
         let Merging {
             scan,
+            is_tree_over,
             region,
             in_memtables,
+            cover,
             chunk,
             passed,
         } = self;
@@ -272,6 +328,10 @@ impl Merging<'_> {
         let sooner = |a: &[u8], b: &[u8]| match direction {
             Direction::Forward => a < b,
             Direction::Backward => a > b,
+        };
+        let mut gap = match is_tree_over {
+            true => None,
+            false => cover.and_then(|cover| region.first_gap(cover)),
         };
 
         loop {
@@ -285,18 +345,44 @@ impl Merging<'_> {
                 }
             }
             let first = first.filter(|(_, key)| region.ends_behind(key));
+            let first_key = first.map(|(_, key)| key);
+            if let (Some(cover), Some(here)) = (cover, &gap)
+                && let Some(until) = region.until_gap(here, first_key)
+            {
+                let begins_here = until == Bound::Unbounded;
+                if !begins_here && scan.fill(until, chunk)? == Filled::Full || chunk.is_full() {
+                    in_memtables.note(first_key);
+                    return Ok(false);
+                }
+                gap = match jump(scan, here, direction, chunk)? {
+                    Jumped::Behind => region.gap_after(cover, here),
+                    Jumped::Over => {
+                        *is_tree_over = true;
+                        None
+                    }
+                    Jumped::Unread => {
+                        in_memtables.note(first_key);
+                        return Ok(false);
+                    }
+                };
+                continue;
+            }
             // The tree's records before that key.
             let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
-            let filled = scan.fill(until, chunk)?;
-            if filled == Filled::Full || first.is_some() && chunk.is_full() {
-                in_memtables.note(first.map(|(_, key)| key));
+            let is_full = match is_tree_over {
+                true => false,
+                false => scan.fill(until, chunk)? == Filled::Full,
+            };
+            if is_full || first.is_some() && chunk.is_full() {
+                in_memtables.note(first_key);
                 return Ok(false);
             }
             let Some((place, key)) = first else {
                 return Ok(true);
             };
+            let is_hidden = place > 0 && cover.is_some_and(|cover| cover.hides_below_newer(key));
             match sources[place].as_ref().map(S::message) {
-                Some(Message::Put(mut value)) => {
+                Some(Message::Put(mut value)) if !is_hidden => {
                     if chunk.keys_only() {
                         value = &[];
                     }
@@ -306,7 +392,9 @@ impl Merging<'_> {
                 Some(Message::Delete) if place == 0 => *passed += 1,
                 _ => {}
             }
-            scan.skip(key);
+            if !*is_tree_over {
+                scan.skip(key);
+            }
             let has_key = |source: &Option<S>| source.as_ref().and_then(S::key) == Some(key);
             let go_on = [has_key(&sources[0]), has_key(&sources[1])];
             for (source, goes_on) in sources.iter_mut().zip(go_on) {
@@ -316,6 +404,38 @@ impl Merging<'_> {
             }
         }
     }
+}
+
+/// Where a jump over a gap ended.
+enum Jumped {
+    /// Behind the gap.
+    Behind,
+    /// The gap reaches to the end of all keys.
+    Over,
+    /// A key of the gap may be next: the chunk has records, and spares the read that would tell.
+    Unread,
+}
+
+/// Moves the tree's scan behind a gap. The chunk takes nothing and has room.
+fn jump(scan: &mut dyn Scan, gap: &Gap, direction: Direction, chunk: &mut Batch) -> Result<Jumped> {
+    match direction {
+        Direction::Forward => match &gap.hi {
+            None => return Ok(Jumped::Over),
+            Some(hi) => scan.seek(hi)?,
+        },
+        Direction::Backward => {
+            if gap.lo.is_empty() {
+                return Ok(Jumped::Over);
+            }
+            // The seek may find the first key of the gap.
+            scan.seek(&gap.lo)?;
+            if scan.fill(Bound::Excluded(&gap.lo), chunk)? == Filled::Full {
+                return Ok(Jumped::Unread);
+            }
+            scan.skip(&gap.lo);
+        }
+    }
+    Ok(Jumped::Behind)
 }
 
 fn seek_forward(cursor: &mut Cursor<'_>, lower: &Bound<Vec<u8>>) {

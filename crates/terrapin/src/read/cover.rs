@@ -1,0 +1,196 @@
+//! [`Cover`]: the range deletes that a view sees above its tree, and which keys they hide.
+//!
+//! A range jumps over *gaps*. A gap is a stretch of keys that range deletes of the view's layers
+//! cover without a hole, and as long as possible. The tree has nothing to show there. The layers
+//! may: a put that is newer than the range delete.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::Lsn;
+use terrapin_memtable::FragmentTree;
+use terrapin_structure::KeyBounds;
+
+use crate::engine::state::KeyspaceState;
+use crate::read::{Layer, layers};
+use crate::run::Spilled;
+
+/// The range deletes of the layers above a tree, newer layer first, as a view of an LSN sees them.
+pub(crate) struct Cover {
+    trees: [Option<Arc<FragmentTree>>; 2],
+    before: Lsn,
+}
+
+/// A stretch of deleted keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// The first key.
+    pub lo: Vec<u8>,
+    /// The first key behind the gap. None at the end of all keys.
+    pub hi: Option<Vec<u8>>,
+}
+
+impl Gap {
+    /// The gap as a range of keys.
+    pub fn bounds(&self) -> KeyBounds<'_> {
+        let upper = self.hi.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        (Bound::Included(&self.lo), upper)
+    }
+}
+
+impl Cover {
+    /// The range deletes of a keyspace's layers. None if there are none.
+    pub fn of(keyspace: &KeyspaceState, before: Lsn) -> Option<Cover> {
+        let none = Spilled::default();
+        let spilled = keyspace.spilled.as_deref().unwrap_or(&none);
+        let trees = layers(keyspace, spilled, before).map(|layer| match layer? {
+            Layer::Memtable(memtable) => memtable.fragments(),
+            Layer::Run(run) => run.fragments(),
+        });
+        Self::over(trees, before)
+    }
+
+    /// The range deletes below a bound. None if there are none.
+    pub fn over(trees: [Option<Arc<FragmentTree>>; 2], before: Lsn) -> Option<Cover> {
+        trees
+            .iter()
+            .any(Option::is_some)
+            .then_some(Cover { trees, before })
+    }
+
+    /// The range deletes of the newer layer alone.
+    pub fn of_newer(&self) -> Option<Cover> {
+        Self::over([self.trees[0].clone(), None], self.before)
+    }
+
+    fn trees(&self) -> impl Iterator<Item = &FragmentTree> {
+        self.trees.iter().flatten().map(|tree| &**tree)
+    }
+
+    /// Whether the newer layer hides a key of the older one.
+    pub fn hides_below_newer(&self, key: &[u8]) -> bool {
+        let newer = self.trees[0].as_ref();
+        newer.is_some_and(|tree| tree.newest_over(key, self.before).is_some())
+    }
+
+    /// The first gap that has a key at or above `from`. O(log fragments) for each fragment of the
+    /// gap.
+    pub fn gap_from(&self, from: &[u8]) -> Option<Gap> {
+        if let Some(hi) = self.end(from) {
+            let lo = from.to_vec();
+            return Some(Gap { lo, hi });
+        }
+        let starts = self.trees().filter_map(|t| t.next_start(from, self.before));
+        let lo = starts.min()?;
+        let hi = self.end(lo)?;
+        let lo = lo.to_vec();
+        Some(Gap { lo, hi })
+    }
+
+    /// The end of the gap that has a key. The outer None means that no gap has it.
+    #[expect(clippy::option_option, reason = "no gap, up to a key, up to the end")]
+    fn end(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        let mut at = key;
+        loop {
+            let ends = self
+                .trees()
+                .filter_map(|t| t.deleted_until(at, self.before));
+            // No end is the greatest.
+            let ends = ends.map(|end| (end.is_none(), end));
+            match ends.max() {
+                None => return (at != key).then(|| Some(at.to_vec())),
+                Some((_, None)) => return Some(None),
+                Some((_, Some(end))) => at = end,
+            }
+        }
+    }
+
+    /// The last gap that has a key below `below`. None is the end of all keys.
+    pub fn gap_below(&self, below: Option<&[u8]>) -> Option<Gap> {
+        let ends = self.trees().filter_map(|t| t.last_end(below, self.before));
+        let (_, hi) = ends.map(|end| (end.is_none(), end)).max()?;
+        // The gap may go on above the bound.
+        let hi = match (hi, below) {
+            (Some(hi), Some(below)) => Some(hi.min(below)),
+            (hi, below) => hi.or(below),
+        };
+        let mut at = hi;
+        loop {
+            let starts = self
+                .trees()
+                .filter_map(|t| t.start_touching(at, self.before));
+            match starts.min() {
+                Some(start) => at = Some(start),
+                None => break,
+            }
+        }
+        let (lo, hi) = (at.unwrap_or_default().to_vec(), hi.map(<[u8]>::to_vec));
+        Some(Gap { lo, hi })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_memtable::Fragments;
+
+    use super::*;
+
+    /// A generator of xorshift type.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % limit
+        }
+    }
+
+    #[test]
+    fn gaps_are_the_stretches_of_deleted_keys() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for _ in 0..400 {
+            let mut deleted = [[false; 256]; 2];
+            let mut all = [Fragments::default(), Fragments::default()];
+            let before = Lsn(50);
+            for _ in 0..random.below(14) {
+                let (layer, lsn) = (random.below(2) as usize, Lsn(random.below(60)));
+                let lo = random.below(60) as usize;
+                let end = lo + 1 + random.below(9) as usize;
+                let end = if random.below(20) == 0 { 256 } else { end };
+                let hi = [end as u8];
+                all[layer].insert(&[lo as u8], (end < 256).then_some(&hi[..]), lsn);
+                if lsn < before {
+                    deleted[layer][lo..end].fill(true);
+                }
+            }
+            let trees = all.each_mut().map(|fragments| Some(fragments.tree()));
+            let cover = Cover::over(trees, before).unwrap();
+            let is_deleted = |key: usize| deleted[0][key] || deleted[1][key];
+            let gap = |lo: usize, hi: usize| Gap {
+                lo: vec![lo as u8],
+                hi: (hi < 256).then(|| vec![hi as u8]),
+            };
+            for key in 0..70 {
+                assert_eq!(cover.hides_below_newer(&[key as u8]), deleted[0][key]);
+                let lo = (key..256).find(|&k| is_deleted(k));
+                let expected = lo.map(|lo| {
+                    let hi = (lo..256).find(|&k| !is_deleted(k)).unwrap_or(256);
+                    gap(lo, hi)
+                });
+                assert_eq!(cover.gap_from(&[key as u8]), expected);
+                for end in [key, 256] {
+                    let hi = (0..end).rev().find(|&k| is_deleted(k)).map(|k| k + 1);
+                    let expected = hi.map(|hi| {
+                        let lo = (0..hi).rev().find(|&k| !is_deleted(k)).map_or(0, |k| k + 1);
+                        gap(lo, hi)
+                    });
+                    let bound = [end as u8];
+                    let below = (end < 256).then_some(&bound[..]);
+                    assert_eq!(cover.gap_below(below), expected, "below {end}");
+                }
+            }
+        }
+    }
+}
