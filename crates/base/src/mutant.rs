@@ -115,6 +115,12 @@ pub const NAMES: &[&str] = &[
     "conditional-append-touches-nothing",
     "clear-touches-nothing",
     "version-outlives-its-memtable",
+    "checkpoint-forgets-range-deletes",
+    "memtable-of-range-deletes-is-empty",
+    "range-deletes-hide-newer-puts",
+    "run-forgets-range-deletes",
+    "range-shows-deleted-gap",
+    "older-memtable-ignores-range-deletes",
 ];
 
 #[cfg(terrapin_mutants)]

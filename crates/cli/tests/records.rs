@@ -102,6 +102,28 @@ fn scans_take_ranges_from_either_end() {
 }
 
 #[test]
+fn ranges_and_prefixes_are_deleted_at_once() {
+    let place = TestDirectory::new();
+    let db = &place.path("db");
+    for key in ["a", "ab", "b", "ba", "c", "d"] {
+        put(db, key, "value");
+    }
+    let left = |arguments: &[&str]| {
+        succeed(&[&["delete", text(db)], arguments].concat());
+        String::from_utf8(succeed(&["scan", text(db), "--keys-only"])).unwrap()
+    };
+    assert_eq!(left(&["--prefix", "a"]), "b\nba\nc\nd\n");
+    assert_eq!(left(&["--from", "ba", "--to", "d"]), "b\nd\n");
+    assert_eq!(left(&["--from", "c", "--to", "a"]), "b\nd\n");
+    assert_eq!(left(&["--to", "63", "--hex"]), "d\n");
+    assert_eq!(left(&["--from", "b"]), "");
+    // All keys only on purpose.
+    fail(&["delete", text(db)]);
+    fail(&["delete", text(db), "key", "--from", "a"]);
+    fail(&["delete", text(db), "--prefix", "a", "--from", "a"]);
+}
+
+#[test]
 fn counts_are_exact_unless_asked_otherwise() {
     let place = TestDirectory::new();
     let db = &place.path("db");

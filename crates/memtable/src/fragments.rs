@@ -455,11 +455,15 @@ mod tests {
                     "round {round}"
                 );
                 let starts = list.iter().filter(|f| f.2 < before);
-                let next = starts.clone().map(|f| f.0.clone()).filter(|lo| lo[0] >= key[0]);
+                let next = starts
+                    .clone()
+                    .map(|f| f.0.clone())
+                    .filter(|lo| lo[0] >= key[0]);
                 let got = tree.next_start(&key, before).map(<[u8]>::to_vec);
                 assert_eq!(got, next.min(), "round {round}");
                 // The end of all keys is above each key.
-                let rank = |end: &Option<Vec<u8>>| end.as_ref().map_or(256, |end| usize::from(end[0]));
+                let rank =
+                    |end: &Option<Vec<u8>>| end.as_ref().map_or(256, |end| usize::from(end[0]));
                 for below in [Some(&key[..]), None] {
                     let place = below.map_or(256, |key| usize::from(key[0]));
                     let begun = starts.clone().filter(|f| usize::from(f.0[0]) < place);

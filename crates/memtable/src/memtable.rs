@@ -27,7 +27,7 @@
 use std::fmt;
 
 use terrapin_base::sync::{Arc, Backoff, Mutex, OnceLock, atomic::AtomicPtr};
-use terrapin_base::{Budget, Charge, KEY_BYTES_MAX, Lsn, Message, Purpose};
+use terrapin_base::{Budget, Charge, KEY_BYTES_MAX, Lsn, Message, Purpose, mutant};
 
 use crate::arena::{Arena, Count, Entered};
 use crate::bytes;
@@ -176,7 +176,11 @@ impl Memtable {
     ) -> Option<(Lsn, Message<'a>)> {
         let covered = ranges.fragments.tree().newest_over(key, before);
         match (covered, found) {
-            (Some(deleted), Some((lsn, _))) if lsn < deleted => Some((deleted, Message::Delete)),
+            (Some(deleted), Some((lsn, _)))
+                if lsn < deleted || mutant::active("range-deletes-hide-newer-puts") =>
+            {
+                Some((deleted, Message::Delete))
+            }
             (Some(deleted), None) => Some((deleted, Message::Delete)),
             (_, found) => found,
         }
@@ -290,7 +294,8 @@ impl Memtable {
     /// Whether nothing was ever inserted, no range delete either. Always exact. O(1).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        matches!(self.root(), Child::None) && self.ranges.get().is_none()
+        matches!(self.root(), Child::None)
+            && (self.ranges.get().is_none() || mutant::active("memtable-of-range-deletes-is-empty"))
     }
 }
 

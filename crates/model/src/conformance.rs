@@ -33,6 +33,7 @@ scripts!(
     "large_records",
     "open_ranges",
     "prefixes",
+    "range_deletes",
     "ranges",
     "reopen",
     "snapshots",

@@ -4,7 +4,7 @@
 use std::ops::Bound;
 
 use crate::configuration::Configuration;
-use crate::operation::{Change, Durability, Operation, Read, Reopen, Span, Walk};
+use crate::operation::{Change, Durability, Operation, Read, Reopen, Span, Walk, What};
 use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
 use crate::random::Random;
@@ -233,31 +233,53 @@ impl Generator {
     fn change(&mut self, keyspace: String, deletes: bool) -> Change {
         let key = self.key(&keyspace);
         let value = if deletes { None } else { Some(self.value()) };
-        Change {
-            keyspace,
-            key,
-            value,
-        }
+        Change::of(&keyspace, key, value)
     }
 
     fn write(change: Change, durability: Durability) -> Operation {
-        let Change {
-            keyspace,
-            key,
-            value,
-        } = change;
-        match value {
-            Some(value) => Operation::Put {
+        let keyspace = change.keyspace;
+        match change.what {
+            What::Put(key, value) => Operation::Put {
                 keyspace,
                 key,
                 value,
                 durability,
             },
-            None => Operation::Delete {
+            What::Delete(key) => Operation::Delete {
                 keyspace,
                 key,
                 durability,
             },
+            What::Erase(span) => Operation::Erase {
+                keyspace,
+                span,
+                durability,
+            },
+        }
+    }
+
+    /// An erase, mostly of a few neighbouring keys.
+    fn erase(&mut self, keyspace: String) -> Change {
+        let span = match self.random.one_in(6) {
+            true => self.span(&keyspace),
+            false => {
+                let number = self.random.below(self.profile.universe);
+                let until = number + self.random.scaled(20);
+                let (a, b) = (
+                    self.key_of(&keyspace, number),
+                    self.key_of(&keyspace, until),
+                );
+                let (a, b) = if a.bytes() <= b.bytes() {
+                    (a, b)
+                } else {
+                    (b, a)
+                };
+                Span::Between(Bound::Included(a), Bound::Excluded(b))
+            }
+        };
+        Change {
+            keyspace,
+            what: What::Erase(span),
         }
     }
 
@@ -269,8 +291,11 @@ impl Generator {
         for _ in 0..=self.random.scaled(30) {
             let keyspace = same.clone().unwrap_or_else(|| self.keyspace());
             let deletes = self.random.one_in(3);
-            let change = self.change(keyspace, deletes);
-            let bytes = 16 + change.key.len() + change.value.as_ref().map_or(0, Pattern::len);
+            let change = match self.random.one_in(12) {
+                true => self.erase(keyspace),
+                false => self.change(keyspace, deletes),
+            };
+            let bytes = change.bytes();
             if bytes > room {
                 break;
             }
@@ -473,18 +498,22 @@ impl Generator {
     fn mixed(&mut self) -> Operation {
         if self.profile.crashes && self.random.one_in(12) {
             let deletes = self.random.one_in(5);
-            let change = self.change(UNLOGGED.to_owned(), deletes);
+            let change = match self.random.one_in(12) {
+                true => self.erase(UNLOGGED.to_owned()),
+                false => self.change(UNLOGGED.to_owned(), deletes),
+            };
             let unlogged = Self::write(change.clone(), Some(terrapin::Durability::None));
             if !self.random.one_in(6) {
                 return unlogged;
             }
             // A logged write behind what was flushed, and one of the same key that covers it in a
             // tree.
-            let value = match deletes {
-                true => Some(self.value()),
-                false => None,
+            let what = match change.what {
+                What::Put(key, _) => What::Delete(key),
+                What::Delete(key) => What::Put(key, self.value()),
+                What::Erase(_) => What::Put(self.key(UNLOGGED), self.value()),
             };
-            let logged = Self::write(Change { value, ..change }, self.durability());
+            let logged = Self::write(Change { what, ..change }, self.durability());
             self.queued = vec![Operation::Flush, unlogged, logged];
             return Operation::Flush;
         }
@@ -495,7 +524,13 @@ impl Generator {
                 let durability = self.durability();
                 Self::write(change, durability)
             }
-            30..40 => {
+            30..32 => {
+                let keyspace = self.keyspace();
+                let change = self.erase(keyspace);
+                let durability = self.durability();
+                Self::write(change, durability)
+            }
+            32..40 => {
                 let keyspace = self.keyspace();
                 let change = self.change(keyspace, true);
                 let durability = self.durability();
@@ -517,14 +552,7 @@ impl Generator {
             self.key_of(&keyspace, self.at),
             (!deletes).then(|| self.value()),
         );
-        Self::write(
-            Change {
-                keyspace,
-                key,
-                value,
-            },
-            None,
-        )
+        Self::write(Change::of(&keyspace, key, value), None)
     }
 
     fn begin_phase(&mut self) {
@@ -579,14 +607,7 @@ impl Generator {
             Phase::Hot => {
                 let keyspace = self.keyspaces[0].clone();
                 let (key, value) = (self.key_of(&keyspace, 5), Some(self.value()));
-                Self::write(
-                    Change {
-                        keyspace,
-                        key,
-                        value,
-                    },
-                    None,
-                )
+                Self::write(Change::of(&keyspace, key, value), None)
             }
         })
     }

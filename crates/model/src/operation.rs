@@ -17,10 +17,53 @@ pub type Durability = Option<terrapin::Durability>;
 pub struct Change {
     /// The keyspace's name.
     pub keyspace: String,
-    /// The key.
-    pub key: Pattern,
-    /// The value; none deletes.
-    pub value: Option<Pattern>,
+    /// What it does.
+    pub what: What,
+}
+
+/// What a change does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Sets a key's value.
+    Put(Pattern, Pattern),
+    /// Removes a key.
+    Delete(Pattern),
+    /// Removes the keys of a span.
+    Erase(Span),
+}
+
+impl Change {
+    /// A put, or without a value a delete.
+    #[must_use]
+    pub fn of(keyspace: &str, key: Pattern, value: Option<Pattern>) -> Self {
+        Change {
+            keyspace: keyspace.to_owned(),
+            what: match value {
+                Some(value) => What::Put(key, value),
+                None => What::Delete(key),
+            },
+        }
+    }
+
+    /// The key of a put or a delete, with the value of the put.
+    #[must_use]
+    pub fn record(&self) -> Option<(&Pattern, Option<&Pattern>)> {
+        match &self.what {
+            What::Put(key, value) => Some((key, Some(value))),
+            What::Delete(key) => Some((key, None)),
+            What::Erase(_) => None,
+        }
+    }
+
+    /// Bytes in a batch, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        16 + match &self.what {
+            What::Put(key, value) => key.len() + value.len(),
+            What::Delete(key) => key.len(),
+            What::Erase(span) => span.bytes(),
+        }
+    }
 }
 
 /// The records that a range shows.
@@ -30,6 +73,27 @@ pub enum Span {
     Between(Bound<Pattern>, Bound<Pattern>),
     /// Keys with this prefix.
     Prefix(Pattern),
+}
+
+impl Span {
+    /// The keys that bound it, or its prefix.
+    pub fn keys(&self) -> impl Iterator<Item = &Pattern> {
+        let key = |bound| match bound {
+            &Bound::Included(ref key) | &Bound::Excluded(ref key) => Some(key),
+            Bound::Unbounded => None,
+        };
+        let (a, b) = match self {
+            Span::Between(lower, upper) => (key(lower), key(upper)),
+            Span::Prefix(prefix) => (Some(prefix), None),
+        };
+        a.into_iter().chain(b)
+    }
+
+    /// Bytes of the keys that bound it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.keys().map(Pattern::len).sum()
+    }
 }
 
 /// The order in which a range is consumed.
@@ -90,6 +154,12 @@ pub enum Operation {
     Delete {
         keyspace: String,
         key: Pattern,
+        durability: Durability,
+    },
+    /// Removes the keys of a span.
+    Erase {
+        keyspace: String,
+        span: Span,
         durability: Durability,
     },
     /// Changes that become visible together.
@@ -159,6 +229,7 @@ impl Operation {
             self,
             O::Put { .. }
                 | O::Delete { .. }
+                | O::Erase { .. }
                 | O::Batch { .. }
                 | O::Conditional { .. }
                 | O::Guarded { .. }
@@ -289,9 +360,10 @@ fn show_changes(f: &mut fmt::Formatter<'_>, changes: &[Change]) -> fmt::Result {
     for (i, change) in changes.iter().enumerate() {
         f.write_str(if i == 0 { " " } else { " ; " })?;
         place(f, &change.keyspace)?;
-        match &change.value {
-            Some(value) => write!(f, "put {} {value}", change.key)?,
-            None => write!(f, "delete {}", change.key)?,
+        match &change.what {
+            What::Put(key, value) => write!(f, "put {key} {value}")?,
+            What::Delete(key) => write!(f, "delete {key}")?,
+            What::Erase(span) => write!(f, "erase {span}")?,
         }
     }
     Ok(())
@@ -302,9 +374,10 @@ fn show_required(f: &mut fmt::Formatter<'_>, required: &[Change]) -> fmt::Result
     for required in required {
         f.write_str(" ")?;
         place(f, &required.keyspace)?;
-        match &required.value {
-            Some(value) => write!(f, "require {} {value} ;", required.key)?,
-            None => write!(f, "lack {} ;", required.key)?,
+        match required.record() {
+            Some((key, Some(value))) => write!(f, "require {key} {value} ;")?,
+            Some((key, None)) => write!(f, "lack {key} ;")?,
+            None => {}
         }
     }
     Ok(())
@@ -386,6 +459,14 @@ impl fmt::Display for Operation {
             } => {
                 place(f, keyspace)?;
                 write!(f, "delete {key}{}", durability_word(*durability))
+            }
+            Operation::Erase {
+                keyspace,
+                span,
+                durability,
+            } => {
+                place(f, keyspace)?;
+                write!(f, "erase {span}{}", durability_word(*durability))
             }
             Operation::Batch {
                 changes,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use terrapin_base::{ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX, checksum::hash64};
 
 use crate::conditional::{Conditional, updated};
-use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span, Walk};
+use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span, Walk, What};
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::subject::Subject;
@@ -402,6 +402,7 @@ impl Oracle {
         match write {
             Operation::Put { durability, .. }
             | Operation::Delete { durability, .. }
+            | Operation::Erase { durability, .. }
             | Operation::Batch { durability, .. }
             | Operation::Guarded { durability, .. } => self.is_sync(*durability),
             Operation::Create { .. }
@@ -450,9 +451,10 @@ impl Oracle {
         {
             return failed(ErrorKind::KeyspaceNotFound, &missing.keyspace);
         }
-        let too_large = |c: &&Change| {
-            c.key.len() > KEY_BYTES_MAX
-                || c.value.as_ref().is_some_and(|v| v.len() > VALUE_BYTES_MAX)
+        let too_large = |c: &&Change| match &c.what {
+            What::Put(key, value) => key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX,
+            What::Delete(key) => key.len() > KEY_BYTES_MAX,
+            What::Erase(span) => span.keys().any(|key| key.len() > KEY_BYTES_MAX),
         };
         if changes.iter().any(|c| too_large(&c)) {
             return failed(ErrorKind::TooLarge, "key or value");
@@ -464,17 +466,8 @@ impl Oracle {
             return failed(ErrorKind::InvalidArgument, "several keyspaces");
         }
         if !changes.is_empty() {
-            let one = |c: &Change| {
-                (
-                    c.keyspace.clone(),
-                    c.key.bytes(),
-                    c.value.as_ref().map(|v| v.bytes().into()),
-                )
-            };
-            self.commit(
-                Commit::Records(changes.iter().map(one).collect()),
-                durability,
-            );
+            let records = self.records_of(changes);
+            self.commit(Commit::Records(records), durability);
         }
         Answer::Done
     }
@@ -540,14 +533,46 @@ impl Oracle {
             let Some(map) = self.state.keyspaces.get(&required.keyspace) else {
                 return failed(ErrorKind::KeyspaceNotFound, &required.keyspace);
             };
-            let wanted = required.value.as_ref().map(Pattern::bytes);
-            let there = map.get(&required.key.bytes()).map(|value| value.to_vec());
+            let Some((key, value)) = required.record() else {
+                return Answer::Broken("a condition is on a key".to_owned());
+            };
+            let wanted = value.map(Pattern::bytes);
+            let there = map.get(&key.bytes()).map(|value| value.to_vec());
             let is_missing = |c: &Change| !self.state.keyspaces.contains_key(&c.keyspace);
             if there != wanted && !changes.iter().any(is_missing) {
                 return failed(ErrorKind::Conflict, "a required value");
             }
         }
         self.write(changes, durability)
+    }
+
+    /// Changes as puts and deletes of keys. An erase deletes the keys that are there, and those
+    /// that earlier changes put.
+    fn records_of(&self, changes: &[Change]) -> Vec<Committed> {
+        let mut records: Vec<Committed> = Vec::new();
+        for change in changes {
+            let name = &change.keyspace;
+            match &change.what {
+                What::Put(key, value) => {
+                    records.push((name.clone(), key.bytes(), Some(value.bytes().into())));
+                }
+                What::Delete(key) => records.push((name.clone(), key.bytes(), None)),
+                What::Erase(span) => {
+                    let mut map = self.state.keyspaces.get(name).cloned().unwrap_or_default();
+                    let own = |record: &&Committed| record.0 == *name;
+                    for (_, key, value) in records.iter().filter(own) {
+                        let map = Arc::make_mut(&mut map);
+                        match value {
+                            Some(value) => map.insert(key.clone(), value.clone()),
+                            None => map.remove(key),
+                        };
+                    }
+                    let erased = select(&map, span).into_iter();
+                    records.extend(erased.map(|(key, _)| (name.clone(), key, None)));
+                }
+            }
+        }
+        records
     }
 
     fn read(&mut self, snapshot: Option<&str>, keyspace: &str, read: &Read) -> Answer {
@@ -681,11 +706,7 @@ impl Subject for Oracle {
                 value,
                 durability,
             } => {
-                let change = Change {
-                    keyspace: keyspace.clone(),
-                    key: key.clone(),
-                    value: Some(value.clone()),
-                };
+                let change = Change::of(keyspace, key.clone(), Some(value.clone()));
                 self.write(&[change], *durability)
             }
             Operation::Delete {
@@ -693,10 +714,17 @@ impl Subject for Oracle {
                 key,
                 durability,
             } => {
+                let change = Change::of(keyspace, key.clone(), None);
+                self.write(&[change], *durability)
+            }
+            Operation::Erase {
+                keyspace,
+                span,
+                durability,
+            } => {
                 let change = Change {
                     keyspace: keyspace.clone(),
-                    key: key.clone(),
-                    value: None,
+                    what: What::Erase(span.clone()),
                 };
                 self.write(&[change], *durability)
             }
@@ -858,10 +886,12 @@ mod tests {
     #[test]
     fn a_batch_is_there_whole_or_not_at_all() {
         let mut oracle = Oracle::new();
-        let change = |key: &str| Change {
-            keyspace: "default".into(),
-            key: Pattern::literal(key),
-            value: Some(Pattern::literal("v")),
+        let change = |key: &str| {
+            Change::of(
+                "default",
+                Pattern::literal(key),
+                Some(Pattern::literal("v")),
+            )
         };
         oracle.apply(&Operation::Batch {
             changes: vec![change("a"), change("b")],

@@ -15,7 +15,9 @@ use std::ops::Bound;
 use terrapin_base::{Error, Result};
 
 use crate::conditional::Conditional;
-use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, Walk};
+use crate::operation::{
+    Answer, Change, Durability, Operation, Read, Record, Reopen, Span, Walk, What,
+};
 use crate::pattern::{Pattern, is_bare};
 use crate::random::Random;
 
@@ -114,10 +116,9 @@ fn record_bytes(operation: &Operation) -> usize {
             Conditional::Swap { key, new, .. } => key.len() + new.as_ref().map_or(0, Pattern::len),
             Conditional::Take(_) | Conditional::Pop { .. } => 0,
         },
-        Operation::Batch { changes, .. } | Operation::Guarded { changes, .. } => changes
-            .iter()
-            .map(|c| 16 + c.key.len() + c.value.as_ref().map_or(0, Pattern::len))
-            .sum(),
+        Operation::Batch { changes, .. } | Operation::Guarded { changes, .. } => {
+            changes.iter().map(Change::bytes).sum()
+        }
         _ => 0,
     }
 }
@@ -393,25 +394,29 @@ impl Line {
         Ok(Read::Range(span, walk, limit))
     }
 
+    /// The span of an erase.
+    fn erased(&mut self) -> Result<Span> {
+        let prefix = self.takes("prefix");
+        if !prefix && !self.takes("range") {
+            return Err(Error::invalid("erase range … or erase prefix …"));
+        }
+        self.span(prefix)
+    }
+
     fn change(&mut self) -> Result<Change> {
         let keyspace = self.keyspace();
-        let puts = self.takes("put");
-        if !puts && !self.takes("delete") {
-            return Err(Error::invalid(
-                "a batch holds `put KEY VALUE` and `delete KEY`, separated by `;`",
-            ));
-        }
-        let key = self.pattern("a key")?;
-        let value = if puts {
-            Some(self.pattern("a value")?)
+        let what = if self.takes("put") {
+            What::Put(self.pattern("a key")?, self.pattern("a value")?)
+        } else if self.takes("delete") {
+            What::Delete(self.pattern("a key")?)
+        } else if self.takes("erase") {
+            What::Erase(self.erased()?)
         } else {
-            None
+            return Err(Error::invalid(
+                "a batch holds `put KEY VALUE`, `delete KEY` and `erase SPAN`, separated by `;`",
+            ));
         };
-        Ok(Change {
-            keyspace,
-            key,
-            value,
-        })
+        Ok(Change { keyspace, what })
     }
 
     fn changes(&mut self) -> Result<Vec<Change>> {
@@ -439,14 +444,12 @@ impl Line {
                     return Ok(required);
                 }
             };
-            required.push(Change {
-                keyspace,
-                key: self.pattern("a key")?,
-                value: match value {
-                    true => Some(self.pattern("a value")?),
-                    false => None,
-                },
-            });
+            let key = self.pattern("a key")?;
+            let value = match value {
+                true => Some(self.pattern("a value")?),
+                false => None,
+            };
+            required.push(Change::of(&keyspace, key, value));
             if !self.symbol(';') {
                 return Ok(required);
             }
@@ -525,6 +528,11 @@ impl Line {
                     durability: self.durability(),
                 }
             }
+            "erase" => Operation::Erase {
+                keyspace,
+                span: self.erased()?,
+                durability: self.durability(),
+            },
             "batch" => {
                 let durability = self.durability();
                 Operation::Batch {

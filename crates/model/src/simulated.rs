@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrapin::verify::verify_on;
 use terrapin::{
     Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Range,
-    Requirement, Snapshot, SpaceAmplification,
+    Requirement, Snapshot, SpaceAmplification, prefix_range,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, Sim, Slice};
@@ -20,7 +20,7 @@ use terrapin_disk::{Disk, RealDisk, SimDisk};
 
 use crate::conditional::{Conditional, updated};
 use crate::configuration::Configuration;
-use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span};
+use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, What};
 use crate::oracle::{State, walked};
 use crate::pattern::Pattern;
 use crate::structures::Structures;
@@ -234,6 +234,23 @@ impl Simulated {
         Ok(Answer::Done)
     }
 
+    fn erase(&mut self, name: &str, span: &Span, durability: Durability) -> Result<Answer> {
+        let keyspace = self.keyspace(name)?;
+        match (span, durability) {
+            (Span::Prefix(prefix), None) => keyspace.delete_prefix(prefix.bytes()),
+            (Span::Prefix(prefix), Some(durability)) => {
+                keyspace.delete_range_with(prefix_range(prefix.bytes()), durability)
+            }
+            (Span::Between(lower, upper), None) => {
+                keyspace.delete_range((bytes_of(lower), bytes_of(upper)))
+            }
+            (Span::Between(lower, upper), Some(durability)) => {
+                keyspace.delete_range_with((bytes_of(lower), bytes_of(upper)), durability)
+            }
+        }?;
+        Ok(Answer::Done)
+    }
+
     fn batch(
         &mut self,
         required: &[Change],
@@ -243,17 +260,26 @@ impl Simulated {
         let mut batch: Batch = self.database()?.batch();
         for required in required {
             let keyspace = self.keyspace(&required.keyspace)?;
-            let asks = match &required.value {
+            let Some((key, value)) = required.record() else {
+                return Ok(Answer::Broken("a condition is on a key".to_owned()));
+            };
+            let asks = match value {
                 Some(value) => Requirement::equals(value.bytes()),
                 None => Requirement::Absent,
             };
-            batch.require(&keyspace, required.key.bytes(), asks);
+            batch.require(&keyspace, key.bytes(), asks);
         }
         for change in changes {
             let keyspace = self.keyspace(&change.keyspace)?;
-            match &change.value {
-                Some(value) => batch.put(&keyspace, change.key.bytes(), value.bytes()),
-                None => batch.delete(&keyspace, change.key.bytes()),
+            match &change.what {
+                What::Put(key, value) => batch.put(&keyspace, key.bytes(), value.bytes()),
+                What::Delete(key) => batch.delete(&keyspace, key.bytes()),
+                What::Erase(Span::Prefix(prefix)) => {
+                    batch.delete_prefix(&keyspace, prefix.bytes());
+                }
+                What::Erase(Span::Between(lower, upper)) => {
+                    batch.delete_range(&keyspace, (bytes_of(lower), bytes_of(upper)));
+                }
             }
         }
         let database = self.database()?;
@@ -459,6 +485,11 @@ impl Simulated {
                 key,
                 durability,
             } => self.write(keyspace, key, None, *durability),
+            Operation::Erase {
+                keyspace,
+                span,
+                durability,
+            } => self.erase(keyspace, span, *durability),
             Operation::Batch {
                 changes,
                 durability,
@@ -662,12 +693,13 @@ impl Source {
     }
 
     fn span(&self, span: &Span) -> Range {
-        let own = |bound: &Bound<Pattern>| bound.as_ref().map(Pattern::bytes);
         match (span, &self.snapshot) {
             (Span::Between(lower, upper), Some(snapshot)) => {
-                snapshot.range(&self.keyspace, (own(lower), own(upper)))
+                snapshot.range(&self.keyspace, (bytes_of(lower), bytes_of(upper)))
             }
-            (Span::Between(lower, upper), None) => self.keyspace.range((own(lower), own(upper))),
+            (Span::Between(lower, upper), None) => {
+                self.keyspace.range((bytes_of(lower), bytes_of(upper)))
+            }
             (Span::Prefix(prefix), Some(snapshot)) => {
                 snapshot.prefix(&self.keyspace, prefix.bytes())
             }
@@ -779,4 +811,9 @@ impl Subject for Simulated {
         self.act(operation)
             .unwrap_or_else(|error| Answer::Failed(error.kind(), error.to_string()))
     }
+}
+
+/// The bytes of a bound.
+fn bytes_of(bound: &Bound<Pattern>) -> Bound<Vec<u8>> {
+    bound.as_ref().map(Pattern::bytes)
 }

@@ -27,16 +27,10 @@ pub(crate) fn conditional(operation: Operation, number: u64) -> Operation {
                 how(keyspace, Conditional::Swap { key, expected, new })
             }
             _ => {
-                let required = Change {
-                    keyspace,
-                    key,
-                    value: None,
-                };
-                let mut change = required.clone();
-                change.value = Some(value);
+                let required = Change::of(&keyspace, key.clone(), None);
                 Operation::Guarded {
                     required: vec![required],
-                    changes: vec![change],
+                    changes: vec![Change::of(&keyspace, key, Some(value))],
                     durability: None,
                 }
             }

@@ -47,6 +47,76 @@ fn a_full_disk_refuses_puts_accepts_deletes_and_recovers() {
     world.verify();
 }
 
+/// Range deletes pass on a full disk, in any durability, and make room. Their merges come in slices.
+#[test]
+fn a_full_disk_accepts_range_deletes() {
+    for (seed, durability) in [
+        (61, Durability::Process),
+        (62, Durability::Sync),
+        (63, Durability::None),
+    ] {
+        for killed in [false, true] {
+            let world = World::new(seed);
+            let options = tiny()
+                .memory(4 << 20)
+                .group_bytes(16 << 10)
+                .block_bytes(2048)
+                .stall_limit(std::time::Duration::from_secs(5));
+            let database = world.open(&options);
+            let keyspace = database.default_keyspace();
+            database.checkpoint().unwrap();
+            world.disk.set_capacity(world.disk.used_bytes() + (8 << 20));
+            let mut stored = 0_u64;
+            let refused = loop {
+                match keyspace.put(stored.to_be_bytes(), value(stored, 100)) {
+                    Ok(()) => stored += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+            // Many ranges, some over others, with keys between them that stay.
+            let mut is_left = vec![true; stored as usize];
+            for from in (0..stored).step_by(150) {
+                let to = (from + 200).min(stored);
+                let range = (from + 1).to_be_bytes()..to.to_be_bytes();
+                keyspace
+                    .delete_range_with(range, durability)
+                    .unwrap_or_else(|error| panic!("{from} of {stored}: {error}"));
+                is_left[(from as usize + 1).min(to as usize)..to as usize].fill(false);
+                if from % 7 == 0 {
+                    world.sim.step();
+                }
+            }
+            let check = |keyspace: &terrapin::Keyspace| {
+                let keys = keyspace.range(..u64::MAX.to_be_bytes()).keys();
+                let keys = keys.map(|key| key.unwrap().to_vec());
+                let left = (0..stored).filter(|n| is_left[*n as usize]);
+                assert!(keys.eq(left.map(|n| n.to_be_bytes().to_vec())));
+            };
+            check(&keyspace);
+            let (database, keyspace) = match killed {
+                false => (database, keyspace),
+                true => {
+                    drop(keyspace);
+                    let is_logged = durability != Durability::None;
+                    // An unlogged write is lost, unless it reached a tree.
+                    let _ = is_logged || database.checkpoint().is_ok();
+                    world.kill(database);
+                    let database = world.open(&options);
+                    let keyspace = database.default_keyspace();
+                    check(&keyspace);
+                    (database, keyspace)
+                }
+            };
+            resume(&world, &keyspace);
+            keyspace.delete("again").unwrap();
+            check(&keyspace);
+            database.close().unwrap();
+            world.verify();
+        }
+    }
+}
+
 /// Puts a record as soon as a disk that was full accepts it. That must happen soon.
 fn resume(world: &World, keyspace: &terrapin::Keyspace) {
     let mut tries = 0;

@@ -105,7 +105,9 @@ impl Reader<'_> {
             Reader::View(snapshot, keyspace) => snapshot.multi_get(keyspace, keys),
         };
         let values = values.unwrap().into_iter();
-        values.map(|value| value.map(|value| value.to_vec())).collect()
+        values
+            .map(|value| value.map(|value| value.to_vec()))
+            .collect()
     }
 
     fn range(&self, bounds: &Bounds) -> terrapin::Range {
@@ -128,10 +130,10 @@ impl Reader<'_> {
             }
         }
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let number = |record: &(Vec<u8>, Vec<u8>)| {
-            u64::from_be_bytes(record.0[..8].try_into().unwrap())
-        };
-        let numbers = |records: &[(Vec<u8>, Vec<u8>)]| records.iter().map(number).collect::<Vec<_>>();
+        let number =
+            |record: &(Vec<u8>, Vec<u8>)| u64::from_be_bytes(record.0[..8].try_into().unwrap());
+        let numbers =
+            |records: &[(Vec<u8>, Vec<u8>)]| records.iter().map(number).collect::<Vec<_>>();
         for bounds in [all, bounds(world, KEYS), bounds(world, 20)] {
             let inside = map.iter().filter(|(key, _)| is_inside(&bounds, key));
             let expected: Vec<_> = inside.map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -414,7 +416,7 @@ fn impossible_ranges_are_refused_and_empty_ones_write_nothing() {
     keyspace.put(&longest, "").unwrap();
     keyspace.delete_range(..=&longest[..]).unwrap();
     assert!(keyspace.is_empty().unwrap());
-    let too_long = vec![b'k'; 65_537];
+    let too_long = vec![b'k'; 65_536];
     let error = keyspace.delete_range(too_long..).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     database.close().unwrap();

@@ -290,6 +290,33 @@ fn what_needs_an_order_is_refused_by_name() {
     database.close().unwrap();
 }
 
+/// A range delete is refused before anything is logged, alone or in a batch.
+#[test]
+fn a_structure_without_order_refuses_range_deletes() {
+    let world = World::new(11);
+    let database = world.open(&with_bare());
+    let keyspace = create(&database, "points");
+    fill(&keyspace, 50, 50);
+    let written = database.metrics().log_bytes_written;
+    let mut batch = database.batch();
+    batch.put(&database.default_keyspace(), "a", "1");
+    batch.delete_prefix(&keyspace, "a");
+    let refused = [
+        keyspace.delete_range(key(1)..).unwrap_err(),
+        keyspace.delete_prefix("").unwrap_err(),
+        batch.error().unwrap().clone(),
+        database.write(&batch).unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("clear") && text.contains("points"), "{text}");
+    }
+    assert_eq!(database.metrics().log_bytes_written, written);
+    check(&keyspace, 50, 50);
+    database.close().unwrap();
+}
+
 #[test]
 fn jobs_pass_over_what_a_structure_does_not_do() {
     let world = World::new(9);

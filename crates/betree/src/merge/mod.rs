@@ -132,8 +132,7 @@ impl TreeMerge {
             Root::Empty => first_tasks(&context, FIRST_FRAME),
         };
         let expected = tasks.iter().map(Task::expected_bytes).sum();
-        let is_idle =
-            !is_compaction && context.input.clone().cursor(None, None)?.key().is_none();
+        let is_idle = !is_compaction && context.input.clone().cursor(None, None)?.key().is_none();
         let graph = if is_idle {
             Graph {
                 root: Some((root, context.root_node.clone())),

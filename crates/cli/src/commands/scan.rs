@@ -13,7 +13,7 @@ use crate::database::{DatabaseArgs, KeyspaceArgs};
 use crate::formats::{Dialect, Format, Writer};
 use crate::{arguments, bytes, output};
 
-/// The range of keys that a command works on; all keys if none is given.
+/// The range of keys that a command works on. Commands that read take all keys if none is given.
 #[derive(Args)]
 pub struct RangeArgs {
     /// Only keys with this prefix

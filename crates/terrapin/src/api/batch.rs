@@ -10,12 +10,12 @@ use crate::api::keyspace::Keyspace;
 use crate::log_record::format::{put_operation, put_range_delete};
 use crate::log_record::{check_bounds, check_sizes};
 use crate::types::condition::Requirement;
-use crate::types::key_range::{KeyRange, half_open, is_empty, prefix_range};
+use crate::types::key_range::{KeyRange, half_open, prefix_range};
 use crate::write::PreparedBatch;
 use crate::write::conditional::Required;
 
-/// Puts, deletes and range deletes that are written as one. Of several operations on a key, the last
-/// one wins.
+/// Puts, deletes and range deletes that are written as one. Of several operations on a key, the
+/// last one wins.
 ///
 /// A batch has at most [`crate::Database::batch_bytes_max`] bytes (about a quarter of the log's
 /// ring). The write of a larger one fails with [`TooLarge`](crate::ErrorKind::TooLarge). An invalid
@@ -111,20 +111,21 @@ impl Batch {
             return;
         }
         let bounds = range.bounds();
-        let (lo, hi) = half_open(bounds);
         let checked = self
             .check_owner(keyspace)
-            .and_then(|()| check_bounds(&lo, hi.as_deref()))
+            .and_then(|()| check_bounds(bounds))
             .and_then(|()| keyspace.deletes_ranges());
         if let Err(error) = checked {
             self.failure = Some(error.with("operation", self.operations));
             return;
         }
-        if is_empty(bounds) || hi.as_ref().is_some_and(|hi| *hi <= lo) {
+        self.touch(keyspace);
+        let (lo, hi) = half_open(bounds);
+        if hi.as_ref().is_some_and(|hi| *hi <= lo) {
             return;
         }
         self.has_ranges = true;
-        self.note(keyspace);
+        self.operations += 1;
         put_range_delete(&mut self.payload, keyspace.id(), &lo, hi.as_deref());
     }
 
@@ -184,17 +185,17 @@ impl Batch {
             self.failure = Some(error.with("operation", self.operations));
             return;
         }
-        self.note(keyspace);
+        self.touch(keyspace);
+        self.operations += 1;
         self.puts += usize::from(matches!(message, Message::Put(_)));
         put_operation(&mut self.payload, keyspace.id(), key, message);
     }
 
-    /// Counts an operation on a keyspace.
-    fn note(&mut self, keyspace: &Keyspace) {
+    /// Notes the keyspace of an operation.
+    fn touch(&mut self, keyspace: &Keyspace) {
         let id = keyspace.id();
         self.spreads |= self.keyspace.is_some_and(|k| k != id);
         self.keyspace = Some(id);
-        self.operations += 1;
     }
 
     fn check(&self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {

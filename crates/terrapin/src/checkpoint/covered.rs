@@ -7,7 +7,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Lsn, Message, Result};
+use terrapin_base::{Error, Lsn, Message, Result, mutant};
 use terrapin_memtable::{Memtable, OwnedCursor};
 use terrapin_structure::{Direction, MessageCursor, Scan, Version};
 
@@ -24,6 +24,9 @@ impl Below {
     /// For a memtable with range deletes below `before`, into which no thread writes any more.
     pub fn of(memtable: &Memtable, version: &Arc<dyn Version>, before: Lsn) -> Option<Below> {
         let cover = Cover::over([memtable.fragments(), None], before)?;
+        if mutant::active("checkpoint-forgets-range-deletes") {
+            return None;
+        }
         Some(Below {
             version: version.clone(),
             cover: Arc::new(cover),
@@ -155,7 +158,10 @@ impl Messages {
     #[inline]
     fn look(&mut self) {
         let hi = self.hi.as_deref();
-        let point = self.points.key().filter(|key| hi.is_none_or(|hi| *key < hi));
+        let point = self
+            .points
+            .key()
+            .filter(|key| hi.is_none_or(|hi| *key < hi));
         let Some(hidden) = self.hidden.as_ref().and_then(Hidden::key) else {
             self.at = match point {
                 Some(_) => At::Point,

@@ -33,8 +33,8 @@ pub(crate) struct MemtableInput {
     /// Marks by key. Each one holds the totals before it.
     marks: Vec<Mark>,
     total: Estimate,
-    /// Number of records whose keys the tree is known to hold: the record cache held them, or a range
-    /// delete hides them.
+    /// Number of records whose keys the tree is known to hold: the record cache held them, or a
+    /// range delete hides them.
     replacing: u64,
     /// Share of the keyspace's writes that replace a record, in thousandths. 0 if unknown.
     replacing_permille: u16,

@@ -54,7 +54,9 @@ impl RunWriter {
         let moments: Arc<[Lsn]> = moments.into();
         let measure = Measure::new(&memtable.memtable, &moments);
         let mut run = Run::nothing(core.structures.of_runs().empty());
-        run.ranges = memtable.memtable.fragments().map(|fragments| {
+        let fragments = memtable.memtable.fragments();
+        let fragments = fragments.filter(|_| !mutant::active("run-forgets-range-deletes"));
+        run.ranges = fragments.map(|fragments| {
             let bytes = fragments.memory_bytes();
             (fragments, core.budget.charge(Purpose::Memtable, bytes))
         });

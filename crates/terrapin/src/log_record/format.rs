@@ -503,7 +503,12 @@ mod tests {
         let kind = RECORD_KIND_USER_MIN + DELETE_RANGE_OPERATION;
         read(kind, &batch[1..7]).unwrap();
         // Bytes behind a record's only operation, a missing end, an end before the start.
-        for damaged in [&batch[1..8], &batch[1..6], b"\x07\x01b\x02a", b"\x07\x01b\x02b"] {
+        for damaged in [
+            &batch[1..8],
+            &batch[1..6],
+            b"\x07\x01b\x02a",
+            b"\x07\x01b\x02b",
+        ] {
             assert_eq!(read(kind, damaged).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
@@ -528,6 +533,7 @@ mod tests {
             (BATCH, &[1, 0, 0], &[0]),
             (PUT, &[0, 0], &[0]),
             (DELETE, &[0], &[0]),
+            (DELETE + 2, &[0, 0, 0], &[0]),
         ] {
             let start = 4096;
             let end = start + terrapin_wal::RECORD_HEADER_BYTES + payload.len() as u64;
@@ -555,7 +561,7 @@ mod tests {
             let in_batch = refused(BATCH, &[kind, 0, 0, 0]);
             if number < SINGLE_KINDS {
                 // The record's kind takes the place of the operation's.
-                let alone = refused(RECORD_KIND_USER_MIN + kind, &[0, 0]);
+                let alone = refused(RECORD_KIND_USER_MIN + kind, &[0, 0, 0]);
                 assert_eq!(alone, in_batch, "{kind}");
             }
             match (OPERATIONS.get(usize::from(number)), in_batch) {

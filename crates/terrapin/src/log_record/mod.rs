@@ -4,7 +4,10 @@ pub(crate) mod format;
 
 pub(crate) use format::{Change, Operation, Operations, Schema};
 
+use std::ops::Bound;
+
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX};
+use terrapin_structure::KeyBounds;
 
 /// Checks a key and a message against the limits of keys and values.
 #[inline]
@@ -17,10 +20,13 @@ pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
 }
 
 /// Checks the bounds of a range delete against the limit of keys.
-pub(crate) fn check_bounds(lo: &[u8], hi: Option<&[u8]>) -> Result<()> {
-    // The bound behind a key is one byte longer.
-    let bytes = lo.len().max(hi.map_or(0, <[u8]>::len));
-    match bytes <= KEY_BYTES_MAX + 1 {
+pub(crate) fn check_bounds((lower, upper): KeyBounds<'_>) -> Result<()> {
+    let bytes = |bound| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => <[u8]>::len(key),
+        Bound::Unbounded => 0,
+    };
+    let bytes = bytes(lower).max(bytes(upper));
+    match bytes <= KEY_BYTES_MAX {
         true => Ok(()),
         false => Err(Error::new(
             ErrorKind::TooLarge,

@@ -439,7 +439,7 @@ mod tests {
     fn operations_of_later_versions_are_refused_by_name() {
         for (kind, payload, name) in [
             (BATCH, &[0, 0, 1, b'a', 0, 2][..], "merge"),
-            (BATCH, &[3], "delete range"),
+            (BATCH, &[0x83], "delete range with a deadline"),
             (BATCH, &[0x80, 0, 0, 0, 0, 0, 0], "put with a deadline"),
             (PUT + 4, &[], "put large"),
             (PUT + 5, &[0, 1], "set structure"),

@@ -7,7 +7,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::Lsn;
+use terrapin_base::{Lsn, mutant};
 use terrapin_memtable::FragmentTree;
 use terrapin_structure::KeyBounds;
 
@@ -70,6 +70,7 @@ impl Cover {
     /// Whether the newer layer hides a key of the older one.
     pub fn hides_below_newer(&self, key: &[u8]) -> bool {
         let newer = self.trees[0].as_ref();
+        let newer = newer.filter(|_| !mutant::active("older-memtable-ignores-range-deletes"));
         newer.is_some_and(|tree| tree.newest_over(key, self.before).is_some())
     }
 

@@ -19,7 +19,7 @@ mod merging;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Result, Slice};
+use terrapin_base::{Error, KeyspaceId, Result, Slice, mutant};
 use terrapin_disk::Process;
 use terrapin_structure::{BatchLimits, Direction};
 
@@ -437,7 +437,8 @@ impl Range {
         };
         let batch = end.fetched.restart(limits);
         let in_memtables = &mut end.in_memtables;
-        let cover = Cover::of(keyspace, view.before);
+        let cover =
+            Cover::of(keyspace, view.before).filter(|_| !mutant::active("range-shows-deleted-gap"));
         let alone = match cover {
             None => from_tree(tree, region, in_memtables, batch),
             Some(_) => Ok(None),

@@ -162,9 +162,8 @@ pub(crate) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTE
 
 /// What a record of the second tree holds: a version and its LSN.
 pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<(Lsn, Message<'a>)> {
-    let damaged = || {
-        Reader::new("a run for snapshots", key).corrupt("the kind of a version is unknown")
-    };
+    let damaged =
+        || Reader::new("a run for snapshots", key).corrupt("the kind of a version is unknown");
     let key: &[u8; LONG_KEY_BYTES] = key.try_into().map_err(|_| damaged())?;
     let mut lsn = [0; 8];
     lsn.copy_from_slice(&key[8..16]);

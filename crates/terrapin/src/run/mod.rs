@@ -12,7 +12,8 @@
 //! A run is a tree with one record per key, which holds the key's versions (`chain.rs`). A read of
 //! a run costs as much as a read of a tree of one level: a filter, and a block if the filter passes
 //! the key. A second tree holds the versions of keys with many or long versions. No catalog names
-//! these trees. The memtable's range deletes stay in memory, beside the trees. A run ends with its last view or with the process.
+//! these trees. The memtable's range deletes stay in memory, beside the trees. A run ends with its
+//! last view or with the process.
 
 pub(crate) mod chain;
 mod scan;

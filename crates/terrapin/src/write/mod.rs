@@ -614,7 +614,9 @@ fn weigh_ranges(state: &State, payload: &[u8]) {
             if let Ok(hidden) = ordered.and_then(|tree| tree.estimate((Bound::Included(lo), upper)))
             {
                 let active = &keyspace.active;
-                active.hidden_bytes.fetch_add(hidden.bytes, Ordering::Relaxed);
+                active
+                    .hidden_bytes
+                    .fetch_add(hidden.bytes, Ordering::Relaxed);
             }
         }
     }

@@ -36,6 +36,38 @@ flush
 put f 6",
     },
     Workload {
+        name: "range deletes",
+        options: |_| {},
+        script: "\
+for 0..60 put k{} {}@80
+checkpoint
+erase range from k000010 to k000030
+put k000020 new
+erase prefix k00004 sync
+checkpoint
+batch put k000001 x ; erase range to k000005 ; put k000002 y
+erase range from k000050
+checkpoint
+erase range
+checkpoint
+put a 1",
+    },
+    Workload {
+        name: "range deletes under a view, and of everything twice",
+        options: |_| {},
+        script: "\
+for 0..60 put k{} {}@80
+snapshot s
+erase range from k000005 to k000055 sync
+checkpoint
+%s range -> 60 records
+erase range
+for 0..10 put k{} again
+erase range sync
+checkpoint
+range -> nothing",
+    },
+    Workload {
         name: "every write synced",
         options: |c| c.durability = Durability::Sync,
         script: "\
