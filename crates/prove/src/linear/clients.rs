@@ -218,7 +218,7 @@ impl ClientKeyspaces {
             client.value += 1;
             if random.one_in(5) { 0 } else { client.value }
         };
-        match random.below(8) {
+        match random.below(9) {
             0..4 => {
                 let key = random.index(KEYS);
                 let number = fresh(random);
@@ -238,6 +238,15 @@ impl ClientKeyspaces {
                     .collect();
                 recorder.writes(&all);
                 self.keyspaces[half].clear()?;
+            }
+            5 => {
+                let half = random.index(2);
+                let from = half * EACH + random.index(EACH);
+                let to = (from + random.index(EACH)).min((half + 1) * EACH - 1);
+                let all: Vec<_> = (from..=to).map(|key| (key, 0)).collect();
+                recorder.writes(&all);
+                let range = name(from)..=name(to);
+                self.keyspaces[half].delete_range_with(range, durability)?;
             }
             _ => {
                 // Without the log, a batch has only one keyspace.
