@@ -67,8 +67,8 @@ struct Pick {
 impl Memtable {
     /// Estimates the content of a key range, of versions below `before`. It is exact for up to a
     /// few hundred keys while no thread writes. For the whole memtable it returns the counts,
-    /// unless there are range deletes. Versions that a range delete hides do not count. The estimate looks
-    /// at about a thousand entries of each level and makes no writer wait.
+    /// unless there are range deletes. Versions that a range delete hides do not count. The
+    /// estimate looks at about a thousand entries of each level and makes no writer wait.
     #[must_use]
     pub fn estimate(&self, bounds: KeyBounds<'_>, before: Lsn) -> Estimate {
         let fragments = self.fragments();

@@ -456,8 +456,13 @@ impl Oracle {
             What::Delete(key) => key.len() > KEY_BYTES_MAX,
             What::Erase(span) => span.keys().any(|key| key.len() > KEY_BYTES_MAX),
         };
-        if changes.iter().any(|c| too_large(&c)) {
-            return failed(ErrorKind::TooLarge, "key or value");
+        let refused = changes.iter().find_map(|change| match &change.what {
+            _ if too_large(&change) => Some(failed(ErrorKind::TooLarge, "key or value")),
+            What::Erase(_) if !self.keeps_order => Some(failed(ErrorKind::Unsupported, "no order")),
+            _ => None,
+        });
+        if let Some(refused) = refused {
+            return refused;
         }
         let several = changes
             .windows(2)

@@ -47,7 +47,8 @@ fn a_full_disk_refuses_puts_accepts_deletes_and_recovers() {
     world.verify();
 }
 
-/// Range deletes pass on a full disk, in any durability, and make room. Their merges come in slices.
+/// Range deletes pass on a full disk, in any durability, and make room. Their merges come in
+/// slices.
 #[test]
 fn a_full_disk_accepts_range_deletes() {
     for (seed, durability) in [
