@@ -162,10 +162,6 @@ impl Tree {
     /// stands for the end of all keys. The outer `None` means that there is no such fragment, and
     /// the inner one that a fragment reaches the end of all keys.
     #[must_use]
-    #[expect(
-        clippy::option_option,
-        reason = "no fragment, up to a key, up to the end"
-    )]
     pub fn last_end(&self, below: Option<&[u8]>, before: Lsn) -> Option<Option<&[u8]>> {
         let mut greatest = None;
         last_end(&self.root, below, before, &mut greatest);

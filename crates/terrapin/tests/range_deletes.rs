@@ -383,7 +383,7 @@ fn ten_thousand_small_range_deletes_leave_what_is_between_them() {
     let check = || {
         let keys = keyspace.iter().keys().map(|key| key.unwrap().to_vec());
         assert!(keys.eq((0..count).skip(1).step_by(2).map(key)));
-        let back = keyspace.iter().keys().rev().next().unwrap().unwrap();
+        let back = keyspace.iter().keys().next_back().unwrap().unwrap();
         assert_eq!(back, key(count - 1));
     };
     check();

@@ -173,8 +173,8 @@ mod tests {
                 lo: vec![lo as u8],
                 hi: (hi < 256).then(|| vec![hi as u8]),
             };
-            for key in 0..70 {
-                assert_eq!(cover.hides_below_newer(&[key as u8]), deleted[0][key]);
+            for (key, &is_hidden) in deleted[0].iter().enumerate().take(70) {
+                assert_eq!(cover.hides_below_newer(&[key as u8]), is_hidden);
                 let lo = (key..256).find(|&k| is_deleted(k));
                 let expected = lo.map(|lo| {
                     let hi = (lo..256).find(|&k| !is_deleted(k)).unwrap_or(256);
