@@ -121,6 +121,7 @@ pub const NAMES: &[&str] = &[
     "run-forgets-range-deletes",
     "range-shows-deleted-gap",
     "older-memtable-ignores-range-deletes",
+    "range-delete-touches-one-key",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -175,6 +175,89 @@ fn a_write_in_between_makes_the_function_run_again() {
     );
 }
 
+/// The key is not the first one of the range delete.
+#[test]
+fn a_range_delete_in_between_is_seen_by_every_conditional_write() {
+    let world = World::new(10);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let other = database.keyspace("other").unwrap();
+    let set = || keyspace.put("key", 7u64.to_le_bytes()).unwrap();
+    let erased = || keyspace.delete_range("a".."z").unwrap();
+    let erased_in_batch = || {
+        let mut batch = database.batch();
+        batch.put(&keyspace, "key", 9u64.to_le_bytes());
+        batch.delete_prefix(&keyspace, "ke");
+        batch.put(&other, "key", "x");
+        database.write(&batch).unwrap();
+    };
+    let erased_unlogged = || {
+        let unlogged = Durability::None;
+        keyspace.delete_range_with("a".."z", unlogged).unwrap();
+    };
+    let erased_and_merged = || {
+        erased();
+        database.checkpoint().unwrap();
+    };
+    let ways: [&dyn Fn(); 4] = [
+        &erased,
+        &erased_in_batch,
+        &erased_unlogged,
+        &erased_and_merged,
+    ];
+    for merged in [false, true] {
+        for erase in ways {
+            set();
+            if merged {
+                database.checkpoint().unwrap();
+            }
+            assert_eq!(runs(&keyspace, "key", erase), 2);
+            assert_eq!(count_of(&keyspace, "key"), 1);
+            // By version and by condition, while the memtables tell, and when they do not.
+            set();
+            let (_, version) = keyspace.get_versioned("key").unwrap();
+            erase();
+            let swapped = keyspace.compare_version_and_swap("key", &version, None);
+            assert_eq!(swapped.unwrap().unwrap_err().cause, ConflictCause::Changed);
+            let absent = keyspace.compare_and_swap("key", None, Some(b"new"));
+            assert!(absent.unwrap().is_ok());
+            erase();
+            let swapped = keyspace.compare_and_swap("key", Some(b"new"), None);
+            let cause = swapped.unwrap().unwrap_err().cause;
+            assert_eq!(cause, ConflictCause::Value(None));
+            let mut batch = database.batch();
+            batch.require(&keyspace, "key", Requirement::Present);
+            batch.put(&keyspace, "key", "x");
+            assert_eq!(kind(database.write(&batch)), ErrorKind::Conflict);
+            assert!(keyspace.take("key").unwrap().is_none());
+            assert!(keyspace.pop_first().unwrap().is_none());
+            assert!(keyspace.pop_last().unwrap().is_none());
+            assert!(keyspace.insert_if_absent("key", "x").unwrap().is_none());
+        }
+    }
+    // Ranges beside the key, and those of other keyspaces, leave its value and its version.
+    set();
+    let beside = || {
+        keyspace.delete_range("a".."key").unwrap();
+        keyspace.delete_range("key\0"..).unwrap();
+        other.delete_range("a".."z").unwrap();
+    };
+    let (_, version) = keyspace.get_versioned("key").unwrap();
+    assert_eq!(runs(&keyspace, "other", beside), 1);
+    let swapped = keyspace.compare_version_and_swap("key", &version, None);
+    assert!(swapped.unwrap().is_ok());
+    // Conditions of a batch that holds a range delete itself.
+    set();
+    let mut batch = database.batch();
+    batch.require(&keyspace, "key", Requirement::equals(7u64.to_le_bytes()));
+    batch.delete_range(&keyspace, ..);
+    batch.put(&keyspace, "key", "after");
+    database.write(&batch).unwrap();
+    assert_eq!(kind(database.write(&batch)), ErrorKind::Conflict);
+    assert_eq!(keyspace.take("key").unwrap().unwrap(), "after");
+    assert!(keyspace.is_empty().unwrap());
+}
+
 /// During each run of the function others write more records than the log keeps touches of.
 #[test]
 fn a_slow_function_beside_fast_writers_runs_once() {

@@ -102,6 +102,9 @@ fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
         .flatten()
         .map(|operation| match operation.change {
             Change::Message(key, _) => Touch::key(operation.keyspace, key, hash64(key)),
+            Change::DeleteRange(lo, _) if mutant::active("range-delete-touches-one-key") => {
+                Touch::key(operation.keyspace, lo, hash64(lo))
+            }
             Change::DeleteRange(..) => Touch::ALL,
         })
         .collect()

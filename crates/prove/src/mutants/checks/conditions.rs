@@ -14,6 +14,8 @@ type Between = fn(&Database, &Keyspace) -> terrapin::Result<()>;
 /// More records than the log keeps touches of.
 const MANY: u64 = 17_000;
 const KEY: &str = "counter";
+const CLEAR: &str = "a clear";
+const RANGE_DELETE: &str = "a range delete";
 
 const BETWEEN: &[(&str, Between)] = &[
     ("a put", |_, keyspace| keyspace.put(KEY, [100])),
@@ -35,7 +37,8 @@ const BETWEEN: &[(&str, Between)] = &[
                 .with("conflict", conflict)
         })
     }),
-    ("a clear", |_, keyspace| keyspace.clear()),
+    (CLEAR, |_, keyspace| keyspace.clear()),
+    (RANGE_DELETE, |_, keyspace| keyspace.delete_range("a".."d")),
 ];
 
 /// An update counts from what the last other writer left, whatever that writer did and when.
@@ -58,7 +61,8 @@ pub(in crate::mutants) fn writes_between(_scratch: &Path) -> Outcome {
         if let Some(error) = failed {
             return Err(format!("{name}: {error}"));
         }
-        let wanted = if *name == "a clear" { 1 } else { 101 };
+        let is_gone = [CLEAR, RANGE_DELETE].contains(name);
+        let wanted = if is_gone { 1 } else { 101 };
         drop(keyspace);
         world.kill(Some(database));
         if new != Some(vec![wanted]) {

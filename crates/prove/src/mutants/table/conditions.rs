@@ -48,6 +48,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: WRITES_BETWEEN,
     },
     Mutant {
+        name: "range-delete-touches-one-key",
+        does: "the record of a range delete says that it touches its first key only",
+        file: "crates/terrapin/src/write/mod.rs",
+        breaks: PROMISE,
+        script: WRITES_BETWEEN,
+    },
+    Mutant {
         name: "version-outlives-its-memtable",
         does: "a version holds after its keyspace's memtable was merged",
         file: "crates/terrapin/src/write/conditional.rs",
