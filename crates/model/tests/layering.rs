@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Direct dependencies from a registry that the crates below the command may have in all.
 const CORE_DEPENDENCIES_MAX: usize = 12;
 /// The crates that a user of the library compiles.
-const CORE: [&str; 12] = [
+const CORE: [&str; 13] = [
     "terrapin-base",
     "terrapin-disk",
     "terrapin-filter",
@@ -18,6 +18,7 @@ const CORE: [&str; 12] = [
     "terrapin-wal",
     "terrapin-memtable",
     "terrapin-recordcache",
+    "terrapin-valuelog",
     "terrapin-valuemap",
     "terrapin-structure",
     "terrapin-runs",

@@ -17,7 +17,7 @@ mod store;
 mod superblock;
 
 pub use cache::Standing;
-pub use metrics::{CacheCounts, DeviceReads, StoreMetrics, WrittenBytes};
+pub use metrics::{CacheCounts, DeviceReads, ReadFor, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
 pub use store::{

@@ -69,13 +69,15 @@ pub struct WrittenBytes {
     pub catalog: u64,
     /// Superblocks.
     pub superblocks: u64,
+    /// Pages of separated values.
+    pub values: u64,
 }
 
 impl WrittenBytes {
     /// Bytes of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.leaves + self.segments + self.nodes + self.catalog + self.superblocks
+        self.leaves + self.segments + self.nodes + self.catalog + self.superblocks + self.values
     }
 }
 
@@ -103,13 +105,18 @@ pub struct StoreMetrics {
     pub reclaimed_bytes: u64,
 }
 
-/// Why blocks are read.
+/// Why bytes of the data file are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadFor {
+pub enum ReadFor {
+    /// For a get.
     Get,
+    /// For a scan.
     Scan,
+    /// For a merge, or for collecting values.
     Merge,
+    /// For nodes, indexes, filters, and other pages that lead to records.
     Meta,
+    /// To verify them.
     Verify,
 }
 
@@ -132,6 +139,7 @@ pub(crate) enum WriteOf {
     Node,
     Catalog,
     Superblock,
+    Values,
 }
 
 /// The device's counters. They are relaxed: each addition stands beside an I/O that takes
@@ -139,7 +147,7 @@ pub(crate) enum WriteOf {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reads: [(AtomicU64, AtomicU64); 5],
-    written: [AtomicU64; 5],
+    written: [AtomicU64; 6],
     reclaimed: AtomicU64,
 }
 
@@ -185,6 +193,7 @@ impl Counters {
             nodes: written(WriteOf::Node),
             catalog: written(WriteOf::Catalog),
             superblocks: written(WriteOf::Superblock),
+            values: written(WriteOf::Values),
         };
         metrics.reclaimed_bytes = self.reclaimed_bytes();
     }

@@ -55,8 +55,20 @@ fn no_zstd() -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// A compressor and its memory, used for one block after the other.
-pub(super) enum Compressor {
+/// A compressor and its memory, used for one payload after the other.
+///
+/// ```
+/// use terrapin_pages::block::{Compression, Compressor, decompress};
+/// let (mut out, payload) = (Vec::new(), [7; 1000]);
+/// let compression = Compressor::new(Compression::Lz4).compress(&payload, &mut out).unwrap();
+/// let mut back = [0; 1000];
+/// decompress(compression, &out, &mut back)?;
+/// assert_eq!(back, payload);
+/// # Ok::<(), terrapin_base::Error>(())
+/// ```
+pub struct Compressor(Algorithm);
+
+enum Algorithm {
     None,
     Lz4(Box<lz4_flex::block::CompressTable>),
     #[cfg(feature = "zstd")]
@@ -64,31 +76,32 @@ pub(super) enum Compressor {
 }
 
 impl Compressor {
-    /// The compressor of an option. If this build lacks it, blocks are stored uncompressed.
-    pub(super) fn new(compression: Compression) -> Self {
-        match compression {
-            Compression::None => Compressor::None,
-            Compression::Lz4 => Compressor::Lz4(Box::default()),
+    /// The compressor of an option. If this build lacks it, payloads stay uncompressed.
+    #[must_use]
+    pub fn new(compression: Compression) -> Self {
+        Compressor(match compression {
+            Compression::None => Algorithm::None,
+            Compression::Lz4 => Algorithm::Lz4(Box::default()),
             #[cfg(feature = "zstd")]
             Compression::Zstd => zstd::bulk::Compressor::new(3)
-                .map_or(Compressor::None, |c| Compressor::Zstd(Box::new(c))),
+                .map_or(Algorithm::None, |c| Algorithm::Zstd(Box::new(c))),
             #[cfg(not(feature = "zstd"))]
-            Compression::Zstd => Compressor::None,
-        }
+            Compression::Zstd => Algorithm::None,
+        })
     }
 
     /// Puts the compressed payload into `out` and returns its compression. `None` if that is
-    /// impossible or does not make the payload smaller.
-    pub(super) fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<Compression> {
-        let (bytes, compression) = match self {
-            Compressor::None => return None,
-            Compressor::Lz4(table) => {
+    /// impossible or does not make the payload smaller. Linear in the payload.
+    pub fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<Compression> {
+        let (bytes, compression) = match &mut self.0 {
+            Algorithm::None => return None,
+            Algorithm::Lz4(table) => {
                 out.resize(lz4_flex::block::get_maximum_output_size(payload.len()), 0);
                 let bytes = lz4_flex::block::compress_into_with_table(payload, out, table).ok()?;
                 (bytes, Compression::Lz4)
             }
             #[cfg(feature = "zstd")]
-            Compressor::Zstd(compressor) => {
+            Algorithm::Zstd(compressor) => {
                 out.resize(zstd::zstd_safe::compress_bound(payload.len()), 0);
                 let bytes = compressor.compress_to_buffer(payload, &mut out[..]).ok()?;
                 (bytes, Compression::Zstd)
@@ -99,10 +112,16 @@ impl Compressor {
     }
 }
 
-/// Puts the payload of a stored block into `out`, which has the payload's length. Without
-/// compression, `stored` has that length too.
-pub(super) fn decompress(compression: Compression, stored: &[u8], out: &mut [u8]) -> Result<()> {
+/// Puts a stored payload into `out`, which has the payload's length. Without compression, `stored`
+/// has that length too. Linear in the payload.
+///
+/// # Errors
+///
+/// [`ErrorKind::Corrupt`] if `stored` is no such payload. [`ErrorKind::Unsupported`] if this build
+/// lacks the compression.
+pub fn decompress(compression: Compression, stored: &[u8], out: &mut [u8]) -> Result<()> {
     let bytes = match compression {
+        Compression::None if stored.len() != out.len() => None,
         Compression::None => {
             out.copy_from_slice(stored);
             Some(out.len())
@@ -115,6 +134,6 @@ pub(super) fn decompress(compression: Compression, stored: &[u8], out: &mut [u8]
     };
     match bytes {
         Some(bytes) if bytes == out.len() => Ok(()),
-        _ => Err(Error::corrupt("block does not decompress")),
+        _ => Err(Error::corrupt("payload does not decompress")),
     }
 }

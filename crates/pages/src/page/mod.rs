@@ -36,6 +36,10 @@ pub enum PageKind {
     CatalogRoot = 2,
     /// A catalog leaf: some keyspaces.
     CatalogLeaf = 3,
+    /// The root of a keyspace's value table.
+    ValueTableRoot = 4,
+    /// A leaf of a value table: some parts.
+    ValueTableLeaf = 5,
 }
 
 impl PageKind {

@@ -13,7 +13,7 @@ use crate::block::Block;
 use crate::cache::{Key, Kind};
 use crate::group::{GroupIndex, GroupRef, Heir, PendingGroup};
 use crate::metrics::WriteOf;
-use crate::page::{Extent, PageKind, PageRef, format};
+use crate::page::{Extent, PageKind, PageRef, PageUse, format};
 use crate::space::SpaceClass;
 use crate::superblock::{GENERATION_MAX, SLOTS, Superblock};
 
@@ -83,6 +83,35 @@ impl PageStore {
             id,
             offset: extent.offset,
             bytes: page_bytes,
+        })
+    }
+
+    /// Writes a page of `bytes` bytes with a layout of its own: `image` makes its bytes for an id
+    /// and an offset, and must be of that length. Not durable before [`PageStore::sync`].
+    ///
+    /// # Errors
+    ///
+    /// As [`PageStore::write_group`].
+    pub fn write_values(
+        &self,
+        bytes: u64,
+        class: SpaceClass,
+        image: impl FnOnce(PageId, u64) -> AlignedBuf,
+    ) -> Result<PageUse> {
+        let id = self.begin_page()?;
+        let extent = self.space.allocate(bytes, class)?;
+        let mut image = image(id, extent.offset);
+        if image.len() as u64 != bytes {
+            self.space.park(extent);
+            return Err(Error::internal("a page is not as long as its writer said")
+                .with("bytes", image.len())
+                .with("said", bytes));
+        }
+        self.write_image(WriteOf::Values, id, extent, &mut image)?;
+        Ok(PageUse {
+            id,
+            offset: extent.offset,
+            bytes,
         })
     }
 

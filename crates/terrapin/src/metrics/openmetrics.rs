@@ -154,6 +154,7 @@ impl Metrics {
             ("node", written.nodes),
             ("catalog", written.catalog),
             ("superblock", written.superblocks),
+            ("values", written.values),
         ];
         text.samples(name, "_total", "kind", values);
         let help = "Bytes written to the log's files.";

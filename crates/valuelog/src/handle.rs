@@ -1,0 +1,122 @@
+//! Handles: what a tree keeps in place of a separated value.
+
+use terrapin_base::codec::{Reader, put_varint};
+use terrapin_base::{Error, Result, VALUE_BYTES_MAX};
+
+use crate::PLACES_MAX;
+
+/// Names one version of one key's value for ever: a move of the value changes no handle (D12).
+///
+/// ```
+/// use terrapin_valuelog::Handle;
+/// let handle = Handle { birth: 300, place: 7, value_bytes: 4096 };
+/// let mut bytes = Vec::new();
+/// handle.encode(&mut bytes);
+/// assert_eq!(bytes.len(), 5);
+/// assert_eq!(Handle::decode(&bytes)?, handle);
+/// # Ok::<(), terrapin_base::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    /// The birth that the value belongs to. Births of a database are numbered.
+    pub birth: u64,
+    /// Where the value's record began in the page of its birth, in steps of
+    /// [`PLACE_BYTES`](crate::PLACE_BYTES).
+    pub place: u32,
+    /// Length of the value in bytes, decompressed.
+    pub value_bytes: u32,
+}
+
+impl Handle {
+    /// Most bytes of an encoded handle.
+    pub const BYTES_MAX: usize = 10 + 5 + 5;
+
+    /// Appends the handle: three varints, usually 8 to 9 bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.birth);
+        put_varint(out, u64::from(self.place));
+        put_varint(out, u64::from(self.value_bytes));
+    }
+
+    /// Decodes a handle that fills `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes are not exactly one possible handle.
+    pub fn decode(bytes: &[u8]) -> Result<Handle> {
+        let mut reader = Reader::new("value handle", bytes);
+        let birth = reader.varint()?;
+        let place = reader.varint()?;
+        let value_bytes = reader.varint()?;
+        if reader.remaining() > 0 {
+            return Err(reader.corrupt("bytes behind the handle"));
+        }
+        if place >= u64::from(PLACES_MAX) || value_bytes > VALUE_BYTES_MAX as u64 {
+            return Err(reader.corrupt("impossible handle"));
+        }
+        Ok(Handle {
+            birth,
+            place: place as u32,
+            value_bytes: value_bytes as u32,
+        })
+    }
+}
+
+/// The error for a handle that leads nowhere.
+pub(crate) fn dangling(handle: Handle) -> Error {
+    Error::corrupt("a handle names a value that its page does not have")
+        .with("birth", handle.birth)
+        .with("place", handle.place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_round_trip_and_other_bytes_are_refused() {
+        for handle in [
+            Handle {
+                birth: 0,
+                place: 0,
+                value_bytes: 0,
+            },
+            Handle {
+                birth: u64::MAX,
+                place: PLACES_MAX - 1,
+                value_bytes: VALUE_BYTES_MAX as u32,
+            },
+            Handle {
+                birth: 1 << 40,
+                place: 12_345,
+                value_bytes: 4096,
+            },
+        ] {
+            let mut bytes = Vec::new();
+            handle.encode(&mut bytes);
+            assert!(bytes.len() <= Handle::BYTES_MAX);
+            assert_eq!(Handle::decode(&bytes).unwrap(), handle);
+            for end in 0..bytes.len() {
+                assert!(Handle::decode(&bytes[..end]).is_err());
+            }
+            bytes.push(0);
+            assert!(Handle::decode(&bytes).is_err());
+        }
+        let mut far = Vec::new();
+        Handle {
+            birth: 1,
+            place: PLACES_MAX,
+            value_bytes: 1,
+        }
+        .encode(&mut far);
+        assert!(Handle::decode(&far).is_err());
+        let mut long = Vec::new();
+        Handle {
+            birth: 1,
+            place: 1,
+            value_bytes: VALUE_BYTES_MAX as u32 + 1,
+        }
+        .encode(&mut long);
+        assert!(Handle::decode(&long).is_err());
+    }
+}

@@ -1,0 +1,17 @@
+//! Value pages: records of values, a directory of them, and a footer. `docs/FORMAT.md` shows the
+//! bytes in the section "Value page".
+//!
+//! A value page is immutable. A page as born holds one birth: its values in key order. A page that
+//! collecting wrote holds parts of several births, whose records are verbatim copies. The directory
+//! says where each record is now.
+
+mod build;
+mod directory;
+mod footer;
+mod read;
+
+pub use build::{PageBuilder, PageOptions, PendingPage};
+pub use directory::{Directory, PartEntry};
+pub(crate) use footer::FOOTER_BYTES;
+pub use footer::{Footer, PART_DIRECTORY, PART_VALUE_FOOTER};
+pub use read::{CheckedPage, check_page, copy_live, record_at};
