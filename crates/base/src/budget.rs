@@ -23,11 +23,13 @@ pub enum Purpose {
     Locations,
     /// What each keyspace takes, used or not.
     Keyspaces,
+    /// What open transactions have read and written.
+    Transactions,
 }
 
 impl Purpose {
     /// Every purpose, in the order of its number.
-    pub const ALL: [Purpose; 8] = [
+    pub const ALL: [Purpose; 9] = [
         Purpose::Memtable,
         Purpose::Blocks,
         Purpose::Metadata,
@@ -36,6 +38,7 @@ impl Purpose {
         Purpose::Log,
         Purpose::Locations,
         Purpose::Keyspaces,
+        Purpose::Transactions,
     ];
 }
 
@@ -107,8 +110,8 @@ impl Budget {
     pub fn room_beside_writes(&self) -> u64 {
         let writes =
             self.used(Purpose::Memtable) + self.used(Purpose::Merge) + self.used(Purpose::Log);
-        self.limit()
-            .saturating_sub(writes + self.used(Purpose::Keyspaces))
+        let fixed = self.used(Purpose::Keyspaces) + self.used(Purpose::Transactions);
+        self.limit().saturating_sub(writes + fixed)
     }
 
     /// Bytes for data in the caches, as records and as blocks: what writes and metadata leave, but

@@ -122,6 +122,18 @@ pub const NAMES: &[&str] = &[
     "range-shows-deleted-gap",
     "older-memtable-ignores-range-deletes",
     "range-delete-touches-one-key",
+    "transaction-forgets-reads",
+    "transaction-forgets-ranges",
+    "transaction-forgets-its-writes",
+    "transaction-ignores-clears",
+    "whole-range-ends-at-its-last-record",
+    "get-for-update-is-forgotten",
+    "rollback-keeps-writes",
+    "own-range-delete-hides-nothing",
+    "look-sees-no-change",
+    "look-skips-sealed-memtable",
+    "look-compares-no-values",
+    "look-forgets-touches",
 ];
 
 #[cfg(terrapin_mutants)]

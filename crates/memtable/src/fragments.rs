@@ -181,6 +181,19 @@ impl Tree {
         }
     }
 
+    /// A fragment with an LSN from `since` to below `before` that deletes keys from `lo` to below
+    /// `hi`, if there is one. `None` is the end of all keys. O(log n) expected, if few fragments
+    /// are as new.
+    #[must_use]
+    pub fn any_since(
+        &self,
+        (lo, hi): (&[u8], Option<&[u8]>),
+        since: Lsn,
+        before: Lsn,
+    ) -> Option<&Fragment> {
+        any_since(&self.root, (lo, hi), since, before)
+    }
+
     /// Calls `visit` for every fragment, in the order of `lo`, then of the LSN.
     pub fn for_each<'a>(&'a self, visit: &mut dyn FnMut(&'a Fragment)) {
         for_each(&self.root, visit);
@@ -380,6 +393,29 @@ fn last_end<'a>(
     last_end(&node.left, below, before, greatest);
 }
 
+fn any_since<'a>(
+    link: &'a Link,
+    (lo, hi): (&[u8], Option<&[u8]>),
+    since: Lsn,
+    before: Lsn,
+) -> Option<&'a Fragment> {
+    let node = link.as_ref()?;
+    if node.newest < since || node.end.as_deref().is_some_and(|end| end <= lo) {
+        return None;
+    }
+    let fragment = &node.fragment;
+    let ends_behind = fragment.hi.as_deref().is_none_or(|end| end > lo);
+    // Fragments to the right begin at or behind this one.
+    let begins_before = hi.is_none_or(|hi| *fragment.lo < *hi);
+    let is_new = fragment.lsn >= since && fragment.lsn < before;
+    any_since(&node.left, (lo, hi), since, before)
+        .or((is_new && ends_behind && begins_before).then_some(fragment))
+        .or_else(|| match begins_before {
+            true => any_since(&node.right, (lo, hi), since, before),
+            false => None,
+        })
+}
+
 fn for_each<'a>(link: &'a Link, visit: &mut dyn FnMut(&'a Fragment)) {
     if let Some(node) = link {
         for_each(&node.left, visit);
@@ -450,6 +486,27 @@ mod tests {
                     until,
                     "round {round}"
                 );
+                let since = Lsn(random.below(before.0 + 1));
+                let span = (random.below(5) > 0).then(|| [key[0].saturating_add(4)]);
+                let (lo, hi) = (&key[..], span.as_ref().map(|hi| &hi[..]));
+                let touches = |f: &&(Vec<u8>, Option<Vec<u8>>, Lsn)| {
+                    let ends_behind = f.1.as_ref().is_none_or(|end| end[..] > *lo);
+                    f.2 >= since && f.2 < before && ends_behind && hi.is_none_or(|hi| f.0[..] < *hi)
+                };
+                let any = tree.any_since((lo, hi), since, before);
+                assert_eq!(
+                    any.is_some(),
+                    list.iter().any(|f| touches(&f)),
+                    "round {round}"
+                );
+                if let Some(any) = any {
+                    let any = (
+                        any.lo.to_vec(),
+                        any.hi.as_deref().map(<[u8]>::to_vec),
+                        any.lsn,
+                    );
+                    assert!(touches(&&any) && list.contains(&any));
+                }
                 let starts = list.iter().filter(|f| f.2 < before);
                 let next = starts
                     .clone()

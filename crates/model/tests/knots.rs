@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// How many files may form a cycle.
 const FILES_MAX: usize = 3;
 /// The folders of the engine, lowest first. A file names files of its own folder and of lower ones.
-const FOLDERS: [&str; 16] = [
+const FOLDERS: [&str; 17] = [
     "types",
     "metrics",
     "log_record",
@@ -22,6 +22,7 @@ const FOLDERS: [&str; 16] = [
     "read",
     "memory",
     "write",
+    "transaction",
     "checkpoint",
     "figures",
     "api",

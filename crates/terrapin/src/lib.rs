@@ -29,6 +29,7 @@
 //!   [`Keyspace::take`], [`Keyspace::pop_first`].
 //! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]). It may
 //!   have conditions ([`Batch::require`]).
+//! - A [`Transaction`] reads and writes at one moment, or not at all ([`Database::transact`]).
 //! - A [`Snapshot`] is the whole database as of one moment ([`Database::snapshot`]).
 //! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a
 //!   check of every byte.
@@ -103,8 +104,9 @@
 //!
 //! Every get, put, delete and batch is atomic, and what a write that returned has done is seen by
 //! every later read in any thread. A [`Keyspace::multi_get`], a range and a snapshot each see one
-//! moment; two gets may not. There are no transactions: two threads that each get a value and put
-//! one that depends on it can undo each other's; let one thread at a time do so.
+//! moment; two gets may not. Two threads that each get a value and put one that depends on it can
+//! undo each other's: do both in a transaction ([`Database::transact`]) or in a conditional write.
+//! Transactions are serializable, also beside writes outside of transactions ([`Isolation`]).
 //!
 //! # Threads
 //!
@@ -163,6 +165,7 @@ mod run;
 #[cfg(any(test, terrapin_mutants))]
 #[doc(hidden)]
 pub mod testing;
+mod transaction;
 mod types;
 mod write;
 
@@ -170,6 +173,7 @@ pub use api::batch::Batch;
 pub use api::database::{Database, KeyspaceInfo};
 pub use api::keyspace::Keyspace;
 pub use api::snapshot::Snapshot;
+pub use api::transaction::Transaction;
 pub use disk_space::usage::SpaceUse;
 pub use figures::stat::{DatabaseStat, KeyspaceStat};
 pub use log_record::format::KEYSPACE_NAME_BYTES_MAX;
@@ -188,6 +192,8 @@ pub use terrapin_base::{
 pub use terrapin_structure::StructureId;
 pub use terrapin_structure::{Figure, PageParts, StructureStats};
 pub use terrapin_wal::LogSpace;
+pub use transaction::Savepoint;
+pub use transaction::range::TransactionRange;
 pub use types::closed::Closed;
 pub use types::condition::{Conflict, ConflictCause, Requirement, Version};
 pub use types::integer_key::IntegerKey;
@@ -199,6 +205,7 @@ pub use types::options::{
 pub use types::structure_kind::StructureKind;
 #[doc(hidden)]
 pub use types::structures::{StructureMaker, StructureParts};
+pub use types::transaction::{CommitLsn, Isolation, TransactionOptions};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -61,6 +61,8 @@ pub struct LogMetrics {
     pub appended_bytes: u64,
     /// Bytes of fillers and marks.
     pub overhead_bytes: u64,
+    /// Nanoseconds for which appends noted what their records touch, for conditional writes.
+    pub watched_ns: u64,
     /// Appends that found the ring full.
     pub full: u64,
     /// Bytes written to segments.

@@ -3,6 +3,7 @@
 
 pub(super) mod conditions;
 pub(super) mod lives;
+pub(super) mod transactions;
 pub(super) mod views;
 
 use std::collections::BTreeMap;

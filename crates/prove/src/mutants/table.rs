@@ -2,6 +2,7 @@
 
 mod conditions;
 mod log;
+mod transactions;
 mod trees;
 
 use super::checks;
@@ -48,14 +49,22 @@ pub(super) const MEDIA: Script = Script::Layer {
 };
 
 /// The number of mutants.
-pub const COUNT: usize =
-    log::MUTANTS.len() + trees::MUTANTS.len() + conditions::MUTANTS.len() + ENGINE.len();
+pub const COUNT: usize = log::MUTANTS.len()
+    + trees::MUTANTS.len()
+    + conditions::MUTANTS.len()
+    + transactions::MUTANTS.len()
+    + ENGINE.len();
 
 /// Every mutant.
 pub fn table() -> impl Iterator<Item = &'static Mutant> {
-    [log::MUTANTS, trees::MUTANTS, conditions::MUTANTS, ENGINE]
-        .into_iter()
-        .flatten()
+    let tables = [
+        log::MUTANTS,
+        trees::MUTANTS,
+        conditions::MUTANTS,
+        transactions::MUTANTS,
+        ENGINE,
+    ];
+    tables.into_iter().flatten()
 }
 
 /// The mutants of the engine, of memtables and of the memory budget.

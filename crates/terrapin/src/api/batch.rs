@@ -11,8 +11,8 @@ use crate::log_record::format::{put_operation, put_range_delete};
 use crate::log_record::{check_bounds, check_sizes};
 use crate::types::condition::Requirement;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
-use crate::write::PreparedBatch;
 use crate::write::conditional::Required;
+use crate::write::{Asks, PreparedBatch};
 
 /// Puts, deletes and range deletes that are written as one. Of several operations on a key, the
 /// last one wins.
@@ -256,7 +256,10 @@ impl Batch {
                 frees: self.puts == 0,
                 has_ranges: self.has_ranges,
                 only_keyspace: self.keyspace.filter(|_| !self.spreads),
-                required: &self.required,
+                asks: match self.required.is_empty() {
+                    true => Asks::Nothing,
+                    false => Asks::Required(&self.required),
+                },
             }),
         }
     }

@@ -2,20 +2,14 @@
 
 use std::borrow::Cow;
 
-use terrapin_base::checksum::hash64;
-use terrapin_base::{Message, Result, Slice};
-use terrapin_wal::Touch;
+use terrapin_base::{Result, Slice};
 
 use crate::api::keyspace::Keyspace;
-use crate::engine::view::ViewHandle;
 use crate::pacing::patience::Patience;
-use crate::read::iter::Range;
 use crate::read::newest_apart;
+use crate::transaction::repeat::pop;
 use crate::types::condition::{Conflict, ConflictCause, Version};
-use crate::types::key_range::prefix_range;
-use crate::write::conditional::{
-    ATTEMPTS_MAX, Decision, Footprint, New, Read, busy, check_durability, conflict,
-};
+use crate::write::conditional::{ATTEMPTS_MAX, Decision, New, busy, check_durability, conflict};
 
 /// The outcome of a conditional write: done, or the condition does not hold.
 type Outcome = Result<Result<(), Conflict>>;
@@ -151,12 +145,9 @@ impl Keyspace {
                 let conflict = conflict(&self.shared, key, ConflictCause::Changed);
                 return Ok(Err(conflict));
             }
-            let read = Read {
-                before,
-                footprint: Footprint::Key(Touch::key(self.shared.id, key, hash64(key))),
-            };
             let message = new.message();
-            if core.write_one_read(&self.shared, key, message, durability, &read, &mut patience)? {
+            let shared = &self.shared;
+            if core.write_one_read(shared, key, message, durability, before, &mut patience)? {
                 return Ok(Ok(()));
             }
         }
@@ -230,8 +221,10 @@ impl Keyspace {
     }
 
     /// Removes the record with the smallest key and returns it: the front of a queue. Of several
-    /// callers, each gets another record. Writes behind that record do not disturb it, if their
-    /// keys differ from its key within the first 24 bytes. Others make it try again.
+    /// callers, each gets another record. Writes behind that record do not disturb it.
+    ///
+    /// It is a transaction ([`crate::Transaction`]) that begins again after a conflict, at most
+    /// 10,000 times.
     ///
     /// Like [`Keyspace::first`], the call passes each deleted key before the record until deletes
     /// are merged. Durability and errors as for [`Keyspace::insert_if_absent`].
@@ -252,48 +245,12 @@ impl Keyspace {
     /// # Ok(()) }
     /// ```
     pub fn pop_first(&self) -> Result<Option<(Slice, Slice)>> {
-        self.pop(false)
+        pop(self.owners.get(&self.owner), &self.shared, false)
     }
 
     /// Removes the record with the largest key and returns it, as [`Keyspace::pop_first`].
     pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
-        self.pop(true)
-    }
-
-    fn pop(&self, back: bool) -> Result<Option<(Slice, Slice)>> {
-        let core = self.core();
-        let durability = core.settings.durability;
-        check_durability(durability)?;
-        let (log, id) = (core.log()?, self.shared.id);
-        let mut patience = Patience::default();
-        let mut last = Slice::default();
-        for attempt in 0..ATTEMPTS_MAX {
-            core.begin_attempt(log, attempt)?;
-            let handle = ViewHandle::of_keyspace(self.owners.get(&self.owner), id)?;
-            let before = handle.view().before;
-            let mut range = Range::new(Ok(handle), id, prefix_range(b"")).limit(1);
-            let record = match back {
-                true => range.next_back(),
-                false => range.next(),
-            };
-            let Some(record) = record.transpose()? else {
-                return Ok(None);
-            };
-            drop(range);
-            let read = Read {
-                before,
-                footprint: match back {
-                    true => Footprint::From(id, &record.0),
-                    false => Footprint::UpTo(id, &record.0),
-                },
-            };
-            let (key, message) = (&record.0, Message::Delete);
-            if core.write_one_read(&self.shared, key, message, durability, &read, &mut patience)? {
-                return Ok(Some(record));
-            }
-            last = record.0;
-        }
-        Err(busy(&self.shared, &last).error())
+        pop(self.owners.get(&self.owner), &self.shared, true)
     }
 
     fn write_if<'a, R>(

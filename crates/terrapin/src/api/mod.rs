@@ -8,3 +8,4 @@ pub mod keyspace;
 pub mod range_deletes;
 pub mod reads;
 pub mod snapshot;
+pub mod transaction;

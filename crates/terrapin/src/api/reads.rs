@@ -7,7 +7,7 @@ use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
 use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
-use crate::read::{in_memtables, multi_get, newest, resolve};
+use crate::read::{in_memtables, newest, newest_of_many, resolve};
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 
 impl Keyspace {
@@ -132,18 +132,7 @@ impl Keyspace {
         self.observed(|keyspace, before| {
             core.counters.gets.add(keys.len() as u64);
             keyspace.shared.counters.looked_up(keys.len() as u64);
-            let cached = |key: &[u8], hash| {
-                let value = core.records.get(epoch, keyspace.collection, key, hash);
-                core.counters.record_hits.add(u64::from(value.is_some()));
-                value
-            };
-            let keep = |key: &[u8], hash, value: Option<&Slice>| {
-                core.missed_records();
-                if let Some(value) = value {
-                    core.keep(epoch, keyspace.collection, key, hash, value);
-                }
-            };
-            multi_get(keyspace, before, keys, cached, keep)
+            newest_of_many(core, epoch, keyspace, before, keys)
         })
     }
 

@@ -68,6 +68,10 @@ pub(crate) struct Counters {
     pub scanned_records: Counter,
     pub scanned_deletes: Counter,
     pub batches: Counter,
+    pub transactions: Counter,
+    pub transaction_conflicts: Counter,
+    pub transaction_repeats: Counter,
+    pub transaction_comparisons: Counter,
     pub user_bytes_written: Counter,
     pub syncs: Counter,
     pub writes_refused: Counter,
@@ -156,6 +160,8 @@ pub struct MemoryUse {
     pub log_bytes: u64,
     /// Data of keyspaces, used or not: about 2 KiB each.
     pub keyspace_bytes: u64,
+    /// What open transactions have read and written.
+    pub transaction_bytes: u64,
 }
 
 impl MemoryUse {
@@ -169,6 +175,7 @@ impl MemoryUse {
             merge_bytes: budget.used(Purpose::Merge),
             log_bytes: budget.used(Purpose::Log),
             keyspace_bytes: budget.used(Purpose::Keyspaces),
+            transaction_bytes: budget.used(Purpose::Transactions),
         }
     }
 
@@ -182,6 +189,7 @@ impl MemoryUse {
             + self.merge_bytes
             + self.log_bytes
             + self.keyspace_bytes
+            + self.transaction_bytes
     }
 }
 
@@ -209,8 +217,19 @@ pub struct Metrics {
     /// [`Metrics::scanned_records`], ranges begin among deleted records. The engine merges such
     /// deletes away once they cost more than the merge.
     pub scanned_deletes: u64,
-    /// Batches written.
+    /// Batches written, committed transactions among them.
     pub batches: u64,
+    /// Transactions committed that wrote something. Each pop from a queue is one.
+    pub transactions: u64,
+    /// Transactions that met a conflict.
+    pub transaction_conflicts: u64,
+    /// Searches for changes by commits, because the log did not tell exactly what changed.
+    pub transaction_repeats: u64,
+    /// Values that these searches compared, because the memtables that would tell were merged.
+    pub transaction_comparisons: u64,
+    /// Nanoseconds for which all writes noted what they change, for conditional writes and
+    /// transactions. A write costs a little more meanwhile.
+    pub watched_ns: u64,
     /// Key and value bytes of puts and deletes.
     pub user_bytes_written: u64,
 

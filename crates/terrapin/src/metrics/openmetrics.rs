@@ -70,6 +70,36 @@ impl Metrics {
         text.family(name, Kind::Gauge, "bytes", "Live bytes in the memtables.");
         text.samples(name, "", "keyspace", values);
         text.counter("batches", "", "Batches written.", self.batches);
+        for (name, help, value) in [
+            (
+                "transactions",
+                "Transactions committed that wrote something.",
+                self.transactions,
+            ),
+            (
+                "transaction_conflicts",
+                "Transactions that met a conflict.",
+                self.transaction_conflicts,
+            ),
+            (
+                "transaction_repeats",
+                "Searches for changes by commits.",
+                self.transaction_repeats,
+            ),
+            (
+                "transaction_comparisons",
+                "Values that commits compared.",
+                self.transaction_comparisons,
+            ),
+        ] {
+            text.counter(name, "", help, value);
+        }
+        text.counter(
+            "watched_seconds",
+            "seconds",
+            "Time for which writes noted what they change.",
+            self.watched_ns as f64 / 1e9,
+        );
     }
 
     fn write_caches(&self, text: &mut Text) {
@@ -252,6 +282,7 @@ impl Metrics {
             ("merge", memory.merge_bytes),
             ("log", memory.log_bytes),
             ("keyspaces", memory.keyspace_bytes),
+            ("transactions", memory.transaction_bytes),
         ];
         text.samples(name, "", "purpose", values);
     }
@@ -287,7 +318,7 @@ impl Text {
         self.line(format_args!("# HELP terrapin_{name} {help}"));
     }
 
-    fn counter(&mut self, name: &str, unit: &str, help: &str, value: u64) {
+    fn counter(&mut self, name: &str, unit: &str, help: &str, value: impl Display) {
         self.family(name, Kind::Counter, unit, help);
         self.line(format_args!("terrapin_{name}_total {value}"));
     }

@@ -215,6 +215,29 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     Ok(values)
 }
 
+/// The values of several keys in the newest state. Asks the record cache before the tree, and adds
+/// the tree's values to it.
+pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
+    core: &Core,
+    epoch: Epoch,
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    keys: &[K],
+) -> Result<Vec<Option<Slice>>> {
+    let cached = |key: &[u8], hash| {
+        let value = core.records.get(epoch, keyspace.collection, key, hash);
+        core.counters.record_hits.add(u64::from(value.is_some()));
+        value
+    };
+    let keep = |key: &[u8], hash, value: Option<&Slice>| {
+        core.missed_records();
+        if let Some(value) = value {
+            core.keep(epoch, keyspace.collection, key, hash, value);
+        }
+    };
+    multi_get(keyspace, before, keys, cached, keep)
+}
+
 /// The values of several keys in a view that has runs. Asks one layer after another for all keys
 /// that no newer layer answered.
 fn multi_get_in_layers<K: AsRef<[u8]>>(

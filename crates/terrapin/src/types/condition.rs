@@ -6,13 +6,14 @@ use terrapin_base::{Error, ErrorKind, Lsn, Slice};
 use terrapin_recordcache::Collection;
 use terrapin_wal::LifeId;
 
-/// Why a conditional write did not happen. Nothing was written.
+/// Why a conditional write or a transaction did not happen. Nothing was written.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Conflict {
     /// The keyspace's name.
     pub keyspace: Box<str>,
-    /// The key whose condition does not hold.
+    /// The key whose condition does not hold, or that changed. Of a cleared keyspace, some key that
+    /// the transaction read or wrote.
     pub key: Box<[u8]>,
     /// What was in the way.
     pub cause: ConflictCause,
@@ -24,8 +25,10 @@ pub struct Conflict {
 pub enum ConflictCause {
     /// The key has this value, or none, and the condition asks for another.
     Value(Option<Slice>),
-    /// The key may have changed since its [`Version`] was read.
+    /// The key has changed, or may have, since its [`Version`] or the transaction read it.
     Changed,
+    /// The keyspace was cleared or dropped since the transaction began.
+    Cleared,
     /// Other writers changed the key between each read and the write after it.
     Busy,
 }
@@ -38,6 +41,7 @@ impl fmt::Display for Conflict {
             ConflictCause::Value(Some(_)) => f.write_str("has another value"),
             ConflictCause::Value(None) => f.write_str("has no value"),
             ConflictCause::Changed => f.write_str("may have changed since it was read"),
+            ConflictCause::Cleared => f.write_str("is gone: the keyspace was cleared or dropped"),
             ConflictCause::Busy => f.write_str("was changed by other writers at each attempt"),
         }
     }

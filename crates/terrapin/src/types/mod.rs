@@ -7,3 +7,4 @@ pub mod key_range;
 pub mod options;
 pub mod structure_kind;
 pub mod structures;
+pub mod transaction;

@@ -27,12 +27,11 @@ use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::log_record::check_sizes;
-use crate::log_record::format::BATCH;
 use crate::pacing::patience::Patience;
 use crate::read::newest_apart;
 use crate::types::condition::{Conflict, ConflictCause, Requirement, Version};
 use crate::types::options::Durability;
-use crate::write::{PreparedBatch, head_of, record_of};
+use crate::write::{head_of, record_of};
 
 /// Attempts of a conditional write. Each failed one means that another writer wrote in between.
 pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
@@ -67,39 +66,10 @@ impl<'a> New<'a> {
     }
 }
 
-/// What a conditional write has read, as the log's records tell whether it changed.
-pub(crate) enum Footprint<'a> {
-    /// One key.
-    Key(Touch),
-    /// The keys of a keyspace up to a key, that one included.
-    UpTo(KeyspaceId, &'a [u8]),
-    /// The keys of a keyspace from a key on, that one included.
-    From(KeyspaceId, &'a [u8]),
-    /// These keys, by keyspace and hash, in order.
-    Keys(&'a [(KeyspaceId, u64)]),
-}
-
-impl Footprint<'_> {
-    /// Whether a record may have changed what was read.
-    fn is_hit_by(&self, entry: &Touched) -> bool {
-        let touch = &entry.touch;
-        if touch.reach == Reach::All {
-            return true;
-        }
-        let place = (touch.keyspace, touch.hash);
-        // A key whose first bytes equal those of the end may be on either side of it.
-        match self {
-            Footprint::Key(own) => place == (own.keyspace, own.hash),
-            Footprint::UpTo(id, end) => touch.keyspace == *id && touch.head <= head(end),
-            Footprint::From(id, end) => touch.keyspace == *id && touch.head >= head(end),
-            Footprint::Keys(keys) => keys.binary_search(&place).is_ok(),
-        }
-    }
-}
-
-/// The first bytes of a key, as an entry of the log has them.
-fn head(key: &[u8]) -> [u8; terrapin_wal::TOUCH_HEAD_BYTES] {
-    Touch::key(KeyspaceId(0), key, 0).head
+/// Whether a record may have changed one of these keys, which are in order.
+fn hits_keys(keys: &[(KeyspaceId, u64)], entry: &Touched) -> bool {
+    let touch = &entry.touch;
+    touch.reach == Reach::All || keys.binary_search(&(touch.keyspace, touch.hash)).is_ok()
 }
 
 /// A condition of a batch on one key.
@@ -147,7 +117,6 @@ impl Core {
         check_sizes(key, Message::Delete)?;
         let timer = self.counters.put_timer(&self.env);
         let log = self.log()?;
-        let touch = Touch::key(shared.id, key, hash64(key));
         let mut patience = Patience::default();
         let mut last: Option<(Option<Slice>, New<'a>, R)> = None;
         for attempt in 0..ATTEMPTS_MAX {
@@ -166,12 +135,9 @@ impl Core {
                     Decision::Write(new, result) => (value, new, result),
                 },
             };
-            let read = Read {
-                before,
-                footprint: Footprint::Key(touch),
-            };
+            let message = new.message();
             let written =
-                self.write_one_read(shared, key, new.message(), durability, &read, &mut patience)?;
+                self.write_one_read(shared, key, message, durability, before, &mut patience)?;
             if written {
                 self.counters.put_done(&self.env, timer);
                 return Ok(result);
@@ -181,14 +147,15 @@ impl Core {
         Err(busy(shared, key).error())
     }
 
-    /// Writes one put or delete if nothing changed what was read. Returns whether it did.
+    /// Writes one put or delete if no record from `before` on touched the key. Returns whether it
+    /// did.
     pub fn write_one_read(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
         message: Message<'_>,
         durability: Durability,
-        read: &Read<'_>,
+        before: Lsn,
         patience: &mut Patience,
     ) -> Result<bool> {
         check_sizes(key, message)?;
@@ -201,7 +168,12 @@ impl Core {
         let pieces = [head.bytes(), key, value];
         let record = record_of(message, &pieces);
         let touches = [Touch::key(shared.id, key, hash64(key))];
-        let Some(appended) = self.append_read(log, record, &touches, frees, read, patience)? else {
+        let keys = [(shared.id, touches[0].hash)];
+        let record = (record.0, record.1, &touches[..]);
+        let hits = |entry: &Touched| hits_keys(&keys, entry);
+        let mut from = From::Lsn(before);
+        let read = (&mut from, &hits);
+        let Some(appended) = self.append_read(log, record, frees, read, patience)? else {
             return Ok(false);
         };
         let full = {
@@ -219,29 +191,20 @@ impl Core {
     pub(super) fn append_required(
         &self,
         log: &Log,
-        batch: PreparedBatch<'_>,
-        touches: &[Touch],
+        record: (u8, &[&[u8]], &[Touch]),
+        frees: bool,
+        required: &[Required],
         patience: &mut Patience,
     ) -> Result<Appended> {
-        let PreparedBatch {
-            payload,
-            frees,
-            required,
-            ..
-        } = batch;
         let keys = required.iter().map(|r| (r.keyspace.id, r.hash));
         let mut keys: Vec<_> = keys.collect();
         keys.sort_unstable();
         for attempt in 0..ATTEMPTS_MAX {
             self.begin_attempt(log, attempt)?;
-            let read = Read {
-                before: self.look_at_required(required)?,
-                footprint: Footprint::Keys(&keys),
-            };
-            let record = (BATCH, &[payload][..]);
-            if let Some(appended) =
-                self.append_read(log, record, touches, frees, &read, patience)?
-            {
+            let mut from = From::Lsn(self.look_at_required(required)?);
+            let hits = |entry: &Touched| hits_keys(&keys, entry);
+            let read = (&mut from, &hits);
+            if let Some(appended) = self.append_read(log, record, frees, read, patience)? {
                 return Ok(appended);
             }
         }
@@ -252,16 +215,8 @@ impl Core {
         ))
     }
 
-    /// Checks conditions that nothing is written under.
-    pub(super) fn check_required(&self, required: &[Required]) -> Result<()> {
-        match required.is_empty() {
-            true => Ok(()),
-            false => self.look_at_required(required).map(drop),
-        }
-    }
-
     /// Checks conditions as of one moment, and returns the bound of that moment.
-    fn look_at_required(&self, required: &[Required]) -> Result<Lsn> {
+    pub(super) fn look_at_required(&self, required: &[Required]) -> Result<Lsn> {
         let epoch = self.records.epoch();
         let observed = self.observe_apart()?;
         let before = observed.before;
@@ -322,26 +277,25 @@ impl Core {
         Ok(is_known && newest.is_none_or(|(lsn, _)| lsn < version.before))
     }
 
-    /// Appends a record if nothing changed what was read; waits for room in the log.
-    fn append_read(
+    /// Appends a record if no record from `from` on `hits`; waits for room in the log. If it does
+    /// not append, the log does not tell what a record from `from` on touched, or that record hits.
+    pub(super) fn append_read(
         &self,
         log: &Log,
-        record: (u8, &[&[u8]]),
-        touches: &[Touch],
+        (kind, payload, touches): (u8, &[&[u8]], &[Touch]),
         frees: bool,
-        read: &Read<'_>,
+        (from, hits): (&mut From, &impl Fn(&Touched) -> bool),
         patience: &mut Patience,
     ) -> Result<Option<Appended>> {
-        let hits = |entry: &Touched| read.footprint.is_hit_by(entry);
-        let mut from = From::Lsn(read.before);
         let mut attempt = || {
             loop {
-                let appended = log.try_append_unless(record, touches, from, hits)?;
+                let record = (kind, payload);
+                let appended = log.try_append_unless(record, touches, *from, hits)?;
                 if appended.is_some() {
                     return Ok(appended);
                 }
-                match tested(log, from, hits) {
-                    Some(next) if next != from => from = next,
+                match tested(log, *from, hits) {
+                    Some(next) if next != *from => *from = next,
                     _ => return Ok(None),
                 }
             }
@@ -354,22 +308,14 @@ impl Core {
     }
 }
 
-/// What a conditional write has read.
-pub(crate) struct Read<'a> {
-    /// The reader saw each record below this LSN.
-    pub before: Lsn,
-    /// The keys that it read.
-    pub footprint: Footprint<'a>,
-}
-
 /// Tests what the records from a place on touched, without the append lock. Returns the place
 /// behind them, or `None` if one hits or if the log does not know them all.
-fn tested(log: &Log, mut from: From, hits: impl Fn(&Touched) -> bool) -> Option<From> {
+fn tested(log: &Log, mut from: From, hits: &impl Fn(&Touched) -> bool) -> Option<From> {
     let mut entries = Vec::new();
     loop {
         entries.clear();
         let copied = log.touched_since(from, &mut entries);
-        if entries.iter().any(&hits) {
+        if entries.iter().any(hits) {
             return None;
         }
         match copied {

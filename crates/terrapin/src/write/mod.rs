@@ -9,7 +9,9 @@
 //! later write becomes visible only after it.
 
 pub mod conditional;
+pub mod footprint;
 pub mod pressure;
+pub mod unchanged;
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -26,8 +28,10 @@ use crate::log_record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
 use crate::log_record::{Change, Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
+use crate::types::condition::Conflict;
 use crate::types::options::Durability;
 use crate::write::conditional::Required;
+use crate::write::unchanged::Unchanged;
 
 /// Time between two attempts of a delete to find room in the log of a full disk, in nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
@@ -61,7 +65,18 @@ pub(crate) struct PreparedBatch<'a> {
     /// The only keyspace of the operations. None if the batch is empty or writes to several.
     pub only_keyspace: Option<KeyspaceId>,
     /// The conditions of the write.
-    pub required: &'a [Required],
+    pub asks: Asks<'a>,
+}
+
+/// The conditions of a write.
+#[derive(Clone, Copy)]
+pub(crate) enum Asks<'a> {
+    /// None.
+    Nothing,
+    /// These, of a batch.
+    Required(&'a [Required]),
+    /// What a transaction depends on has not changed.
+    Unchanged(&'a Unchanged<'a>),
 }
 
 /// Kind and payload of a log record, and what it touches.
@@ -210,21 +225,38 @@ impl Core {
 
     /// Writes a batch as a whole or not at all.
     pub fn write_batch(&self, batch: PreparedBatch<'_>, durability: Durability) -> Result<()> {
+        match self.write_batch_if(batch, durability)? {
+            Ok(_) => Ok(()),
+            Err(conflict) => Err(conflict.error()),
+        }
+    }
+
+    /// Writes a batch as a whole, and returns the end of its record. The inner error says that what
+    /// the batch depends on has changed ([`Asks::Unchanged`]). Then nothing was written.
+    pub fn write_batch_if(
+        &self,
+        batch: PreparedBatch<'_>,
+        durability: Durability,
+    ) -> Result<Result<Lsn, Conflict>> {
         let PreparedBatch {
             payload,
             operations,
             frees,
             has_ranges,
             only_keyspace,
-            required,
+            asks,
         } = batch;
         self.health.check_open()?;
         let log = self.log()?;
-        if !required.is_empty() {
+        let is_conditional = !matches!(asks, Asks::Nothing);
+        if is_conditional {
             conditional::check_durability(durability)?;
         }
         if operations == 0 {
-            return self.check_required(required);
+            return Ok(Ok(match asks {
+                Asks::Required(required) => self.look_at_required(required)?,
+                _ => self.visible(),
+            }));
         }
         if durability == Durability::None && only_keyspace.is_none() {
             return Err(Error::invalid(
@@ -253,17 +285,28 @@ impl Core {
             }
             durability => durability,
         };
-        if !required.is_empty() {
+        if is_conditional {
             log.watch_a_while();
         }
         let touches = touches_of(log, payload);
         let touches = touches.as_slice();
         let appended = match durability {
             Durability::None => self.append(log, (UNLOGGED, &[], touches), frees, &mut patience)?,
-            _ if required.is_empty() => {
-                self.append(log, (BATCH, &[payload], touches), frees, &mut patience)?
+            _ => {
+                let record: Record<'_> = (BATCH, &[payload], touches);
+                match asks {
+                    Asks::Nothing => self.append(log, record, frees, &mut patience)?,
+                    Asks::Required(required) => {
+                        self.append_required(log, record, frees, required, &mut patience)?
+                    }
+                    Asks::Unchanged(unchanged) => {
+                        match self.append_unchanged(log, record, frees, unchanged, &mut patience)? {
+                            Ok(appended) => appended,
+                            Err(conflict) => return Ok(Err(conflict)),
+                        }
+                    }
+                }
             }
-            _ => self.append_required(log, batch, touches, &mut patience)?,
         };
         let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
         {
@@ -312,7 +355,7 @@ impl Core {
         self.counters.user_bytes_written.add(bytes as u64);
         self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
-        Ok(())
+        Ok(Ok(appended.end))
     }
 
     /// Waits until every keyspace of a batch admits its operations. Fails before any effect if a

@@ -127,7 +127,8 @@ impl Shared {
             tail.records += 1;
             tail.appended_bytes += total;
             if tail.recent.is_raised() {
-                tail.recent.add(Lsn(lsn), touches, &self.end.watched);
+                tail.recent
+                    .add(Lsn(lsn), touches, &self.end.watched, &self.env);
             }
         }
         install(Lsn(lsn));

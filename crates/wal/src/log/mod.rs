@@ -122,6 +122,7 @@ impl Log {
     /// The first watch takes a 64th of the memory budget, but 48 to 768 KiB ([`Log::charge_to`]).
     #[must_use]
     pub fn watch(&self) -> Watch {
+        let now = self.0.env.now_ns();
         let mut tail = self.0.lock();
         let mut spare = None;
         if !tail.recent.has_room() && tail.writer.is_some() {
@@ -135,7 +136,7 @@ impl Log {
             };
         }
         let publish_end = Lsn(tail.publish_end);
-        tail.recent.watch(publish_end, &self.0.end.watched);
+        tail.recent.watch(publish_end, &self.0.end.watched, now);
         let since = tail.recent.raised_at();
         drop(tail);
         drop(spare);
@@ -574,7 +575,9 @@ impl Log {
         drop(self.0.drain.lock().take());
         let mut tail = self.0.lock();
         let writer = tail.writer.take();
-        let room = tail.recent.take_room(&self.0.end.watched);
+        let room = tail
+            .recent
+            .take_room(&self.0.end.watched, self.0.env.now_ns());
         drop(tail);
         drop(room);
         writer.map_or(0, |_| self.0.ring_bytes)
@@ -589,12 +592,14 @@ impl Log {
     /// Counters of this life, and the log's size.
     #[must_use]
     pub fn metrics(&self) -> LogMetrics {
-        let (records, appended_bytes, overhead_bytes, lsn) = {
+        let now = self.0.env.now_ns();
+        let (records, appended_bytes, overhead_bytes, watched_ns, lsn) = {
             let tail = self.0.lock();
             (
                 tail.records,
                 tail.appended_bytes,
                 tail.overhead_bytes,
+                tail.recent.raised_ns(now),
                 tail.lsn,
             )
         };
@@ -604,6 +609,7 @@ impl Log {
             records,
             appended_bytes,
             overhead_bytes,
+            watched_ns,
             full: get(&counters.full),
             drained_bytes: get(&counters.drained_bytes),
             drain_writes: get(&counters.drain_writes),

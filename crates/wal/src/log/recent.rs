@@ -13,7 +13,7 @@
 //! The first watch allocates the ring outside the append lock and charges it to the memory budget.
 
 use terrapin_base::sync::{Arc, AtomicBool, Ordering};
-use terrapin_base::{Budget, Charge, KeyspaceId, Lsn, Purpose, mutant};
+use terrapin_base::{Budget, Charge, Env, KeyspaceId, Lsn, Purpose, mutant};
 
 /// Most entries of the ring: 768 KiB.
 const ENTRIES: u64 = 16_384;
@@ -148,6 +148,11 @@ pub(super) struct Recent {
     watches: u32,
     /// Entries that writers still add without a watch.
     left: u64,
+    /// Since when appends add entries, on the environment's clock. Without meaning while they add
+    /// none.
+    raised_at_ns: u64,
+    /// Nanoseconds for which appends added entries, without the time since `raised_at_ns`.
+    raised_ns: u64,
 }
 
 impl Recent {
@@ -159,6 +164,16 @@ impl Recent {
             raised_at: Lsn(u64::MAX),
             watches: 0,
             left: 0,
+            raised_at_ns: 0,
+            raised_ns: 0,
+        }
+    }
+
+    /// Nanoseconds for which appends added entries, up to now.
+    pub fn raised_ns(&self, now: u64) -> u64 {
+        match self.is_raised() {
+            true => self.raised_ns + now.saturating_sub(self.raised_at_ns),
+            false => self.raised_ns,
         }
     }
 
@@ -168,7 +183,8 @@ impl Recent {
         self.raised_at.0 < u64::MAX
     }
 
-    fn lower(&mut self, raised: &AtomicBool) {
+    fn lower(&mut self, raised: &AtomicBool, now: u64) {
+        self.raised_ns = self.raised_ns(now);
         self.raised_at = Lsn(u64::MAX);
         self.left = 0;
         raised.store(false, Ordering::Relaxed);
@@ -191,16 +207,17 @@ impl Recent {
     }
 
     /// Gives the ring's memory up. What records touched is lost.
-    pub fn take_room(&mut self, raised: &AtomicBool) -> Option<Room> {
-        self.lower(raised);
+    pub fn take_room(&mut self, raised: &AtomicBool, now: u64) -> Option<Room> {
+        self.lower(raised, now);
         self.room.take()
     }
 
     /// Begins a watch. `publish_end` is the end of the last record that will be published. Without
     /// memory, the ring keeps nothing, and readers find their entries lost.
-    pub fn watch(&mut self, publish_end: Lsn, raised: &AtomicBool) {
+    pub fn watch(&mut self, publish_end: Lsn, raised: &AtomicBool, now: u64) {
         if !self.is_raised() && self.has_room() {
             self.raised_at = publish_end;
+            self.raised_at_ns = now;
             self.first = self.added;
             raised.store(true, Ordering::Relaxed);
         }
@@ -237,7 +254,7 @@ impl Recent {
     ///
     /// Kept out of the append of a log that nobody watches.
     #[inline(never)]
-    pub fn add(&mut self, lsn: Lsn, touches: &[Touch], raised: &AtomicBool) {
+    pub fn add(&mut self, lsn: Lsn, touches: &[Touch], raised: &AtomicBool, env: &Env) {
         let Some(room) = &mut self.room else {
             return;
         };
@@ -255,7 +272,7 @@ impl Recent {
         if self.watches == 0 {
             self.left = self.left.saturating_sub(touches.len() as u64);
             if self.left == 0 {
-                self.lower(raised);
+                self.lower(raised, env.now_ns());
             }
         }
     }
@@ -349,18 +366,19 @@ mod tests {
     #[test]
     fn entries_are_found_from_an_lsn_on_until_they_are_overwritten() {
         let (mut recent, raised) = (Recent::new(), AtomicBool::new(false));
-        recent.watch(Lsn(1000), &raised);
+        let env = Env::threads();
+        recent.watch(Lsn(1000), &raised, 0);
         // Without memory nothing is kept.
         assert!(!raised.load(Ordering::Relaxed));
         assert_eq!(all(&recent, From::Lsn(Lsn(1000))), None);
         recent.unwatch();
         recent.give_room(Room::new(None));
-        recent.watch(Lsn(1000), &raised);
+        recent.watch(Lsn(1000), &raised, 0);
         assert!(raised.load(Ordering::Relaxed));
         assert_eq!(all(&recent, From::Lsn(Lsn(999))), None);
         assert_eq!(all(&recent, From::Lsn(Lsn(1000))), Some(vec![]));
         for number in 0..ENTRIES {
-            recent.add(Lsn(1000 + 10 * number), &[touch(number)], &raised);
+            recent.add(Lsn(1000 + 10 * number), &[touch(number)], &raised, &env);
         }
         let from = |n: u64| From::Lsn(Lsn(1000 + 10 * n));
         assert_eq!(all(&recent, from(0)).unwrap().len() as u64, ENTRIES);
@@ -370,7 +388,7 @@ mod tests {
             Some(vec![ENTRIES - 2, ENTRIES - 1])
         );
         assert_eq!(all(&recent, from(ENTRIES)), Some(vec![]));
-        recent.add(Lsn(1 << 30), &[touch(7)], &raised);
+        recent.add(Lsn(1 << 30), &[touch(7)], &raised, &env);
         assert_eq!(all(&recent, from(0)), None);
         // Entry 1 is there, and whether it is the first of its record is not known.
         assert_eq!(all(&recent, from(1)), None);
@@ -382,11 +400,12 @@ mod tests {
     #[test]
     fn a_record_of_unknown_or_many_keys_touches_everything() {
         let (mut recent, raised) = (with_room(), AtomicBool::new(false));
-        recent.watch(Lsn(0), &raised);
+        let env = Env::threads();
+        recent.watch(Lsn(0), &raised, 0);
         let many: Vec<_> = (0..=TESTED_MAX).map(touch).collect();
-        recent.add(Lsn(10), &[], &raised);
-        recent.add(Lsn(20), &many, &raised);
-        recent.add(Lsn(30), &many[1..], &raised);
+        recent.add(Lsn(10), &[], &raised, &env);
+        recent.add(Lsn(20), &many, &raised, &env);
+        recent.add(Lsn(30), &many[1..], &raised, &env);
         let mut out = Vec::new();
         recent.copy(From::Lsn(Lsn(0)), &mut out);
         let reaches: Vec<_> = out.iter().map(|entry| entry.touch.reach).collect();
@@ -397,9 +416,10 @@ mod tests {
     #[test]
     fn few_entries_without_a_hit_are_clear() {
         let (mut recent, raised) = (with_room(), AtomicBool::new(false));
-        recent.watch(Lsn(0), &raised);
+        let env = Env::threads();
+        recent.watch(Lsn(0), &raised, 0);
         for number in 0..100 {
-            recent.add(Lsn(10 * number), &[touch(number)], &raised);
+            recent.add(Lsn(10 * number), &[touch(number)], &raised, &env);
         }
         let hits = |wanted: u64| move |entry: &Touched| entry.touch.hash == wanted;
         let from = |number: u64| From::Lsn(Lsn(10 * number));
@@ -414,28 +434,29 @@ mod tests {
     #[test]
     fn appends_stop_to_add_entries_a_while_after_the_last_watch() {
         let (mut recent, raised) = (with_room(), AtomicBool::new(false));
-        recent.watch(Lsn(0), &raised);
-        recent.watch(Lsn(5), &raised);
+        let env = Env::threads();
+        recent.watch(Lsn(0), &raised, 0);
+        recent.watch(Lsn(5), &raised, 0);
         assert_eq!(recent.raised_at(), Lsn(0));
         recent.unwatch();
         recent.unwatch();
         for number in 1..ENTRIES {
-            recent.add(Lsn(number), &[touch(number)], &raised);
+            recent.add(Lsn(number), &[touch(number)], &raised, &env);
         }
         assert!(raised.load(Ordering::Relaxed) && recent.is_raised());
         assert!(all(&recent, From::Lsn(Lsn(0))).is_some());
-        recent.add(Lsn(1 << 20), &[touch(0)], &raised);
+        recent.add(Lsn(1 << 20), &[touch(0)], &raised, &env);
         assert!(!raised.load(Ordering::Relaxed) && !recent.is_raised());
         assert_eq!(all(&recent, From::Lsn(Lsn(1 << 20))), None);
         // What was not noted in between is missing, also for a reader that began before.
-        recent.watch(Lsn(1 << 21), &raised);
+        recent.watch(Lsn(1 << 21), &raised, 0);
         assert_eq!(all(&recent, From::Lsn(Lsn(0))), None);
         assert_eq!(all(&recent, From::Entry(10)), None);
         assert_eq!(all(&recent, From::Lsn(Lsn(1 << 21))), Some(vec![]));
         // A log that released its memory keeps nothing any more.
-        assert!(recent.take_room(&raised).is_some());
-        recent.watch(Lsn(1 << 22), &raised);
-        recent.add(Lsn(1 << 22), &[touch(0)], &raised);
+        assert!(recent.take_room(&raised, 0).is_some());
+        recent.watch(Lsn(1 << 22), &raised, 0);
+        recent.add(Lsn(1 << 22), &[touch(0)], &raised, &env);
         assert_eq!(all(&recent, From::Lsn(Lsn(1 << 22))), None);
         assert!(!raised.load(Ordering::Relaxed));
     }

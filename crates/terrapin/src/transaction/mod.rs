@@ -1,0 +1,335 @@
+//! [`Tx`]: a transaction. It reads a view and its own writes, which stay in memory until the commit
+//! appends them as one record, if nothing that it depends on has changed ([`Unchanged`]). It holds
+//! no lock, so a transaction that is forgotten delays nobody. Its view keeps pages.
+
+pub mod range;
+pub mod repeat;
+pub mod writes;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use terrapin_base::sync::{AtomicU64, Ordering};
+use terrapin_base::{
+    Charge, Error, ErrorKind, KeyspaceId, Lsn, Message, Purpose, Result, Slice, mutant,
+};
+
+use crate::engine::core::Core;
+use crate::engine::state::{KeyspaceShared, KeyspaceState};
+use crate::engine::view::ViewHandle;
+use crate::log_record::check_bounds;
+use crate::read;
+use crate::types::condition::Conflict;
+use crate::types::key_range::{KeyRange, half_open};
+use crate::types::options::Durability;
+use crate::types::transaction::{CommitLsn, Isolation, TransactionOptions};
+use crate::write::Asks;
+use crate::write::conditional::check_durability;
+use crate::write::footprint::{RangeNumber, Reads};
+use crate::write::unchanged::Unchanged;
+use writes::{Mark, Writes};
+
+/// A transaction that takes less memory is not charged for it.
+const CHARGED_FROM_BYTES: u64 = 4 << 10;
+
+/// A place in a transaction to which it can go back ([`crate::Transaction::savepoint`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Savepoint {
+    number: u64,
+}
+
+/// A transaction.
+pub(crate) struct Tx {
+    view: Arc<ViewHandle>,
+    isolation: Isolation,
+    durability: Durability,
+    /// The time from which on it is too old, on the environment's clock.
+    ends_ns: u64,
+    writes: Writes,
+    savepoints: Vec<(u64, Mark)>,
+    reads: RefCell<Reads>,
+    charge: RefCell<Option<(Charge, u64)>>,
+}
+
+impl Tx {
+    /// Begins a transaction that sees what `view` makes.
+    pub fn begin(
+        core: &Core,
+        options: &TransactionOptions,
+        view: impl FnOnce() -> Result<Arc<ViewHandle>>,
+    ) -> Result<Self> {
+        let durability = options.durability.unwrap_or(core.settings.durability);
+        check_durability(durability)?;
+        core.health.check_open()?;
+        let log = core.log()?;
+        core.env.breathe();
+        log.watch_a_while();
+        let view = view()?;
+        let ends_ns = options.age_max.map_or(u64::MAX, |age| {
+            let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+            view.view().born_ns.saturating_add(age)
+        });
+        Ok(Tx {
+            isolation: options.isolation,
+            durability,
+            ends_ns,
+            writes: Writes::new(log.record_bytes_max() as usize),
+            savepoints: Vec::new(),
+            reads: RefCell::new(Reads::new(options.read_bytes_max)),
+            charge: RefCell::new(None),
+            view,
+        })
+    }
+
+    fn core(&self) -> &Core {
+        self.view.core()
+    }
+
+    /// The number of the open database.
+    pub fn database(&self) -> u64 {
+        self.view.owner().number
+    }
+
+    /// It sees each record below this LSN.
+    pub fn before(&self) -> Lsn {
+        self.view.view().before
+    }
+
+    /// Bytes of its record in the log.
+    pub fn record_bytes(&self) -> usize {
+        self.writes.record_bytes()
+    }
+
+    fn check(&self) -> Result<()> {
+        let core = self.core();
+        core.health.check_open()?;
+        if self.ends_ns < u64::MAX && core.env.now_ns() >= self.ends_ns {
+            let message = "the transaction is older than it may become: begin it again, or raise \
+                           TransactionOptions::age_max";
+            return Err(Error::new(ErrorKind::Conflict, message));
+        }
+        Ok(())
+    }
+
+    /// Charges the memory of reads and writes to the budget. It grows twofold, so that small reads
+    /// and writes touch no counter that threads share.
+    fn charge(&self) {
+        let bytes = (self.writes.bytes() + self.reads.borrow().bytes()) as u64;
+        if bytes < CHARGED_FROM_BYTES {
+            return;
+        }
+        let mut charge = self.charge.borrow_mut();
+        let budget = &self.core().budget;
+        let (charge, charged) =
+            charge.get_or_insert_with(|| (budget.charge(Purpose::Transactions, 0), 0));
+        if bytes > *charged {
+            *charged = bytes.next_power_of_two();
+            charge.resize(*charged);
+        }
+    }
+
+    /// Reads a keyspace as the transaction sees it without its own writes.
+    fn with<R>(
+        &self,
+        shared: &KeyspaceShared,
+        keys: usize,
+        read: impl FnOnce(&Core, &Arc<KeyspaceState>) -> Result<R>,
+    ) -> Result<R> {
+        let core = self.core();
+        core.env.breathe();
+        core.counters.gets.add(keys as u64);
+        shared.counters.looked_up(keys as u64);
+        let held = self.view.view().held()?;
+        held.keyspace(shared.id)
+            .and_then(|keyspace| read(core, keyspace))
+            .map_err(|error| error.with("keyspace", &shared.name))
+    }
+
+    /// Notes a key that must not change until the commit.
+    fn depend_on(&self, id: KeyspaceId, key: &[u8], for_update: bool) -> Result<()> {
+        let for_update = for_update && !mutant::active("get-for-update-is-forgotten");
+        if self.isolation == Isolation::Serializable || for_update {
+            self.reads.borrow_mut().add(id, key)?;
+            self.charge();
+        }
+        Ok(())
+    }
+
+    /// The value of a key.
+    pub fn get(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        for_update: bool,
+    ) -> Result<Option<Slice>> {
+        self.check()?;
+        if let Some(own) = self.writes.get(shared.id, key) {
+            return Ok(own.map(Slice::copy));
+        }
+        self.depend_on(shared.id, key, for_update)?;
+        let before = self.before();
+        self.with(shared, 1, |core, keyspace| {
+            let epoch = core.records.epoch();
+            match is_newest(core, keyspace) {
+                true => read::newest_apart(core, epoch, keyspace, before, key),
+                false => read::get(keyspace, before, key),
+            }
+        })
+    }
+
+    /// Whether a key has a value.
+    pub fn contains(&self, shared: &KeyspaceShared, key: &[u8]) -> Result<bool> {
+        self.check()?;
+        if let Some(own) = self.writes.get(shared.id, key) {
+            return Ok(own.is_some());
+        }
+        self.depend_on(shared.id, key, false)?;
+        let before = self.before();
+        self.with(shared, 1, |_, keyspace| {
+            read::contains(keyspace, before, key)
+        })
+    }
+
+    /// The values of several keys.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        shared: &KeyspaceShared,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        self.check()?;
+        let mut values = vec![None; keys.len()];
+        let (mut places, mut others) = (Vec::with_capacity(keys.len()), Vec::new());
+        for (place, key) in keys.iter().enumerate() {
+            let key = key.as_ref();
+            match self.writes.get(shared.id, key) {
+                Some(own) => values[place] = own.map(Slice::copy),
+                None => {
+                    self.depend_on(shared.id, key, false)?;
+                    places.push(place);
+                    others.push(key);
+                }
+            }
+        }
+        let before = self.before();
+        let found = self.with(shared, others.len(), |core, keyspace| {
+            let epoch = core.records.epoch();
+            match is_newest(core, keyspace) {
+                true => read::newest_of_many(core, epoch, keyspace, before, &others),
+                false => read::multi_get(keyspace, before, &others, |_, _| None, |_, _, _| ()),
+            }
+        })?;
+        for (place, value) in places.into_iter().zip(found) {
+            values[place] = value;
+        }
+        Ok(values)
+    }
+
+    /// Notes a range that begins. None if it need not be remembered.
+    fn begin_range(&self, id: KeyspaceId, range: &impl KeyRange) -> Result<Option<RangeNumber>> {
+        self.check()?;
+        match self.isolation {
+            Isolation::Serializable => {
+                let number = self.reads.borrow_mut().begin_range(id, range.bounds())?;
+                Ok(Some(number))
+            }
+            Isolation::Snapshot => Ok(None),
+        }
+    }
+
+    /// Adds a put or a delete.
+    pub fn write(
+        &mut self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        message: Message<'_>,
+    ) -> Result<()> {
+        self.check_write(shared)?;
+        self.writes.add(shared.id, key, message)?;
+        self.charge();
+        Ok(())
+    }
+
+    /// Adds a range delete. An empty range adds nothing.
+    pub fn delete_range(&mut self, shared: &KeyspaceShared, range: &impl KeyRange) -> Result<()> {
+        self.check_write(shared)?;
+        check_bounds(range.bounds())?;
+        let (lo, hi) = half_open(range.bounds());
+        if hi.as_ref().is_none_or(|hi| *hi > lo) {
+            self.writes.delete_range(shared.id, &lo, hi.as_deref())?;
+            self.charge();
+        }
+        Ok(())
+    }
+
+    /// Refuses a write into a keyspace that the view does not have.
+    fn check_write(&self, shared: &KeyspaceShared) -> Result<()> {
+        self.check()?;
+        let held = self.view.view().held()?;
+        let keyspace = held.keyspace(shared.id);
+        keyspace
+            .map(drop)
+            .map_err(|error| error.with("keyspace", &shared.name))
+    }
+
+    /// A place to which [`Tx::roll_back`] goes back.
+    pub fn savepoint(&mut self) -> Savepoint {
+        static TAKEN: AtomicU64 = AtomicU64::new(0);
+        let number = TAKEN.fetch_add(1, Ordering::Relaxed);
+        self.savepoints.push((number, self.writes.mark()));
+        Savepoint { number }
+    }
+
+    /// Takes back all writes since a savepoint, and forgets the savepoints after it.
+    pub fn roll_back(&mut self, savepoint: &Savepoint) -> Result<()> {
+        let at = self
+            .savepoints
+            .iter()
+            .position(|(number, _)| *number == savepoint.number);
+        let Some(at) = at else {
+            return Err(Error::invalid(
+                "the savepoint is gone: the transaction went back to an earlier one, or another \
+                 transaction made it",
+            ));
+        };
+        self.savepoints.truncate(at + 1);
+        if !mutant::active("rollback-keeps-writes") {
+            self.writes.roll_back(self.savepoints[at].1);
+        }
+        Ok(())
+    }
+
+    /// Commits. The inner error says that something has changed that the transaction depends on.
+    pub fn commit(self) -> Result<Result<CommitLsn, Conflict>> {
+        self.check()?;
+        if self.writes.is_empty() {
+            return Ok(Ok(self.before()));
+        }
+        let core = self.core();
+        let is_forgetful = mutant::active("transaction-forgets-its-writes");
+        let written = self.writes.keys().filter(|_| !is_forgetful);
+        let footprint = self
+            .reads
+            .borrow()
+            .footprint(written, self.writes.deleted());
+        let unchanged = Unchanged {
+            view: &self.view,
+            footprint: &footprint,
+        };
+        let batch = self.writes.prepared(Asks::Unchanged(&unchanged));
+        let outcome = core.write_batch_if(batch, self.durability)?;
+        match &outcome {
+            Ok(_) => core.counters.transactions.add(1),
+            Err(_) => core.counters.transaction_conflicts.add(1),
+        }
+        Ok(outcome)
+    }
+}
+
+/// Whether a view's keyspace is as the newest state has it, apart from later writes into its
+/// memtables. Then cached records are those of the view's tree. The caller reads their epoch
+/// before.
+fn is_newest(core: &Core, keyspace: &Arc<KeyspaceState>) -> bool {
+    let state = core.state.load();
+    let now = state.keyspaces.get(keyspace.id);
+    now.is_some_and(|now| Arc::ptr_eq(now, keyspace))
+}
