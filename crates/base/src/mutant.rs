@@ -134,6 +134,11 @@ pub const NAMES: &[&str] = &[
     "look-skips-sealed-memtable",
     "look-compares-no-values",
     "look-forgets-touches",
+    "erased-node-keeps-segments",
+    "erased-child-takes-newer-puts-along",
+    "erased-messages-flow-down",
+    "erased-leaf-keeps-records",
+    "erased-records-stay-cached",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -9,11 +9,13 @@
 //! - `get` looks keys up; `scan` reads ranges; `walk`, `stream` and `cursor` read the blocks of
 //!   page groups.
 //! - `merge` writes the next version, as `plan` decides; `compact` chooses what to compact.
+//! - `erasable` finds what a merge can give up of a range that it deletes.
 //! - `estimate`, `stats` and `verify` estimate, measure and check a version.
 //! - `leaf_filters` decides whether to ask the filters of leaves.
 #![forbid(unsafe_code)]
 
 mod compact;
+mod erasable;
 mod estimate;
 mod format;
 mod get;

@@ -12,7 +12,7 @@ use terrapin_structure::{
 };
 
 use crate::compact::{Nothing, find_stretch};
-use crate::merge::{Context, TreeMerge};
+use crate::merge::{Context, ErasedRanges, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
 use crate::version::TreeVersion;
@@ -84,6 +84,7 @@ impl BeTree {
         };
         Ok(Context {
             store: self.store.clone(),
+            erased: ErasedRanges::new(input.erased()),
             input,
             options: options.clone(),
             policy,

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use terrapin_base::{Error, Result, Shares};
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{
-    Direction, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Scan, StructureStats,
-    ToCompact, Version,
+    Direction, Erased, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Scan,
+    StructureStats, ToCompact, Version,
 };
 
 use crate::compact::find_stretch;
@@ -17,7 +17,7 @@ use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, load_node};
 use crate::node::Root;
 use crate::scan::TreeScan;
-use crate::{estimate, stats, verify};
+use crate::{erasable, estimate, stats, verify};
 
 /// The content of a tree at one checkpoint.
 pub(crate) struct TreeVersion {
@@ -249,5 +249,9 @@ impl Ordered for TreeVersion {
 
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {
         estimate::estimate(&self.store, self.top()?, bounds)
+    }
+
+    fn erasable(&self, lo: &[u8], hi: Option<&[u8]>, bytes_min: u64) -> Result<Option<Erased>> {
+        erasable::erasable(&self.store, self.top()?, (lo, hi), bytes_min)
     }
 }

@@ -123,33 +123,14 @@ impl Tree {
         newest
     }
 
-    /// The end of the stretch of keys from `key` on that fragments below `before` delete without a
-    /// gap. The outer `None` means that `key` is not deleted, and the inner one that everything
-    /// behind it is.
+    /// The greatest end of the fragments below `before` that cover a key. Other fragments may cover
+    /// that end again. The outer `None` means that `key` is not deleted, and the inner one that
+    /// everything behind it is. O(log n) expected.
     #[must_use]
-    pub fn deleted_until(&self, key: &[u8], before: Lsn) -> Option<Option<&[u8]>> {
-        let mut until = farthest(&self.root, key, before)?;
-        while let Some(end) = until {
-            match farthest(&self.root, end, before) {
-                Some(farther) => until = farther,
-                None => break,
-            }
-        }
-        Some(until)
-    }
-
-    /// The start of the stretch of keys up to and including `key` that fragments below `before`
-    /// delete without a gap. `None` if `key` is not deleted.
-    #[must_use]
-    pub fn deleted_from(&self, key: &[u8], before: Lsn) -> Option<&[u8]> {
-        let mut from = lowest(&self.root, Below::Reaching(key), before)?;
-        while let Some(lower) = lowest(&self.root, Below::Touching(from), before) {
-            if lower >= from {
-                break;
-            }
-            from = lower;
-        }
-        Some(from)
+    pub fn end_over(&self, key: &[u8], before: Lsn) -> Option<Option<&[u8]>> {
+        let mut greatest = None;
+        end_over(&self.root, key, before, &mut greatest);
+        greatest
     }
 
     /// The lowest start, at or above `key`, of the fragments below `before`.
@@ -174,9 +155,7 @@ impl Tree {
     #[must_use]
     pub fn start_touching(&self, key: Option<&[u8]>, before: Lsn) -> Option<&[u8]> {
         match key {
-            Some(key) => {
-                lowest(&self.root, Below::Touching(key), before).filter(|start| *start < key)
-            }
+            Some(key) => lowest(&self.root, key, before),
             None => lowest_endless(&self.root, before),
         }
     }
@@ -293,64 +272,43 @@ fn newest_over(link: &Link, key: &[u8], before: Lsn, newest: &mut Option<Lsn>) {
     newest_over(&node.left, key, before, newest);
 }
 
-/// The farthest end of the fragments below `before` that cover a key.
-#[expect(
-    clippy::option_option,
-    reason = "nothing covers the key, up to a key, up to the end"
-)]
-fn farthest<'a>(link: &'a Link, key: &[u8], before: Lsn) -> Option<Option<&'a [u8]>> {
-    let node = link.as_ref()?;
-    if node.end.as_deref().is_some_and(|end| end <= key) {
-        return None;
+fn end_over<'a>(link: &'a Link, key: &[u8], before: Lsn, greatest: &mut Option<Option<&'a [u8]>>) {
+    let Some(node) = link else { return };
+    let end = node.end.as_deref();
+    if end.is_some_and(|end| end <= key) || greatest.is_some_and(|g| !ends_before(g, end)) {
+        return;
     }
-    let mut farther = farthest(&node.left, key, before);
     if *node.fragment.lo <= *key {
-        let own = node.fragment.lsn < before && node.fragment.covers(key);
-        let own = own.then_some(node.fragment.hi.as_deref());
-        for other in [own, farthest(&node.right, key, before)] {
-            if let Some(end) = other
-                && farther.is_none_or(|least| ends_before(least, end))
-            {
-                farther = Some(end);
-            }
+        let end = node.fragment.hi.as_deref();
+        if node.fragment.lsn < before
+            && node.fragment.covers(key)
+            && greatest.is_none_or(|least| ends_before(least, end))
+        {
+            *greatest = Some(end);
         }
+        end_over(&node.right, key, before, greatest);
     }
-    farther
+    end_over(&node.left, key, before, greatest);
 }
 
-/// What [`lowest`] asks of a fragment's end.
-#[derive(Clone, Copy)]
-enum Below<'a> {
-    /// The fragment covers the key.
-    Reaching(&'a [u8]),
-    /// The fragment begins before the key and covers it or ends with it.
-    Touching(&'a [u8]),
-}
-
-/// The lowest start of the fragments below `before` that reach or touch a key.
-fn lowest<'a>(link: &'a Link, below: Below<'_>, before: Lsn) -> Option<&'a [u8]> {
+/// The lowest start of the fragments below `before` that begin before a key and reach or touch it.
+fn lowest<'a>(link: &'a Link, key: &[u8], before: Lsn) -> Option<&'a [u8]> {
     let node = link.as_ref()?;
-    let falls_short = |end: Option<&[u8]>| {
-        end.is_some_and(|end| match below {
-            Below::Reaching(key) => end <= key,
-            Below::Touching(key) => end < key,
-        })
-    };
+    let falls_short = |end: Option<&[u8]>| end.is_some_and(|end| end < key);
     if falls_short(node.end.as_deref()) {
         return None;
     }
     // Starts ascend from left to right, so the first one that fits is the lowest.
-    if let Some(found) = lowest(&node.left, below, before) {
+    if let Some(found) = lowest(&node.left, key, before) {
         return Some(found);
     }
-    let (Below::Reaching(key) | Below::Touching(key)) = below;
     let fragment = &node.fragment;
-    if *fragment.lo > *key {
+    if *fragment.lo >= *key {
         return None;
     }
     match fragment.lsn < before && !falls_short(fragment.hi.as_deref()) {
         true => Some(&fragment.lo),
-        false => lowest(&node.right, below, before),
+        false => lowest(&node.right, key, before),
     }
 }
 
@@ -475,17 +433,15 @@ mod tests {
                 let covers = |key: u8, f: &&(Vec<u8>, Option<Vec<u8>>, Lsn)| {
                     f.2 < before && f.0[0] <= key && f.1.as_ref().is_none_or(|hi| key < hi[0])
                 };
-                let is_deleted = |key: u8| list.iter().any(|f| covers(key, &f));
                 let newest = list.iter().filter(|f| covers(key[0], f)).map(|f| f.2).max();
                 assert_eq!(tree.newest_over(&key, before), newest, "round {round}");
-                let until = is_deleted(key[0])
-                    .then(|| (key[0]..=255).find(|&k| !is_deleted(k)).map(|k| vec![k]));
-                let got = tree.deleted_until(&key, before);
-                assert_eq!(
-                    got.map(|end| end.map(<[u8]>::to_vec)),
-                    until,
-                    "round {round}"
-                );
+                let rank =
+                    |end: &Option<Vec<u8>>| end.as_ref().map_or(256, |end| usize::from(end[0]));
+                let covering = list.iter().filter(|f| covers(key[0], f));
+                let until = covering.map(|f| f.1.clone()).max_by_key(rank);
+                let got = tree.end_over(&key, before);
+                let got = got.map(|end| end.map(<[u8]>::to_vec));
+                assert_eq!(got, until, "round {round}");
                 let since = Lsn(random.below(before.0 + 1));
                 let span = (random.below(5) > 0).then(|| [key[0].saturating_add(4)]);
                 let (lo, hi) = (&key[..], span.as_ref().map(|hi| &hi[..]));
@@ -515,8 +471,6 @@ mod tests {
                 let got = tree.next_start(&key, before).map(<[u8]>::to_vec);
                 assert_eq!(got, next.min(), "round {round}");
                 // The end of all keys is above each key.
-                let rank =
-                    |end: &Option<Vec<u8>>| end.as_ref().map_or(256, |end| usize::from(end[0]));
                 for below in [Some(&key[..]), None] {
                     let place = below.map_or(256, |key| usize::from(key[0]));
                     let begun = starts.clone().filter(|f| usize::from(f.0[0]) < place);
@@ -528,15 +482,6 @@ mod tests {
                     let got = tree.start_touching(below, before).map(<[u8]>::to_vec);
                     assert_eq!(got, touching.min(), "round {round}");
                 }
-                let from = is_deleted(key[0])
-                    .then(|| (0..=key[0]).rev().take_while(|&k| is_deleted(k)).last())
-                    .flatten();
-                let got = tree.deleted_from(&key, before);
-                assert_eq!(
-                    got.map(<[u8]>::to_vec),
-                    from.map(|k| vec![k]),
-                    "round {round}"
-                );
             }
         }
     }
@@ -570,9 +515,7 @@ mod tests {
         }
         let tree = fragments.tree();
         assert!(depth(&tree.root) < 60, "{}", depth(&tree.root));
-        assert_eq!(
-            tree.deleted_until(&[0; 8], Lsn(u64::MAX)),
-            Some(Some(&20_000u64.to_be_bytes()[..]))
-        );
+        let (last, end) = (19_999u64.to_be_bytes(), 20_000u64.to_be_bytes());
+        assert_eq!(tree.end_over(&last, Lsn(u64::MAX)), Some(Some(&end[..])));
     }
 }

@@ -230,6 +230,24 @@ impl RecordCache {
         false
     }
 
+    /// Applies range deletes of a sealed memtable to one part of the cache, given its number from 0
+    /// on: removes the records of a collection whose keys are erased. Returns the number of the
+    /// next part. Like [`RecordCache::sweep`], it belongs behind [`RecordCache::begin_sweep`], and
+    /// before the sweeps of newer records.
+    ///
+    /// O(records of the part), a few milliseconds; fills of the part's records are refused
+    /// meanwhile.
+    pub fn sweep_erased(
+        &self,
+        part: usize,
+        collection: Collection,
+        is_erased: impl Fn(&[u8]) -> bool,
+    ) -> Option<usize> {
+        self.write(self.shards.get(part)?)
+            .erase(collection, is_erased);
+        Some(part + 1).filter(|&next| next < self.shards.len())
+    }
+
     /// Adds a record, unless it is cached already.
     fn add(&self, mut writing: Writing<'_>, key: &Key<'_>, value: &[u8], was_read: bool) {
         // Evictions by this call do not change the target.

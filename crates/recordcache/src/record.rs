@@ -138,6 +138,27 @@ pub(crate) fn hash(from: &[AtomicU64]) -> u64 {
     }
 }
 
+/// The collection of the record at the start of `from`, which is not empty.
+pub(crate) fn collection(from: &[AtomicU64]) -> Collection {
+    let first = from.first().map_or(0, |word| word.load(Ordering::Relaxed));
+    let (shift, end) = match first & WIDE {
+        0 => (COLLECTION_SHIFT, HASH_SHIFT),
+        _ => (WIDE_COLLECTION_SHIFT, WIDE_END_SHIFT),
+    };
+    Collection(field(first, shift, end) as u32)
+}
+
+/// Copies the key of the record at the start of `from` to `out`. Only for writers.
+pub(crate) fn copy_key(from: &[AtomicU64], out: &mut Vec<u8>) {
+    out.clear();
+    let Some(first) = from.first() else { return };
+    let sizes = Sizes::of(first.load(Ordering::Relaxed));
+    for word in from.iter().skip(sizes.header).take(sizes.key.div_ceil(8)) {
+        out.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    out.truncate(sizes.key);
+}
+
 /// Writes a record. Panics if `to` is shorter than [`words`] returns.
 pub(crate) fn write(to: &[AtomicU64], key: &Key<'_>, value: &[u8]) {
     let first = first_word(key, value.len());
@@ -252,6 +273,10 @@ mod tests {
                 let sizes = sizes_if(&memory, &key).unwrap();
                 assert_eq!(sizes.words(), count);
                 assert_eq!(value(&memory, sizes), *text);
+                let mut copied = vec![1; 9];
+                copy_key(&memory, &mut copied);
+                assert_eq!(copied, *key_text);
+                assert_eq!(super::collection(&memory), Collection(collection));
                 assert_ne!(memory[0].load(Ordering::Relaxed), END);
                 assert_eq!(hash(&memory) >> TAG_SHIFT, key.hash >> TAG_SHIFT);
                 let other = Key::new(Collection(4), key_text, 77).unwrap();

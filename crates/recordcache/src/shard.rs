@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
 
-use crate::record::{self, Key, Sizes};
+use crate::record::{self, Collection, Key, Sizes};
 use crate::strips::{Birth, Strips};
 use crate::table::{Entry, Table};
 
@@ -287,6 +287,34 @@ impl Writing<'_> {
         self.strips.begin(strip);
         record::write(self.strips.from(entry.word()), key, value);
         self.strips.end(strip);
+    }
+
+    /// Removes the records of a collection whose keys are erased. O(records of the shard).
+    pub(crate) fn erase(&mut self, collection: Collection, is_erased: impl Fn(&[u8]) -> bool) {
+        let table = self.table.load_full();
+        let strips: Vec<u32> = self
+            .writer
+            .queues
+            .iter()
+            .flat_map(|queue| queue.strips.iter().copied())
+            .collect();
+        let mut key = Vec::new();
+        for strip in strips {
+            let start = self.strips.start(strip);
+            let memory = self.strips.from(start);
+            for (from, hash, _) in records(memory) {
+                let record = &memory[from..];
+                if record::collection(record) != collection {
+                    continue;
+                }
+                record::copy_key(record, &mut key);
+                if is_erased(&key)
+                    && let Some((at, _)) = find_at(&table, hash, start + from)
+                {
+                    self.remove(&table, at);
+                }
+            }
+        }
     }
 
     fn remove(&mut self, table: &Table, at: usize) {

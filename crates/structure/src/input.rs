@@ -16,6 +16,15 @@ pub trait MessageCursor: Send {
     fn advance(&mut self) -> Result<()>;
 }
 
+/// A range of keys of which a merge erases everything that its base version holds. It has a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Erased {
+    /// The first key. Empty: below all keys.
+    pub lo: Box<[u8]>,
+    /// The first key behind the range. `None`: the end of all keys.
+    pub hi: Option<Box<[u8]>>,
+}
+
 /// The content of a sealed memtable, as a merge sees it. Its messages are newer than everything in
 /// the version that the merge starts from.
 pub trait MergeInput: Send + Sync {
@@ -28,6 +37,12 @@ pub trait MergeInput: Send + Sync {
     ) -> Result<Box<dyn MessageCursor>>;
     /// Estimates the content of a range, within a few per cent for large ranges.
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
+    /// Ranges that the merge erases from the base version before it applies the messages. They
+    /// ascend and do not overlap. Each is a range that [`crate::Ordered::erasable`] of the base
+    /// version returned, so a structure that returns none gets deletes instead.
+    fn erased(&self) -> &[Erased] {
+        &[]
+    }
     /// Keys that divide the input into about `parts` equal parts, in ascending order. Each is above
     /// the input's first key. The list may be shorter, or empty.
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {

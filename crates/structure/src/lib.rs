@@ -27,7 +27,7 @@ pub use batch::{Batch, BatchLimits, Filled, Located};
 pub use compaction::{Compaction, Compacts, ToCompact};
 pub use figures::{Figure, Finding, PageParts, StructureStats};
 pub use found::{Found, Presence};
-pub use input::{MergeInput, MessageCursor};
+pub use input::{Erased, MergeInput, MessageCursor};
 pub use k_way::KWayMerge;
 pub use merging::{Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};

@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use terrapin_base::Result;
 
+use crate::Erased;
 use crate::batch::{Batch, Filled};
 
 /// A range of keys. Both ends are bounds over byte strings.
@@ -43,6 +44,14 @@ pub trait Ordered {
     ) -> Result<Box<dyn Scan>>;
     /// Estimates the content of a range. Reads nodes only.
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate>;
+    /// The part of a range that a merge can give up without reading its records
+    /// ([`crate::MergeInput::erased`]). `None` if that part holds less than `bytes_min` bytes of
+    /// keys and values, or if the structure reads every record that it deletes. What is left of the
+    /// range at both ends gets ordinary deletes. Reads nodes, and indexes at the ends.
+    fn erasable(&self, lo: &[u8], hi: Option<&[u8]>, bytes_min: u64) -> Result<Option<Erased>> {
+        let _ = (lo, hi, bytes_min);
+        Ok(None)
+    }
 }
 
 /// A scan over live records, forward or backward. Its position is between two records. Calls of

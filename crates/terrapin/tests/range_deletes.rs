@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use common::{Map, World, tiny};
-use terrapin::{Database, Durability, ErrorKind, Keyspace, Snapshot};
+use terrapin::{CheckpointDistance, Database, Durability, ErrorKind, Keyspace, Snapshot};
 use terrapin_disk::sim::CrashMode;
 
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
@@ -377,9 +377,11 @@ fn ten_thousand_small_range_deletes_leave_what_is_between_them() {
         }
     }
     database.checkpoint().unwrap();
+    let live = database.metrics().data_live_bytes;
     for number in (0..count).step_by(2) {
         keyspace.delete_range(key(number)..key(number + 1)).unwrap();
     }
+    let written = world.disk.stats_total().written_bytes;
     let check = || {
         let keys = keyspace.iter().keys().map(|key| key.unwrap().to_vec());
         assert!(keys.eq((0..count).skip(1).step_by(2).map(key)));
@@ -389,6 +391,158 @@ fn ten_thousand_small_range_deletes_leave_what_is_between_them() {
     check();
     database.checkpoint().unwrap();
     check();
+    // Each becomes a delete of its key, and does not rewrite a leaf.
+    let written = world.disk.stats_total().written_bytes - written;
+    assert!(written < 8 * live, "{written} bytes for {live}");
+    database.close().unwrap();
+}
+
+/// Most of a large keyspace goes: no leaf is read, few bytes are written, and the caches know.
+#[test]
+fn a_large_range_is_given_up_unread() {
+    let world = World::new(8);
+    let options = tiny().memory(16 << 20).ring_bytes(1 << 20);
+    let options = options.log_bytes_max(32 << 20);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let count = 40_000;
+    let mut map = Map::new();
+    for number in 0..count {
+        let number = number * 7_919 % count;
+        keyspace.put(key(number), vec![number as u8; 100]).unwrap();
+        if !(500..39_500).contains(&number) {
+            map.insert(key(number), vec![number as u8; 100]);
+        }
+    }
+    database.checkpoint().unwrap();
+    // Cached records on both sides.
+    for number in (0..count).step_by(10) {
+        assert!(keyspace.get(key(number)).unwrap().is_some());
+    }
+    let live = database.metrics().data_live_bytes;
+    let before = world.disk.stats_total();
+    keyspace.delete_range(key(500)..key(39_500)).unwrap();
+    // Puts that are newer, at the ends of the range and inside of it.
+    for number in [500, 20_000, 20_001, 39_499] {
+        keyspace.put(key(number), "again").unwrap();
+        map.insert(key(number), b"again".to_vec());
+    }
+    database.checkpoint().unwrap();
+    let after = world.disk.stats_total();
+    let read = after.read_bytes - before.read_bytes;
+    let written = after.written_bytes - before.written_bytes;
+    assert!(read < live / 10, "{read} bytes read of {live}");
+    assert!(written < live / 20, "{written} bytes written of {live}");
+    let left = database.metrics().data_live_bytes;
+    assert!(left < live / 20, "{left} of {live}");
+    for number in (0..count).step_by(10) {
+        let key = key(number);
+        let value = keyspace.get(&key).unwrap().map(|value| value.to_vec());
+        assert_eq!(value.as_ref(), map.get(&key), "{number}");
+        assert_eq!(keyspace.contains(&key).unwrap(), map.contains_key(&key));
+    }
+    assert_eq!(common::all(&keyspace), map);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Before a checkpoint and after it, ranges read as if the records had never been.
+#[test]
+fn ranges_jump_over_a_range_delete_that_is_not_merged() {
+    let world = World::new(9);
+    let options = tiny().memory(4 << 20).ring_bytes(256 << 10);
+    let database = world.open(&options.checkpoint_distance(CheckpointDistance::Fixed(64)));
+    let keyspace = database.default_keyspace();
+    let count = 20_000;
+    for number in 0..count {
+        keyspace.put(key(number), vec![1; 100]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    keyspace.put(key(0), "first").unwrap();
+    let seal = database.metrics().checkpoints;
+    keyspace.delete_range(key(1)..key(count - 1)).unwrap();
+    let before = world.disk.stats_total().read_bytes;
+    let numbers = || {
+        let keys = keyspace.iter().keys().map(|key| key.unwrap().to_vec());
+        keys.collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(), [key(0), key(count - 1)]);
+    let mut back = keyspace.iter().keys().rev();
+    assert_eq!(back.next().unwrap().unwrap(), key(count - 1));
+    assert_eq!(back.next().unwrap().unwrap(), key(0));
+    let inside = key(5_000)..key(15_000);
+    assert!(keyspace.range(inside).next().is_none());
+    let read = world.disk.stats_total().read_bytes - before;
+    assert!(read < 200_000, "{read} bytes");
+    assert_eq!(database.metrics().checkpoints, seal);
+    database.checkpoint().unwrap();
+    assert_eq!(numbers(), [key(0), key(count - 1)]);
+    database.close().unwrap();
+}
+
+/// A consumer of a queue deletes what it took by ranges that touch each other. Its ranges pay for a
+/// seal, as those over deletes of single keys do.
+#[test]
+fn ranges_count_the_range_deletes_that_they_look_up() {
+    let world = World::new(11);
+    let options = tiny().memory(4 << 20).ring_bytes(256 << 10);
+    let database = world.open(&options.checkpoint_distance(CheckpointDistance::Fixed(64)));
+    let keyspace = database.default_keyspace();
+    keyspace.put(key(1_000), "last").unwrap();
+    let passed = |lookup: &dyn Fn()| {
+        let before = database.metrics().scanned_deletes;
+        lookup();
+        database.metrics().scanned_deletes - before
+    };
+    let first = || assert_eq!(keyspace.first().unwrap().unwrap().0, key(1_000));
+    let last = || assert_eq!(keyspace.last().unwrap().unwrap().0, key(1_000));
+    // Each one reaches farther than all before it: one look-up finds the end.
+    for number in 1..=100 {
+        keyspace.delete_range(..key(number)).unwrap();
+    }
+    assert!(passed(&first) <= 3);
+    for number in 100..200 {
+        keyspace.delete_range(key(number)..key(number + 1)).unwrap();
+    }
+    let count = passed(&first);
+    assert!((100..110).contains(&count), "{count}");
+    let back = || assert!(keyspace.range(..key(200)).next_back().is_none());
+    let count = passed(&back);
+    assert!((100..110).contains(&count), "{count}");
+    last();
+    database.checkpoint().unwrap();
+    assert_eq!(passed(&first), 0);
+    database.close().unwrap();
+}
+
+/// What the range delete hides is looked up in the background, and also by the open that replays
+/// it.
+#[test]
+fn a_range_delete_reads_nothing_in_the_foreground_and_is_weighed_after_a_kill() {
+    let world = World::new(10);
+    let options = tiny().memory(4 << 20);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    for number in 0..5_000 {
+        keyspace.put(key(number), vec![1; 100]).unwrap();
+    }
+    database.close().unwrap();
+    drop(keyspace);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let live = database.metrics().data_live_bytes;
+    world.sim.set_breathing(false);
+    let before = world.disk.stats_total().read_bytes;
+    keyspace.delete_range(key(100)..).unwrap();
+    assert_eq!(world.disk.stats_total().read_bytes, before);
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&options);
+    assert_eq!(database.metrics().data_live_bytes, live);
+    pass(&world, 2);
+    let after = database.metrics().data_live_bytes;
+    assert!(after < live / 4, "{after} of {live} bytes");
+    assert_eq!(database.default_keyspace().iter().count(), 100);
     database.close().unwrap();
 }
 

@@ -7,6 +7,7 @@ use terrapin_base::{Result, mutant};
 use terrapin_pages::Changes;
 use terrapin_pages::group::GroupSums;
 
+use super::erase::{Coverage, Erase};
 use super::first::PARTS_MAX;
 use super::frame::Frame;
 use super::hidden::Hiding;
@@ -78,15 +79,25 @@ impl Descend {
         if !context.policy.flush_what_comes {
             hiding.sample(context, &self.incoming, &ranges)?;
         }
-        let loads = self.loads(context, &node, &ranges, &hiding)?;
+        let coverage = self.coverage(context, &ranges);
+        let mut loads = self.loads(context, &node, &ranges, &hiding)?;
+        for (load, coverage) in loads.iter_mut().zip(&coverage) {
+            // Of the messages, only the memtable's stay, and they go to the leaves.
+            if *coverage == Coverage::Whole {
+                *load = Load::default();
+            }
+        }
         let bounds = self.bounds(context, &node, &loads);
-        let flush = if let Some(stretch) = &context.stretch {
+        let mut flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
             self.memtable_set(context, &ranges)?
         } else {
             self.flush_set(context, &node, &loads, &bounds)?
         };
+        for (flush, coverage) in flush.iter_mut().zip(&coverage) {
+            *flush |= *coverage != Coverage::Nothing;
+        }
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
@@ -94,19 +105,42 @@ impl Descend {
         tasks.extend(self.write_level(context, &mut frame, &flush, &loads, (bound, &hiding)));
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
+            let erased = coverage[pivot];
             let mut incoming: Vec<Run> = self
                 .incoming
                 .iter()
+                .filter(|run| erased != Coverage::Whole || run.is_input())
                 .map(|run| run.narrowed(range))
                 .collect();
+            if erased != Coverage::Whole {
+                let mut older = frame.runs_of(usize::MAX, |other| other == pivot);
+                if erased == Coverage::Part && !mutant::active("erased-messages-flow-down") {
+                    let kept = context.erased.kept_of(range);
+                    older
+                        .iter_mut()
+                        .for_each(|run| *run = run.narrowed_to_all(&kept));
+                }
+                incoming.extend(older);
+            }
             incoming.retain(|run| !run.is_empty());
-            incoming.extend(frame.runs_of(usize::MAX, |other| other == pivot));
+            let is_given_up = erased == Coverage::Whole
+                && (!self.brings(context, range)?
+                    || mutant::active("erased-child-takes-newer-puts-along"));
+            let erases = erased != Coverage::Nothing;
             let target = Target::Child {
                 frame: id,
                 slot: pivot,
             };
             let slot = &mut frame.slots[pivot];
             match std::mem::replace(&mut slot.child, ChildState::Pending) {
+                ChildState::Child(Child::Leaf(leaf)) if is_given_up => {
+                    changes.released.push(leaf.id);
+                    slot.child = ChildState::Gone;
+                }
+                ChildState::Child(Child::Node { page, .. }) if is_given_up => {
+                    let task = Erase::new(target, page, self.height - 1);
+                    tasks.push(Task::Erase(Box::new(task)));
+                }
                 ChildState::Child(Child::Leaf(leaf)) => {
                     let expected = loads[pivot].bytes + leaf.logical_bytes;
                     let task = WriteLeaves::new(
@@ -117,7 +151,7 @@ impl Descend {
                         false,
                         expected,
                     );
-                    tasks.push(Task::Leaves(Box::new(task)));
+                    tasks.push(Task::Leaves(Box::new(task.erasing(erases))));
                 }
                 ChildState::Child(Child::Node { page, .. }) => {
                     let height = self.height - 1;
@@ -129,7 +163,7 @@ impl Descend {
                         incoming,
                         loads[pivot].bytes,
                     );
-                    tasks.push(Task::Descend(Box::new(task)));
+                    tasks.push(Task::Descend(Box::new(task.erasing(erases))));
                 }
                 other => slot.child = other,
             }
@@ -137,6 +171,25 @@ impl Descend {
         frame.clear(|pivot| flush[pivot], changes);
         frame.waiting = tasks.len();
         Ok((frame, tasks))
+    }
+
+    /// How much of each pivot is erased.
+    fn coverage(&self, context: &Context, ranges: &[KeyRange]) -> Vec<Coverage> {
+        let coverage = |range| match self.erases {
+            true => context.erased.coverage(range),
+            false => Coverage::Nothing,
+        };
+        ranges.iter().map(coverage).collect()
+    }
+
+    /// Whether the memtable has a record in a range.
+    fn brings(&self, context: &Context, range: &KeyRange) -> Result<bool> {
+        for run in &self.incoming {
+            if run.brings(&context.input, range)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The pivots that an ordinary merge flushes, as [`crate::plan`] decides.
@@ -196,15 +249,10 @@ impl Descend {
     /// record. What only came from a node above stays. A slice of a memtable is small, so its
     /// estimates do not tell where its records are.
     fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Result<Vec<bool>> {
-        let brings = |range| {
-            for run in &self.incoming {
-                if run.brings(&context.input, range)? {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        };
-        ranges.iter().map(brings).collect()
+        ranges
+            .iter()
+            .map(|range| self.brings(context, range))
+            .collect()
     }
 
     /// The pivots that a compaction of a stretch flushes. These are whole pivots that overlap the

@@ -11,10 +11,12 @@
 //! them. The result goes to the frame above, or becomes the root.
 //!
 //! `slot`, `frame` and `task` hold the data of a merge. `first`, `descend`, `settle` and `root`
-//! decide. `write` writes page groups, and `nodes` changes and writes nodes. `runs` describes what
-//! flows down, and `hidden` counts what messages hide.
+//! decide. `erase` gives up what range deletes hide. `write` writes page groups, and `nodes`
+//! changes and writes nodes. `runs` describes what flows down, and `hidden` counts what messages
+//! hide.
 
 mod descend;
+mod erase;
 mod first;
 mod frame;
 mod hidden;
@@ -47,6 +49,7 @@ use task::{Descend, NodeOrigin, Task};
 use terrapin_runs::run::{KeyRange, Run};
 use write::{LevelPart, WriteLeaves, WrittenLeaves};
 
+pub(crate) use erase::ErasedRanges;
 pub(crate) use runs::Context;
 
 /// The result of a piece of a task.
@@ -105,6 +108,7 @@ impl TreeMerge {
         };
         let context = Arc::new(context);
         let is_compaction = context.stretch.is_some();
+        let erases = !context.erased.is_empty();
         let incoming = || match is_compaction {
             true => Vec::new(),
             false => vec![Run::input(all.clone())],
@@ -114,10 +118,11 @@ impl TreeMerge {
                 let range = all.clone();
                 let origin = NodeOrigin::Page(page);
                 let task = Descend::new(Target::Root, origin, height, range, incoming(), arriving);
+                let task = task.erasing(erases);
                 (None, vec![Task::Descend(Box::new(task))])
             }
             Root::Leaf(leaf, ref deadlines)
-                if !is_compaction && !context.policy.flush_what_comes =>
+                if !is_compaction && !context.policy.flush_what_comes && !erases =>
             {
                 let (range, origin) = (all.clone(), NodeOrigin::Leaf(leaf, deadlines.clone()));
                 let task = Descend::new(Target::Root, origin, 1, range, incoming(), arriving);
@@ -127,12 +132,14 @@ impl TreeMerge {
                 let expected = arriving + leaf.logical_bytes;
                 let (range, base) = (all.clone(), vec![(leaf, deadlines.clone())]);
                 let task = WriteLeaves::new(Target::Root, range, base, incoming(), false, expected);
+                let task = task.erasing(erases);
                 (None, vec![Task::Leaves(Box::new(task))])
             }
             Root::Empty => first_tasks(&context, FIRST_FRAME),
         };
         let expected = tasks.iter().map(Task::expected_bytes).sum();
-        let is_idle = !is_compaction && context.input.clone().cursor(None, None)?.key().is_none();
+        let is_idle =
+            !is_compaction && !erases && context.input.clone().cursor(None, None)?.key().is_none();
         let graph = if is_idle {
             Graph {
                 root: Some((root, context.root_node.clone())),
@@ -173,6 +180,10 @@ impl Shared {
                 let (frame, tasks) = task.plan(context, self.new_frame(), changes)?;
                 Outcome::Waits(frame, tasks)
             }
+            Task::Erase(mut task) => match task.step(context, changes)? {
+                true => Outcome::Unfinished(Task::Erase(task)),
+                false => Outcome::Slots(task.target, Vec::new(), task.height),
+            },
             Task::Leaves(mut task) => match task.step(context, changes, consumed)? {
                 None => Outcome::Unfinished(Task::Leaves(task)),
                 Some(leaves) => Outcome::Leaves(task.target, leaves),

@@ -15,6 +15,7 @@ use terrapin_runs::run::{KeyRange, Run, RunMerge};
 use terrapin_runs::writing;
 use terrapin_structure::{MergeInput, MergeOptions};
 
+use super::erase::ErasedRanges;
 use crate::leaf_filters::LeafFilters;
 use crate::load::LoadedNode;
 use crate::node::Segment;
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) leaf_filters: Arc<LeafFilters>,
     /// The root node of the base version, if it is in memory.
     pub(crate) root_node: Option<Arc<LoadedNode>>,
+    /// Ranges whose content in the base version goes.
+    pub(crate) erased: ErasedRanges,
     /// Approximate bytes that the merge brings to the tree.
     /// [`TreeMerge::begin`](super::TreeMerge::begin) sets it.
     pub(crate) brings: u64,

@@ -3,6 +3,7 @@
 use terrapin_pages::PageRef;
 use terrapin_pages::group::{Deadlines, GroupRef};
 
+use super::erase::Erase;
 use super::frame::Frame;
 use super::slot::{ChildSlot, Target};
 use super::write::{WriteLeaves, WriteLevel};
@@ -11,6 +12,7 @@ use terrapin_runs::run::{KeyRange, Run};
 /// A task. Its parts are boxed because the stack moves tasks.
 pub(super) enum Task {
     Descend(Box<Descend>),
+    Erase(Box<Erase>),
     Leaves(Box<WriteLeaves>),
     Level(Box<WriteLevel>),
     Settle(Box<Frame>),
@@ -24,7 +26,7 @@ impl Task {
             Task::Descend(task) => task.expected_bytes,
             Task::Leaves(task) => task.expected_bytes,
             Task::Level(task) => task.expected_bytes,
-            Task::Settle(_) | Task::Finish(..) => 0,
+            Task::Erase(_) | Task::Settle(_) | Task::Finish(..) => 0,
         }
     }
 }
@@ -46,6 +48,8 @@ pub(super) struct Descend {
     pub(super) range: KeyRange,
     /// The incoming runs, newest first.
     pub(super) incoming: Vec<Run>,
+    /// Whether erased ranges are still in the node or below it.
+    pub(super) erases: bool,
     pub(super) expected_bytes: u64,
 }
 
@@ -64,7 +68,14 @@ impl Descend {
             height,
             range,
             incoming,
+            erases: false,
             expected_bytes,
         }
+    }
+
+    /// Gives up what is erased of the node and below it.
+    pub(super) fn erasing(mut self, erases: bool) -> Self {
+        self.erases = erases;
+        self
     }
 }

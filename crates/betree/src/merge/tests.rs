@@ -2,6 +2,7 @@
 //! and so small leaves that every rare path is common.
 
 mod compaction;
+mod erase;
 mod hidden;
 mod large;
 mod lone;

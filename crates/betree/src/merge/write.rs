@@ -25,6 +25,8 @@ pub(super) struct WriteLeaves {
     pub(super) incoming: Vec<Run>,
     /// Whether to write even without messages, because the leaves are to be united.
     pub(super) always: bool,
+    /// Whether erased ranges are still in the old leaves.
+    pub(super) erases: bool,
     /// Approximate bytes that the task will consume.
     pub(super) expected_bytes: u64,
     state: Option<LeavesState>,
@@ -65,9 +67,16 @@ impl WriteLeaves {
             base,
             incoming,
             always,
+            erases: false,
             expected_bytes,
             state: None,
         }
+    }
+
+    /// Leaves out what is erased of the old leaves.
+    pub(super) fn erasing(mut self, erases: bool) -> Self {
+        self.erases = erases;
+        self
     }
 
     /// Does a piece of the work. Returns the result once everything is written. Adds the merged
@@ -144,7 +153,11 @@ impl WriteLeaves {
             slot.is_small = matches!(slot.child, ChildState::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
         }
         let base_records: u64 = self.base.iter().map(|(leaf, _)| leaf.records).sum();
-        let replaced = base_records.saturating_sub(state.base_seen + state.deleted);
+        // Of leaves that are erased in part, the records that are gone were not counted.
+        let replaced = match self.erases {
+            true => 0,
+            false => base_records.saturating_sub(state.base_seen + state.deleted),
+        };
         Ok(Some(WrittenLeaves {
             slots,
             messages: state.messages,
@@ -160,8 +173,13 @@ impl WriteLeaves {
         let newer = std::mem::take(&mut self.incoming);
         let base_run = newer.len();
         let base: Vec<GroupRef> = self.base.iter().map(|(leaf, _)| *leaf).collect();
-        let older = vec![Run::groups(&base)];
-        let Some(stream) = context.open_stream(&self.range, newer, older, self.always)? else {
+        let mut older = Run::groups(&base);
+        if self.erases && !mutant::active("erased-leaf-keeps-records") {
+            older = older.narrowed_to_all(&context.erased.kept_of(&self.range));
+        }
+        let always = self.always || self.erases;
+        let stream = context.open_stream(&self.range, newer, vec![older], always)?;
+        let Some(stream) = stream else {
             return Ok(None);
         };
         changes.released.extend(base.iter().map(|leaf| leaf.id));

@@ -3,6 +3,7 @@
 
 pub(super) mod conditions;
 pub(super) mod lives;
+pub(super) mod range_deletes;
 pub(super) mod transactions;
 pub(super) mod views;
 

@@ -119,6 +119,13 @@ const ENGINE: &[Mutant] = &[
         script: RANDOM,
     },
     Mutant {
+        name: "erased-records-stay-cached",
+        does: "the record cache keeps the records that a merge gives up unread",
+        file: "crates/terrapin/src/checkpoint/input.rs",
+        breaks: "a deleted key stays deleted",
+        script: trees::SUBTREES,
+    },
+    Mutant {
         name: "memtable-of-range-deletes-is-empty",
         does: "a memtable with range deletes and no keys counts as empty",
         file: "crates/memtable/src/memtable.rs",

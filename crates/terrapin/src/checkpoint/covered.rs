@@ -1,23 +1,29 @@
 //! [`Messages`]: the messages that a merge applies to a tree: a memtable's newest versions, and a
 //! delete for each key of the tree that a range delete of the memtable hides.
 //!
-//! A structure thereby gets ordinary deletes only. The keys come from a scan of the tree, which the
-//! merge does not change. Reading them takes no memory beyond the scan's.
+//! What the structure gives up unread ([`Below::erased`]) gets no deletes. The other hidden keys
+//! come from a scan of the tree, which the merge does not change. Reading them takes no memory
+//! beyond the scan's.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Message, Result, mutant};
 use terrapin_memtable::{Memtable, OwnedCursor};
-use terrapin_structure::{Direction, MessageCursor, Scan, Version};
+use terrapin_structure::{Direction, Erased, MessageCursor, Ordered, Scan, Version};
 
 use crate::read::cover::{Cover, Gap};
+
+/// Gaps that one step of [`Search`] asks the tree for: about a millisecond of work.
+const STEP_GAPS: usize = 64;
 
 /// The tree below a memtable, and the range deletes that hide its keys.
 #[derive(Clone)]
 pub(crate) struct Below {
     version: Arc<dyn Version>,
     cover: Arc<Cover>,
+    /// What the merge gives up unread of the gaps, ascending.
+    erased: Arc<[Erased]>,
 }
 
 impl Below {
@@ -30,13 +36,93 @@ impl Below {
         Some(Below {
             version: version.clone(),
             cover: Arc::new(cover),
+            erased: Arc::default(),
         })
+    }
+
+    /// What the merge gives up unread.
+    pub fn erased(&self) -> &[Erased] {
+        &self.erased
+    }
+
+    /// Whether the merge gives up a key unread.
+    pub fn is_erased(&self, key: &[u8]) -> bool {
+        let erased = self.erased_from(key);
+        erased.is_some_and(|erased| *erased.lo <= *key)
+    }
+
+    /// The first erased range that ends behind a key.
+    fn erased_from(&self, key: &[u8]) -> Option<&Erased> {
+        let ends_before = |e: &Erased| e.hi.as_deref().is_some_and(|hi| hi <= key);
+        self.erased.get(self.erased.partition_point(ends_before))
+    }
+
+    fn ordered(&self) -> Result<&dyn Ordered> {
+        let ordered = self.version.ordered();
+        ordered.ok_or_else(|| {
+            Error::internal("a memtable has range deletes, and its keyspace keeps no order")
+        })
+    }
+
+    /// The first stretch from a key on whose records get deletes: a gap or a part of one.
+    fn stretch_from<'a>(&'a self, mut from: &'a [u8]) -> Option<Gap> {
+        loop {
+            let mut gap = self.cover.gap_from(from)?;
+            let Some(erased) = self.erased_from(&gap.lo) else {
+                return Some(gap);
+            };
+            if *erased.lo > gap.lo[..] {
+                if gap.hi.as_deref().is_none_or(|hi| *erased.lo < *hi) {
+                    gap.hi = Some(erased.lo.to_vec());
+                }
+                return Some(gap);
+            }
+            from = erased.hi.as_deref()?;
+        }
+    }
+}
+
+/// Finds in steps what a merge gives up unread of the gaps above its tree.
+pub(crate) struct Search {
+    found: Vec<Erased>,
+    /// Keys below are done. `None`: all keys.
+    from: Option<Vec<u8>>,
+    /// Less is not worth the nodes that the merge rewrites for it.
+    bytes_min: u64,
+}
+
+impl Search {
+    pub fn new(bytes_min: u64) -> Search {
+        Search {
+            found: Vec::new(),
+            from: Some(Vec::new()),
+            bytes_min,
+        }
+    }
+
+    /// Does one step. Once it is done, returns true, and `below` has the result.
+    pub fn step(&mut self, below: &mut Below) -> Result<bool> {
+        for _ in 0..STEP_GAPS {
+            let Some(from) = &self.from else { break };
+            let gap = below.cover.gap_from(from);
+            if let Some(gap) = &gap {
+                let part = below.ordered()?;
+                let part = part.erasable(&gap.lo, gap.hi.as_deref(), self.bytes_min)?;
+                self.found.extend(part);
+            }
+            self.from = gap.and_then(|gap| gap.hi);
+        }
+        if self.from.is_some() {
+            return Ok(false);
+        }
+        below.erased = std::mem::take(&mut self.found).into();
+        Ok(true)
     }
 }
 
 /// The keys of a tree that range deletes hide, from one key on. It is at a key or at the end.
 struct Hidden {
-    cover: Arc<Cover>,
+    below: Below,
     scan: Box<dyn Scan>,
     gap: Option<Gap>,
     /// The current key, in reused memory. Empty and unused at the end.
@@ -46,19 +132,16 @@ struct Hidden {
 
 impl Hidden {
     fn new(below: &Below, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<Option<Hidden>> {
-        let gap = below.cover.gap_from(lo.unwrap_or_default());
+        let gap = below.stretch_from(lo.unwrap_or_default());
         let begins_inside = |gap: &Gap| hi.is_none_or(|hi| gap.lo[..] < *hi);
         let Some(gap) = gap.filter(begins_inside) else {
             return Ok(None);
         };
-        let ordered = below.version.ordered();
-        let ordered = ordered.ok_or_else(|| {
-            Error::internal("a memtable has range deletes, and its keyspace keeps no order")
-        })?;
+        let ordered = below.ordered()?;
         let upper = hi.map_or(Bound::Unbounded, Bound::Excluded);
         let scan = ordered.scan((Bound::Included(&gap.lo), upper), Direction::Forward)?;
         let mut hidden = Hidden {
-            cover: below.cover.clone(),
+            below: below.clone(),
             scan,
             gap: Some(gap),
             key: Vec::new(),
@@ -82,7 +165,7 @@ impl Hidden {
             if gap.hi.as_ref().is_none_or(|hi| self.key < *hi) {
                 return Ok(());
             }
-            let Some(next) = self.cover.gap_from(&self.key) else {
+            let Some(next) = self.below.stretch_from(&self.key) else {
                 break;
             };
             let is_inside = next.lo == self.key;

@@ -1,15 +1,16 @@
 //! A sealed memtable as a merge reads it: a cursor over its newest versions, and a sketch of how
-//! its bytes are spread over the keys, for plans. For the memtable's range deletes, the cursor has
-//! a delete for each key of the tree that they hide (`checkpoint::covered`).
+//! its bytes are spread over the keys, for plans. Of what the memtable's range deletes hide, the
+//! merge gives up whole parts unread. For each other hidden key of the tree, the cursor has a
+//! delete (`checkpoint::covered`).
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result, checksum::hash64};
+use terrapin_base::{Lsn, Result, checksum::hash64, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_recordcache::{Collection, SealedRecord};
-use terrapin_structure::{Estimate, MergeInput, MessageCursor, Version};
+use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, Version};
 
-use crate::checkpoint::covered::{Below, Messages};
+use crate::checkpoint::covered::{Below, Messages, Search};
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Lookups;
@@ -59,7 +60,11 @@ const STEP_RECORDS: usize = 16 << 10;
 
 /// Builds a [`MemtableInput`] by walking a memtable once, in steps.
 pub(crate) struct Preparation {
-    /// None before the first step.
+    /// Finds what the merge gives up unread. None without range deletes, and once that is known.
+    search: Option<Search>,
+    /// The next part of the record cache from which erased records are removed.
+    erases_cached: Option<usize>,
+    /// None before the walk.
     messages: Option<Messages>,
     spacing_bytes: u64,
     next_mark_bytes: u64,
@@ -102,6 +107,14 @@ impl Preparation {
         self
     }
 
+    /// Lets the merge give up unread what range deletes hide, in parts of at least `bytes_min`
+    /// bytes.
+    pub fn giving_up(mut self, bytes_min: u64) -> Self {
+        let has_ranges = self.input.below.is_some();
+        self.search = has_ranges.then(|| Search::new(bytes_min));
+        self
+    }
+
     /// Estimates during the walk how much of the memtable replaces records of the keyspace's tree.
     pub fn asking(mut self, keyspace: &Arc<KeyspaceState>) -> Self {
         self.asks = Some(keyspace.clone());
@@ -118,6 +131,18 @@ impl Preparation {
 
     /// Does one step. Returns the input once the walk is done.
     pub fn step(&mut self) -> Result<Option<Arc<MemtableInput>>> {
+        if let (Some(search), Some(below)) = (&mut self.search, &mut self.input.below) {
+            if search.step(below)? {
+                self.search = None;
+                let is_sweeping = self.sweeps.is_some() && !below.erased().is_empty();
+                self.erases_cached = is_sweeping.then_some(0);
+            }
+            return Ok(None);
+        }
+        if let Some(part) = self.erases_cached {
+            self.erases_cached = self.erase_cached(part);
+            return Ok(None);
+        }
         let messages = match &mut self.messages {
             Some(messages) => messages,
             none => none.insert(self.input.messages(None, None)?),
@@ -171,6 +196,15 @@ impl Preparation {
         Ok(None)
     }
 
+    /// Removes cached records that the merge gives up. Returns the next part of the cache.
+    fn erase_cached(&self, part: usize) -> Option<usize> {
+        let (sweep, below) = (self.sweeps.as_ref()?, self.input.below.as_ref()?);
+        let is_erased =
+            |key: &[u8]| below.is_erased(key) && !mutant::active("erased-records-stay-cached");
+        let records = &sweep.core.records;
+        records.sweep_erased(part, sweep.collection, is_erased)
+    }
+
     fn finish(&mut self) -> Arc<MemtableInput> {
         if let Some(keyspace) = self.asks.take() {
             let share = &keyspace.shared.overwrite_share;
@@ -191,6 +225,8 @@ impl MemtableInput {
         let spacing_bytes = (memtable.live_bytes() / MARKS).clamp(128, 64 << 10);
         let input = MemtableInput::over(memtable, after, before);
         Preparation {
+            search: None,
+            erases_cached: None,
             messages: None,
             spacing_bytes,
             next_mark_bytes: spacing_bytes,
@@ -269,6 +305,10 @@ impl MergeInput for MemtableInput {
             records: high.records.saturating_sub(low.records),
             bytes: high.bytes.saturating_sub(low.bytes),
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        self.below.as_ref().map_or(&[], Below::erased)
     }
 
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {

@@ -154,7 +154,7 @@ impl Coordinator {
         // Other programs may free disk space, without notice to the engine.
         room::see_whether_room_is_back(&core);
         if core.schedule.take_up_seal() {
-            core.seal_full();
+            core.seal_asked();
         }
         let may_compact = self.may_compact();
         let gathers = self.gathering.go_on(&core);

@@ -68,8 +68,8 @@ pub(crate) struct Schedule {
     /// Set when the log exceeds its limit: the memtables that keep its oldest files are to be
     /// checkpointed.
     log_is_long: AtomicBool,
-    /// Set when ranges have paid for the seal of a memtable. The coordinator then looks for
-    /// memtables that are due.
+    /// Set when ranges have paid for the seal of a memtable, and by range deletes. The coordinator
+    /// then looks for memtables that are due.
     seal_is_asked: AtomicBool,
     /// Whether the disk has room for writes, as the number of a [`DiskState`].
     disk: AtomicU32,

@@ -141,6 +141,8 @@ pub(crate) struct LoggedMemtable {
     pub passed: AtomicU64,
     /// Bytes of the tree that this memtable's range deletes hide, by estimates.
     pub hidden_bytes: AtomicU64,
+    /// The LSN below which range deletes count in `hidden_bytes`. Only the coordinator uses it.
+    pub weighed: AtomicU64,
 }
 
 impl LoggedMemtable {
@@ -159,6 +161,7 @@ impl LoggedMemtable {
             noted: AtomicBool::new(false),
             passed: AtomicU64::new(0),
             hidden_bytes: AtomicU64::new(0),
+            weighed: AtomicU64::new(0),
         })
     }
 }

@@ -18,6 +18,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::Ordering;
@@ -65,6 +66,32 @@ impl KeyspaceState {
             || active.hidden_bytes.load(Ordering::Relaxed)
                 >= self.shared.memtable_bytes.load(Ordering::Relaxed)
     }
+}
+
+/// Counts what the range deletes of a keyspace's active memtable hide in the tree, as far as they
+/// were not counted before. `visible`: everything below is in its memtable.
+fn weigh_range_deletes(keyspace: &KeyspaceState, visible: Lsn) {
+    let active = &keyspace.active;
+    let Some(fragments) = active.memtable.fragments() else {
+        return;
+    };
+    let Ok(ordered) = keyspace.ordered() else {
+        return;
+    };
+    let from = Lsn(active.weighed.swap(visible.0, Ordering::Relaxed));
+    let mut hidden = 0_u64;
+    fragments.for_each(&mut |fragment| {
+        if !(from..visible).contains(&fragment.lsn) {
+            return;
+        }
+        let upper = fragment.hi.as_deref();
+        let upper = upper.map_or(Bound::Unbounded, Bound::Excluded);
+        // A read or a merge that needs an unreadable node reports the error.
+        if let Ok(inside) = ordered.estimate((Bound::Included(&fragment.lo), upper)) {
+            hidden = hidden.saturating_add(inside.bytes);
+        }
+    });
+    active.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
 }
 
 /// What [`Core::seal`] came to.
@@ -167,6 +194,25 @@ impl Core {
         }
         self.seal(&mut install, KeyspaceState::is_due);
         self.plan_memory(&install);
+    }
+
+    /// Looks what new range deletes hide, and seals every memtable that is due and has no sealed
+    /// one before it. Reads nodes of trees, so only a job calls it.
+    pub fn seal_asked(&self) {
+        let state = self.state.load_full();
+        let visible = self.visible();
+        for keyspace in self.written.written_of(&state) {
+            weigh_range_deletes(keyspace, visible);
+        }
+        self.seal_full();
+    }
+
+    /// Whether an active memtable has range deletes.
+    pub fn has_range_deletes(&self) -> bool {
+        let state = self.state.load_full();
+        let written = self.written.written_of(&state);
+        let mut active = written.iter().map(|k| &k.active.memtable);
+        active.any(|memtable| memtable.fragments().is_some())
     }
 
     /// Bytes that memtables have, without the pool's.

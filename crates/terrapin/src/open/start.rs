@@ -172,6 +172,9 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
     }
     if let Some(replay) = replay {
         recovery::replay(&core, replay, schema_from)?;
+        if core.has_range_deletes() {
+            core.schedule.ask_for_seal();
+        }
     }
     if let Some(log) = &log {
         shorten_log(&core, log, lives);

@@ -28,6 +28,9 @@ pub(crate) struct Gap {
     pub lo: Vec<u8>,
     /// The first key behind the gap. None at the end of all keys.
     pub hi: Option<Vec<u8>>,
+    /// Number of range deletes that were looked up one after the other to find the gap. Each took
+    /// a range about as long as a delete of one key.
+    pub links: u64,
 }
 
 impl Gap {
@@ -74,36 +77,33 @@ impl Cover {
         newer.is_some_and(|tree| tree.newest_over(key, self.before).is_some())
     }
 
-    /// The first gap that has a key at or above `from`. O(log fragments) for each fragment of the
-    /// gap.
+    /// The first gap that has a key at or above `from`. O(log fragments) for each of
+    /// [`Gap::links`].
     pub fn gap_from(&self, from: &[u8]) -> Option<Gap> {
-        if let Some(hi) = self.end(from) {
-            let lo = from.to_vec();
-            return Some(Gap { lo, hi });
+        if let Some(gap) = self.gap_at(from) {
+            return Some(gap);
         }
         let starts = self.trees().filter_map(|t| t.next_start(from, self.before));
-        let lo = starts.min()?;
-        let hi = self.end(lo)?;
-        let lo = lo.to_vec();
-        Some(Gap { lo, hi })
+        self.gap_at(starts.min()?)
     }
 
-    /// The end of the gap that has a key. The outer None means that no gap has it.
-    #[expect(clippy::option_option, reason = "no gap, up to a key, up to the end")]
-    fn end(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
-        let mut at = key;
-        loop {
-            let ends = self
-                .trees()
-                .filter_map(|t| t.deleted_until(at, self.before));
+    /// The part of a gap from one of its keys on.
+    fn gap_at(&self, lo: &[u8]) -> Option<Gap> {
+        let (mut hi, mut links) = (Some(lo), 0);
+        while let Some(at) = hi {
+            let ends = self.trees().filter_map(|t| t.end_over(at, self.before));
             // No end is the greatest.
-            let ends = ends.map(|end| (end.is_none(), end));
-            match ends.max() {
-                None => return (at != key).then(|| Some(at.to_vec())),
-                Some((_, None)) => return Some(None),
-                Some((_, Some(end))) => at = end,
-            }
+            let Some((_, end)) = ends.map(|end| (end.is_none(), end)).max() else {
+                break;
+            };
+            hi = end;
+            links += 1;
         }
+        (links > 0).then(|| Gap {
+            lo: lo.to_vec(),
+            hi: hi.map(<[u8]>::to_vec),
+            links,
+        })
     }
 
     /// The last gap that has a key below `below`. None is the end of all keys.
@@ -115,7 +115,7 @@ impl Cover {
             (Some(hi), Some(below)) => Some(hi.min(below)),
             (hi, below) => hi.or(below),
         };
-        let mut at = hi;
+        let (mut at, mut links) = (hi, 0);
         loop {
             let starts = self
                 .trees()
@@ -124,9 +124,13 @@ impl Cover {
                 Some(start) => at = Some(start),
                 None => break,
             }
+            links += 1;
         }
-        let (lo, hi) = (at.unwrap_or_default().to_vec(), hi.map(<[u8]>::to_vec));
-        Some(Gap { lo, hi })
+        Some(Gap {
+            lo: at.unwrap_or_default().to_vec(),
+            hi: hi.map(<[u8]>::to_vec),
+            links,
+        })
     }
 }
 
@@ -169,9 +173,12 @@ mod tests {
             let trees = all.each_mut().map(|fragments| Some(fragments.tree()));
             let cover = Cover::over(trees, before).unwrap();
             let is_deleted = |key: usize| deleted[0][key] || deleted[1][key];
-            let gap = |lo: usize, hi: usize| Gap {
-                lo: vec![lo as u8],
-                hi: (hi < 256).then(|| vec![hi as u8]),
+            let gap = |lo: usize, hi: usize| (vec![lo as u8], (hi < 256).then(|| vec![hi as u8]));
+            let ends = |gap: Option<Gap>| {
+                gap.map(|gap| {
+                    assert!((1..=14).contains(&gap.links), "{gap:?}");
+                    (gap.lo, gap.hi)
+                })
             };
             for (key, &is_hidden) in deleted[0].iter().enumerate().take(70) {
                 assert_eq!(cover.hides_below_newer(&[key as u8]), is_hidden);
@@ -180,7 +187,7 @@ mod tests {
                     let hi = (lo..256).find(|&k| !is_deleted(k)).unwrap_or(256);
                     gap(lo, hi)
                 });
-                assert_eq!(cover.gap_from(&[key as u8]), expected);
+                assert_eq!(ends(cover.gap_from(&[key as u8])), expected);
                 for end in [key, 256] {
                     let hi = (0..end).rev().find(|&k| is_deleted(k)).map(|k| k + 1);
                     let expected = hi.map(|hi| {
@@ -189,7 +196,7 @@ mod tests {
                     });
                     let bound = [end as u8];
                     let below = (end < 256).then_some(&bound[..]);
-                    assert_eq!(cover.gap_below(below), expected, "below {end}");
+                    assert_eq!(ends(cover.gap_below(below)), expected, "below {end}");
                 }
             }
         }

@@ -13,7 +13,7 @@ pub mod footprint;
 pub mod pressure;
 pub mod unchanged;
 
-use std::ops::{Bound, Range};
+use std::ops::Range;
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
@@ -344,15 +344,16 @@ impl Core {
                 }
             }
             log.publish(&appended);
-            if has_ranges {
-                weigh_ranges(&state, payload);
-            }
-            full |= (looks || has_ranges) && last.is_some_and(|id| wants_seal(&state, id));
+            full |= looks && last.is_some_and(|id| wants_seal(&state, id));
         }
         self.counters.puts.add(puts);
         self.counters.deletes.add(deletes);
         self.counters.batches.add(1);
         self.counters.user_bytes_written.add(bytes as u64);
+        if has_ranges {
+            // The coordinator looks what the range deletes hide.
+            self.schedule.ask_for_seal();
+        }
         self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
         Ok(Ok(appended.end))
@@ -643,28 +644,6 @@ pub(crate) fn enter(
     match operation.change {
         Change::Message(key, message) => memtable.memtable.insert(key, lsn, message),
         Change::DeleteRange(lo, hi) => memtable.memtable.insert_range(lo, hi, lsn),
-    }
-}
-
-/// Adds what the range deletes of a batch hide in the trees to the count of their memtables. Reads
-/// nodes only.
-#[cold]
-fn weigh_ranges(state: &State, payload: &[u8]) {
-    for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
-        let Ok(operation) = operation else { continue };
-        let keyspace = state.keyspaces.get(operation.keyspace);
-        if let (Change::DeleteRange(lo, hi), Some(keyspace)) = (operation.change, keyspace) {
-            let upper = hi.map_or(Bound::Unbounded, Bound::Excluded);
-            let ordered = keyspace.ordered();
-            // A read or a merge that needs an unreadable node reports the error.
-            if let Ok(hidden) = ordered.and_then(|tree| tree.estimate((Bound::Included(lo), upper)))
-            {
-                let active = &keyspace.active;
-                active
-                    .hidden_bytes
-                    .fetch_add(hidden.bytes, Ordering::Relaxed);
-            }
-        }
     }
 }
 

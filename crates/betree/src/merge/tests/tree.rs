@@ -9,12 +9,12 @@ use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Ordered,
-    Structure, Version,
+    Direction, Erased, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Ordered, Structure, Version,
 };
 
 use crate::load::{LoadedNode, load_node};
-use crate::merge::{Context, TreeMerge};
+use crate::merge::{Context, ErasedRanges, TreeMerge};
 use crate::node::{Child, Node, Root};
 use crate::plan::Policy;
 use crate::tree::{BeTree, BeTreeParams};
@@ -22,8 +22,9 @@ use crate::version::TreeVersion;
 
 pub(super) type Map = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// A memtable: messages in key order, and the bytes before each.
+/// A memtable: messages in key order, the bytes before each, and what it erases.
 pub(super) struct Input {
+    pub(super) erased: Vec<Erased>,
     pub(super) messages: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     pub(super) before: Vec<u64>,
 }
@@ -36,6 +37,10 @@ pub(super) struct InputCursor {
 
 impl Input {
     pub(super) fn new(messages: &Map) -> Arc<Self> {
+        Self::erasing(messages, &[])
+    }
+
+    pub(super) fn erasing(messages: &Map, erased: &[Erased]) -> Arc<Self> {
         let messages: Vec<_> = messages.clone().into_iter().collect();
         let mut before = vec![0];
         for (key, value) in &messages {
@@ -43,7 +48,12 @@ impl Input {
                 before[before.len() - 1] + (key.len() + value.as_ref().map_or(0, Vec::len)) as u64,
             );
         }
-        Arc::new(Input { messages, before })
+        let erased = erased.to_vec();
+        Arc::new(Input {
+            erased,
+            messages,
+            before,
+        })
     }
 
     pub(super) fn place(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> (usize, usize) {
@@ -91,6 +101,10 @@ impl MergeInput for Input {
             records: (to - from) as u64,
             bytes: self.before[to] - self.before[from],
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &self.erased
     }
 
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
@@ -208,6 +222,7 @@ impl Tree {
             budget: self.budget.clone(),
             leaf_filters: Arc::default(),
             stretch: None,
+            erased: ErasedRanges::default(),
             brings: 0,
             root_node: None,
         };
@@ -236,7 +251,20 @@ impl Tree {
     }
 
     pub(super) fn merge(&mut self, messages: &Map) {
-        let merge = self.begin(messages);
+        self.merge_erasing(messages, &[]);
+    }
+
+    /// Merges messages and erased ranges, which are older than the messages.
+    pub(super) fn merge_erasing(&mut self, messages: &Map, erased: &[Erased]) {
+        let input = Input::erasing(messages, erased);
+        let merge = self
+            .structure
+            .begin_merge(&self.version, input, &self.options)
+            .unwrap();
+        for Erased { lo, hi } in erased {
+            self.oracle
+                .retain(|key, _| key[..] < **lo || hi.as_ref().is_some_and(|hi| key[..] >= **hi));
+        }
         let mut before = (0, 0);
         loop {
             let step = merge.step().unwrap();

@@ -4,6 +4,12 @@ use super::{FAILED_CALLS, MEDIA, Mutant, RANDOM};
 use crate::mutants::checks;
 use crate::mutants::script::Script;
 
+/// Range deletes of whole subtrees.
+pub(super) const SUBTREES: Script = Script::Check(
+    "a range delete of whole subtrees",
+    checks::range_deletes::subtrees,
+);
+
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pins-keep-no-pages",
@@ -31,6 +37,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "flushed messages still count in the buffer",
         file: "crates/betree/src/merge/frame.rs",
         breaks: "live parts say which messages of a segment still count",
+        script: RANDOM,
+    },
+    Mutant {
+        name: "erased-node-keeps-segments",
+        does: "the segments of a node that a range delete gives up stay in use",
+        file: "crates/betree/src/merge/erase.rs",
+        breaks: "D4: a page that nothing refers to is free",
+        script: SUBTREES,
+    },
+    Mutant {
+        name: "erased-child-takes-newer-puts-along",
+        does: "a child is given up although the memtable brings newer puts for its keys",
+        file: "crates/betree/src/merge/descend.rs",
+        breaks: "the newest write of a key counts",
+        script: RANDOM,
+    },
+    Mutant {
+        name: "erased-messages-flow-down",
+        does: "messages of erased keys flow down where a child is erased in part",
+        file: "crates/betree/src/merge/descend.rs",
+        breaks: "a deleted key stays deleted",
+        script: RANDOM,
+    },
+    Mutant {
+        name: "erased-leaf-keeps-records",
+        does: "a leaf that is erased for the most part keeps its records",
+        file: "crates/betree/src/merge/write.rs",
+        breaks: "a deleted key stays deleted",
         script: RANDOM,
     },
     Mutant {

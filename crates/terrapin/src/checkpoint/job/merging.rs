@@ -14,6 +14,10 @@ use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
 use crate::engine::running_merge::{RunningMerge, guarded};
 use crate::engine::state::KeyspaceState;
 
+/// A merge gives up what a range delete hides if that is at least this part (1/n) of L. For less,
+/// deletes of single keys write less than the nodes that it would rewrite (decision 0042).
+const GIVEN_UP_PART: u64 = 2;
+
 /// Plans a compaction of a keyspace's tree, if its structure compacts.
 fn begin_compaction(
     keyspace: &KeyspaceState,
@@ -51,9 +55,11 @@ impl Coordinator {
                 MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal)
                     .into_tree(&part.keyspace.version)
                     .asking(&part.keyspace);
-            if let Some(bytes) = slice {
-                preparation = preparation.slice(from, bytes);
-            }
+            preparation = match slice {
+                // A slice frees little at a time, so it writes little (D10).
+                Some(bytes) => preparation.slice(from, bytes),
+                None => preparation.giving_up(self.core.settings.merge.group_bytes / GIVEN_UP_PART),
+            };
             // Every later reader finds the keys in this memtable. Cached records of these keys are
             // older.
             let take = checkpoint.takes;

@@ -221,7 +221,8 @@ pub(super) struct Merging<'a> {
     /// The range deletes of the memtables or runs, if there are any.
     pub cover: Option<&'a Cover>,
     pub chunk: &'a mut Batch,
-    /// Number of deletes of the active memtable that the range passed.
+    /// Number of deletes of the active memtable that the range passed, and of range deletes that it
+    /// looked up.
     pub passed: &'a mut u64,
 }
 
@@ -313,7 +314,7 @@ impl Merging<'_> {
 
     /// Merges the sources, newer first, with the tree from one end of the region. Returns `false`
     /// when the chunk is full, and `true` at the end of the region. Of equal keys the newest wins.
-    /// A tombstone hides older records. `passed` counts the tombstones of the active memtable.
+    /// A tombstone hides older records.
     fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
         let Merging {
             scan,
@@ -334,6 +335,7 @@ impl Merging<'_> {
             false => cover.and_then(|cover| region.first_gap(cover)),
         };
 
+        *passed += gap.as_ref().map_or(0, |gap| gap.links);
         loop {
             // The source whose key comes first; of equal keys the newer one.
             let mut first: Option<(usize, &[u8])> = None;
@@ -355,7 +357,11 @@ impl Merging<'_> {
                     return Ok(false);
                 }
                 gap = match jump(scan, here, direction, chunk)? {
-                    Jumped::Behind => region.gap_after(cover, here),
+                    Jumped::Behind => {
+                        let next = region.gap_after(cover, here);
+                        *passed += next.as_ref().map_or(0, |gap| gap.links);
+                        next
+                    }
                     Jumped::Over => {
                         *is_tree_over = true;
                         None
