@@ -139,6 +139,10 @@ pub const NAMES: &[&str] = &[
     "erased-messages-flow-down",
     "erased-leaf-keeps-records",
     "erased-records-stay-cached",
+    "merge-misses-oldest-waiting-group",
+    "deletes-vanish-while-they-wait",
+    "newest-waiting-group-asked-last",
+    "joined-groups-take-one-more-along",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -143,6 +143,23 @@ impl Configuration {
                     ..small()
                 },
             ),
+            (
+                "in place",
+                Configuration {
+                    structures: Structures::InPlace,
+                    ..small()
+                },
+            ),
+            (
+                "in place, tiny groups, compressed",
+                Configuration {
+                    structures: Structures::InPlace,
+                    group_bytes: 1 << 10,
+                    compression: Compression::Lz4,
+                    threads: 3,
+                    ..small()
+                },
+            ),
         ]
     }
 

@@ -22,6 +22,8 @@ pub enum Structures {
     /// Some have the TurtleTree and some the plain structure, by their names and this seed. An odd
     /// seed also gives runs the plain structure.
     Mixed(u64),
+    /// All have the page-grouped tree.
+    InPlace,
     /// All have the plain structure without order: ranges are refused.
     WithoutOrder,
 }
@@ -48,12 +50,14 @@ fn without_order(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
 }
 
 impl Structures {
-    /// Structures of a seed: half of the stores have the TurtleTree only.
+    /// Structures of a seed: three eighths of the stores have the TurtleTree only, and a quarter
+    /// the page-grouped tree.
     #[must_use]
     pub fn random(random: &mut Random) -> Self {
         match random.below(8) {
-            0..4 => Structures::Leveled,
-            4 => Structures::Plain,
+            0..3 => Structures::Leveled,
+            3 => Structures::Plain,
+            4..6 => Structures::InPlace,
             _ => Structures::Mixed(random.bits()),
         }
     }
@@ -63,6 +67,7 @@ impl Structures {
     pub fn of(self, keyspace: &str) -> StructureId {
         match self {
             Structures::Leveled => StructureId::LEVELED,
+            Structures::InPlace => StructureId::IN_PLACE,
             Structures::Plain | Structures::WithoutOrder => StructureId::PLAIN,
             Structures::Mixed(seed) => {
                 let bits = Random::new(seed ^ hash64(keyspace.as_bytes())).bits();
@@ -93,7 +98,7 @@ impl Structures {
     #[must_use]
     pub fn choose(self, options: Options) -> Options {
         let maker = match self {
-            Structures::Leveled => without_runs,
+            Structures::Leveled | Structures::InPlace => without_runs,
             Structures::Plain => with_runs,
             Structures::Mixed(seed) if seed % 2 == 1 => with_runs,
             Structures::Mixed(_) => without_runs,
@@ -125,6 +130,7 @@ mod tests {
         for (structures, wanted) in [
             (Structures::Leveled, ["leveled", "leveled"]),
             (Structures::Plain, ["plain", "plain"]),
+            (Structures::InPlace, ["inplace", "inplace"]),
             (Structures::WithoutOrder, ["plain", "plain"]),
             (Structures::Mixed(21), ["leveled", "plain"]),
             (Structures::Mixed(16), ["plain", "leveled"]),
@@ -159,7 +165,9 @@ mod tests {
     fn a_mix_has_keyspaces_of_both_kinds_and_every_kind_is_drawn() {
         let mut random = Random::new(1);
         let drawn: Vec<_> = (0..64).map(|_| Structures::random(&mut random)).collect();
-        assert!(drawn.contains(&Structures::Leveled) && drawn.contains(&Structures::Plain));
+        for kind in [Structures::Leveled, Structures::Plain, Structures::InPlace] {
+            assert!(drawn.contains(&kind));
+        }
         let kinds = |mix: &Structures| {
             let names = ["default", "users", "a/b", "log.2026"];
             let plain = names

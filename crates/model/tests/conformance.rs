@@ -55,6 +55,16 @@ fn plain_without_order() {
 }
 
 #[test]
+fn in_place() {
+    conforms(8);
+}
+
+#[test]
+fn in_place_with_tiny_groups_and_compression() {
+    conforms(9);
+}
+
+#[test]
 fn every_configuration_of_the_matrix_is_tested_here() {
-    assert_eq!(Configuration::matrix().len(), 8);
+    assert_eq!(Configuration::matrix().len(), 10);
 }

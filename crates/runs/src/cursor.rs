@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Message, PageId, Result};
 use terrapin_pages::block::Block;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 
@@ -62,6 +62,20 @@ impl GroupCursor {
         Ok(cursor)
     }
 
+    /// As [`GroupCursor::for_merge`] over the whole group, whose index the caller has.
+    pub fn for_merge_by(
+        store: &Arc<PageStore>,
+        group: &GroupRef,
+        index: Arc<GroupIndex>,
+        ahead: ReadAhead,
+    ) -> Result<Self> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let mut cursor = Self::over(store, group, index, all, Direction::Forward, ahead);
+        cursor.is_replaced = true;
+        cursor.start()?;
+        Ok(cursor)
+    }
+
     /// Opens a cursor without a position. It has read the index only. [`GroupCursor::start`] moves
     /// it to its first record.
     pub fn prepare(
@@ -72,7 +86,18 @@ impl GroupCursor {
         ahead: ReadAhead,
     ) -> Result<Self> {
         let index = store.index(group)?;
-        Ok(GroupCursor {
+        Ok(Self::over(store, group, index, bounds, direction, ahead))
+    }
+
+    fn over(
+        store: &Arc<PageStore>,
+        group: &GroupRef,
+        index: Arc<GroupIndex>,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+        ahead: ReadAhead,
+    ) -> Self {
+        GroupCursor {
             store: store.clone(),
             walk: BlockWalk::new(group, index, bounds, direction, ahead),
             direction,
@@ -87,7 +112,7 @@ impl GroupCursor {
             is_replaced: false,
             standing: Standing::NONE,
             block_hides: 0,
-        })
+        }
     }
 
     /// Moves to the first record of the range.

@@ -398,6 +398,12 @@ impl GroupBuilder {
         vec![self.pend(head)]
     }
 
+    /// Bytes of complete blocks that have not gone out, with their separators.
+    #[must_use]
+    pub fn pending_bytes(&self) -> u64 {
+        self.head.weight() + self.tail.weight()
+    }
+
     /// Bytes of memory that the builder has touched.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -529,6 +535,7 @@ impl GroupBuilder {
             block_bytes: blocks.iter().map(|b| b.bytes).collect(),
             heirs: heirs(&blocks),
             caches_filter: true,
+            caches_index: true,
             image,
             outlines,
         }

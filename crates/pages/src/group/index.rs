@@ -29,7 +29,7 @@ use crate::cache::Standing;
 use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks.
-const HEADER_BYTES: usize = 12;
+pub(super) const HEADER_BYTES: usize = 12;
 /// Least bytes of the index for each block.
 const ENTRY_BYTES_MIN: usize = 4;
 /// Most bytes of all separators of a group. A builder counts them towards its target.
@@ -108,7 +108,7 @@ pub(super) fn seal(index: &mut [u8], id: PageId) {
     index[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn checksum(index: &[u8], id: PageId) -> u32 {
+pub(super) fn checksum(index: &[u8], id: PageId) -> u32 {
     crc32c_append(part_seed(id, PART_INDEX), &index[4..])
 }
 

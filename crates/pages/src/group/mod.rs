@@ -16,6 +16,7 @@ mod check;
 mod deadlines;
 mod format;
 mod index;
+mod node_index;
 mod pending;
 mod sums;
 
@@ -27,6 +28,7 @@ pub use format::{
     decode_optional_sums, encode_optional_sums,
 };
 pub use index::{GroupIndex, GroupSums};
+pub use node_index::{BlockPlace, NodeIndex};
 pub(crate) use pending::Heir;
 pub use pending::PendingGroup;
 pub use terrapin_filter::BITS_PER_KEY as FILTER_BITS_DEFAULT;

@@ -52,6 +52,8 @@ pub struct PendingGroup {
     pub(crate) heirs: Vec<Heir>,
     /// Whether the filter enters the cache when it is written.
     pub(crate) caches_filter: bool,
+    /// Whether the index does.
+    pub(crate) caches_index: bool,
 }
 
 /// A block that replaces cached ones.
@@ -68,6 +70,12 @@ impl PendingGroup {
     /// filters now.
     pub fn keep_filter_out(&mut self) {
         self.caches_filter = false;
+    }
+
+    /// The index does not enter the cache when it is written, because the node that refers to the
+    /// group holds a copy of it.
+    pub fn keep_index_out(&mut self) {
+        self.caches_index = false;
     }
 
     /// Gives the group its id and its position in the data file, in bytes. Computes every checksum.

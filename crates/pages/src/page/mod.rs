@@ -40,6 +40,8 @@ pub enum PageKind {
     ValueTableRoot = 4,
     /// A leaf of a value table: some parts.
     ValueTableLeaf = 5,
+    /// A node of the map of a page-grouped tree.
+    MapNode = 6,
 }
 
 impl PageKind {

@@ -19,7 +19,7 @@ use super::filter_page::FilterPage;
 use super::reading::STRETCH_BYTES_MAX;
 use crate::block::Block;
 use crate::cache::{Key, Kind, Standing};
-use crate::group::{GroupIndex, GroupRef, check_filter_partition};
+use crate::group::{BlockPlace, GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, PageUse, format};
 
@@ -348,6 +348,16 @@ impl PageStore {
         self.read_one(group, index, number, fill)
     }
 
+    /// The block at a place that the caller has of the group's index, through the cache, with at
+    /// most one device read.
+    pub fn block_at(&self, group: &GroupRef, place: BlockPlace, fill: Fill) -> Result<Arc<Block>> {
+        if let Some(block) = self.look_up(group, place.number, fill) {
+            return Ok(block);
+        }
+        let offset = self.place_in_group(group, place.offset, place.bytes)?;
+        self.read_placed(group, (offset, place.bytes as usize), place.number, fill)
+    }
+
     /// Adjacent blocks, appended to `out` in order. One device read fetches all from the first to
     /// the last that is not cached. A long run of a scan uses a batch of reads. Serves read-ahead
     /// and merges. Panics if the range goes beyond [`GroupIndex::blocks`].
@@ -462,7 +472,17 @@ impl PageStore {
         number: usize,
         fill: Fill,
     ) -> Result<Arc<Block>> {
-        let (offset, bytes) = self.block_place(group, index, number)?;
+        let place = self.block_place(group, index, number)?;
+        self.read_placed(group, place, number, fill)
+    }
+
+    fn read_placed(
+        &self,
+        group: &GroupRef,
+        (offset, bytes): (u64, usize),
+        number: usize,
+        fill: Fill,
+    ) -> Result<Arc<Block>> {
         let mut make_room = || {
             if fill != Fill::No {
                 self.cache.prepare_memory_for(bytes, fill.worth());
@@ -491,7 +511,7 @@ impl PageStore {
     }
 
     /// The offset in the file of a part of a group, if the group contains the part.
-    fn place_in_group(&self, group: &GroupRef, offset: u32, bytes: u32) -> Result<u64> {
+    pub(super) fn place_in_group(&self, group: &GroupRef, offset: u32, bytes: u32) -> Result<u64> {
         let end = u64::from(offset) + u64::from(bytes);
         let start = group.offset.checked_add(u64::from(offset));
         match start

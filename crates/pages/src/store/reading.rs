@@ -16,7 +16,7 @@ use super::PageStore;
 use super::fill::{Fill, OwnMemory};
 use super::scratch::{SCRATCH_BYTES_MAX, SCRATCH_KEPT_BYTES_MAX, put_scratch};
 use crate::block::Block;
-use crate::group::{GroupIndex, GroupRef};
+use crate::group::{BlockPlace, GroupIndex, GroupRef};
 use crate::metrics::ReadFor;
 
 /// Most bytes of one read, unless a block is longer. The store decodes the first part of a longer
@@ -355,6 +355,18 @@ impl PageStore {
         let (offset, bytes) = self.block_place(group, index, number)?;
         let held = index.held_bytes(number..number + 1);
         self.want_part(reading, group, Part::Block(number), (offset, bytes), held)
+    }
+
+    /// Like [`PageStore::want`], for a place that the caller has of the group's index.
+    pub fn want_at(
+        &self,
+        reading: &mut Reading,
+        group: &GroupRef,
+        place: BlockPlace,
+    ) -> Result<Option<usize>> {
+        let offset = self.place_in_group(group, place.offset, place.bytes)?;
+        let (part, bytes) = (Part::Block(place.number), place.bytes as usize);
+        self.want_part(reading, group, part, (offset, bytes), bytes as u64)
     }
 
     /// Asks for the index of a later group, unless the index is cached or long. The index enters

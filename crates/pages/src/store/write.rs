@@ -11,7 +11,7 @@ use super::filter_page::FilterPage;
 use super::read::block_key;
 use crate::block::Block;
 use crate::cache::{Key, Kind};
-use crate::group::{GroupIndex, GroupRef, Heir, PendingGroup};
+use crate::group::{GroupIndex, GroupRef, Heir, NodeIndex, PendingGroup};
 use crate::metrics::WriteOf;
 use crate::page::{Extent, PageKind, PageRef, PageUse, format};
 use crate::space::SpaceClass;
@@ -29,11 +29,25 @@ impl PageStore {
     /// After any error no page owns the space, and the next write uses other space.
     pub fn write_group(&self, pending: PendingGroup, class: SpaceClass) -> Result<GroupRef> {
         self.write_group_as(WriteOf::Leaf, pending, class)
+            .map(|(group, _)| group)
+    }
+
+    /// As [`PageStore::write_group`], and returns the used bytes of the group's index. The caller
+    /// keeps them in a node ([`NodeIndex`](crate::group::NodeIndex)).
+    pub fn write_group_with_index(
+        &self,
+        pending: PendingGroup,
+        class: SpaceClass,
+    ) -> Result<(GroupRef, Vec<u8>)> {
+        let (group, image) = self.write_group_as(WriteOf::Leaf, pending, class)?;
+        let index = part(&image, group.index_offset, group.index_bytes).unwrap_or_default();
+        Ok((group, NodeIndex::of_group(index).to_vec()))
     }
 
     /// As [`PageStore::write_group`], counted as a buffer segment.
     pub fn write_segment(&self, pending: PendingGroup, class: SpaceClass) -> Result<GroupRef> {
         self.write_group_as(WriteOf::Segment, pending, class)
+            .map(|(group, _)| group)
     }
 
     fn write_group_as(
@@ -41,20 +55,22 @@ impl PageStore {
         what: WriteOf,
         mut pending: PendingGroup,
         class: SpaceClass,
-    ) -> Result<GroupRef> {
+    ) -> Result<(GroupRef, AlignedBuf)> {
         let outlines = std::mem::take(&mut pending.outlines);
         let heirs = std::mem::take(&mut pending.heirs);
-        let caches_filter = pending.caches_filter;
+        let (caches_filter, caches_index) = (pending.caches_filter, pending.caches_index);
         let id = self.begin_page()?;
         let extent = self.space.allocate(pending.bytes_needed, class)?;
         let (group, mut image) = pending.place(id, extent.offset);
         self.write_image(what, id, extent, &mut image)?;
-        self.cache_new_index(&group, &image);
+        if caches_index {
+            self.cache_new_index(&group, &image);
+        }
         if caches_filter {
             self.cache_new_filter(&group, &image, outlines);
         }
         self.cache_heirs(group.id, &image, &heirs);
-        Ok(group)
+        Ok((group, image))
     }
 
     /// Writes a node or catalog page. Not durable before [`PageStore::sync`].

@@ -1,6 +1,7 @@
 //! The mutants: what each breaks, where, and which script must notice it.
 
 mod conditions;
+mod inplace;
 mod log;
 mod transactions;
 mod trees;
@@ -51,6 +52,7 @@ pub(super) const MEDIA: Script = Script::Layer {
 /// The number of mutants.
 pub const COUNT: usize = log::MUTANTS.len()
     + trees::MUTANTS.len()
+    + inplace::MUTANTS.len()
     + conditions::MUTANTS.len()
     + transactions::MUTANTS.len()
     + ENGINE.len();
@@ -60,6 +62,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
     let tables = [
         log::MUTANTS,
         trees::MUTANTS,
+        inplace::MUTANTS,
         conditions::MUTANTS,
         transactions::MUTANTS,
         ENGINE,

@@ -8,17 +8,25 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_inplace::{InPlace, InPlaceParams};
 use terrapin_structure::{Structure, StructureId};
 
 use crate::types::structures::{StructureMaker, StructureParts};
 
 /// The structures of a release.
-const MAKERS: [StructureMaker; 1] = [leveled];
+const MAKERS: [StructureMaker; 2] = [leveled, in_place];
 
 fn leveled(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
     let mut params = BeTreeParams::new(parts.budget.clone());
     params.fanout = parts.fanout.unwrap_or(params.fanout);
     BeTree::new(parts.store.clone(), params)
+}
+
+fn in_place(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    InPlace::new(
+        parts.store.clone(),
+        InPlaceParams::new(parts.budget.clone()),
+    )
 }
 
 /// The structures of an open database.

@@ -22,6 +22,10 @@ pub enum StructureKind {
     /// The TurtleTree: a Bε-tree with leveled buffers. It serves every workload.
     #[default]
     Leveled,
+    /// The page-grouped tree, after TreeLine: each record has one place, so a get reads the device
+    /// once even when memory is a hundredth of the data. Ranges beside updates are cheaper, and
+    /// updates of small records that are scattered over far more data than memory are dearer.
+    InPlace,
     /// A structure of another number: a later version's, or one that a test registers. The open of
     /// a keyspace refuses a number that no structure has.
     #[doc(hidden)]
@@ -29,11 +33,9 @@ pub enum StructureKind {
 }
 
 /// Structures that have a number on disk and are not in this version.
-const LATER: [StructureId; 3] = [
-    StructureId::TIERED,
-    StructureId::IN_PLACE,
-    StructureId::HASHED,
-];
+const LATER: [StructureId; 2] = [StructureId::TIERED, StructureId::HASHED];
+/// Structures that users choose by name.
+const CHOSEN: [StructureKind; 2] = [StructureKind::Leveled, StructureKind::InPlace];
 
 impl StructureKind {
     /// The structure's number in the log and in the catalog.
@@ -41,6 +43,7 @@ impl StructureKind {
     pub(crate) fn id(self) -> StructureId {
         match self {
             StructureKind::Leveled => StructureId::LEVELED,
+            StructureKind::InPlace => StructureId::IN_PLACE,
             StructureKind::Numbered(id) => id,
         }
     }
@@ -56,6 +59,7 @@ impl From<StructureId> for StructureKind {
     fn from(id: StructureId) -> Self {
         match id {
             StructureId::LEVELED => StructureKind::Leveled,
+            StructureId::IN_PLACE => StructureKind::InPlace,
             id => StructureKind::Numbered(id),
         }
     }
@@ -73,15 +77,15 @@ impl FromStr for StructureKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        if name == StructureKind::Leveled.name() {
-            return Ok(StructureKind::Leveled);
+        if let Some(kind) = CHOSEN.iter().find(|kind| kind.name() == name) {
+            return Ok(*kind);
         }
         let error = match LATER.iter().any(|later| later.name() == Some(name)) {
             true => Error::new(
                 ErrorKind::Unsupported,
-                "this structure is not in this version: choose leveled",
+                "this structure is not in this version: choose leveled or inplace",
             ),
-            false => Error::invalid("there is no such structure: choose leveled"),
+            false => Error::invalid("there is no such structure: choose leveled or inplace"),
         };
         Err(error.with("structure", name))
     }
@@ -93,11 +97,9 @@ mod tests {
 
     #[test]
     fn structures_of_later_versions_are_refused_by_name() {
-        let leveled = StructureKind::Leveled;
-        assert_eq!(
-            leveled.to_string().parse::<StructureKind>().unwrap(),
-            leveled
-        );
+        for kind in CHOSEN {
+            assert_eq!(kind.to_string().parse::<StructureKind>().unwrap(), kind);
+        }
         for number in 0..=255 {
             assert_eq!(StructureKind::from(StructureId(number)).id().0, number);
         }

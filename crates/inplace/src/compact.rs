@@ -1,0 +1,111 @@
+//! Compactions: merges of leaves for which records wait, without input.
+
+use std::sync::Arc;
+
+use terrapin_base::{Message, Result};
+use terrapin_structure::{
+    Compaction, Compacts, Estimate, MergeInput, MergeOptions, MessageCursor, ToCompact, Version,
+};
+
+use crate::merge::InPlaceMerge;
+use crate::plan::{Mirror, Scope, span};
+use crate::structure::{InPlace, own};
+
+/// The input of a compaction.
+struct Nothing;
+
+struct AtEnd;
+
+impl MessageCursor for AtEnd {
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn message(&self) -> Message<'_> {
+        Message::Delete
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl MergeInput for Nothing {
+    fn cursor(
+        self: Arc<Self>,
+        _: Option<&[u8]>,
+        _: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        Ok(Box::new(AtEnd))
+    }
+
+    fn estimate(&self, _: Option<&[u8]>, _: Option<&[u8]>) -> Estimate {
+        Estimate::default()
+    }
+}
+
+impl Compacts for InPlace {
+    fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact> {
+        let Some(mirror) = Mirror::read(&self.store, &own(version)?.root)? else {
+            return Ok(ToCompact::default());
+        };
+        let mut work = ToCompact::default();
+        for leaf in mirror
+            .leaves()
+            .into_iter()
+            .filter(|leaf| !leaf.waiting.is_empty())
+        {
+            let waiting = leaf.sums.waiting_bytes;
+            work.buffered_bytes = work.buffered_bytes.saturating_add(waiting);
+            let merged = leaf.sums.bytes.saturating_add(waiting);
+            work.merged_bytes = work.merged_bytes.saturating_add(merged);
+        }
+        Ok(work)
+    }
+
+    fn begin_compaction(
+        &self,
+        base: &Arc<dyn Version>,
+        (from, to): (&[u8], Option<&[u8]>),
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Compaction>> {
+        let base = own(base)?;
+        let Some(mirror) = Mirror::read(&self.store, &base.root)? else {
+            return Ok(None);
+        };
+        let leaves = mirror.leaves();
+        // The first leaf with work, and those behind it up to the bound.
+        let (mut begin, mut end, mut merged) = (None, None, 0u64);
+        for (number, leaf) in leaves.iter().enumerate() {
+            let (lo, hi) = span(&leaves, number);
+            if hi.is_some_and(|hi| hi <= from) {
+                continue;
+            }
+            let is_behind = lo.zip(to).is_some_and(|(lo, to)| lo >= to);
+            if is_behind || merged >= bytes_max && begin.is_some() {
+                end = lo;
+                break;
+            }
+            if leaf.waiting.is_empty() {
+                continue;
+            }
+            begin.get_or_insert(lo.unwrap_or_default());
+            let bytes = leaf.sums.bytes.saturating_add(leaf.sums.waiting_bytes);
+            merged = merged.saturating_add(bytes);
+        }
+        let Some(begin) = begin else {
+            return Ok(None);
+        };
+        let scope = Scope::Stretch {
+            from: begin.max(from).into(),
+            to: end.map(Box::from),
+        };
+        let next = end
+            .filter(|end| to.is_none_or(|to| *end <= to))
+            .map(Box::from);
+        let nothing = Arc::new(Nothing);
+        let merge = InPlaceMerge::begin(base, nothing, options, &self.params, &scope)?;
+        Ok(Some(Compaction { merge, next }))
+    }
+}

@@ -1,0 +1,188 @@
+//! Damaged and hostile pages: an error or a finding, never a wrong answer, never a panic.
+
+use std::ops::Bound;
+
+use terrapin_base::ErrorKind;
+use terrapin_base::checksum::hash64;
+use terrapin_base::codec::Reader;
+use terrapin_pages::{PageKind, PageRef, PageUse, SpaceClass};
+use terrapin_structure::{Batch, Direction, Filled, Found, Structure, Version};
+
+use super::world::{Random, World, findings, pages};
+
+/// Reads everything in every way. Answers are errors of damage, or right unless the pages lie.
+/// Returns the number of errors.
+fn read_all(world: &World, version: &dyn Version, lies: bool) -> usize {
+    let mut errors = 0;
+    let mut note = |kind: ErrorKind| {
+        assert_eq!(kind, ErrorKind::Corrupt);
+        errors += 1;
+    };
+    for (key, value) in &world.oracle {
+        match version.get(key, hash64(key)) {
+            Ok(found) => assert!(lies || found == Found::Value(value[..].into())),
+            Err(error) => note(error.kind()),
+        }
+    }
+    let keys: Vec<(&[u8], u64)> = world
+        .oracle
+        .keys()
+        .map(|key| (&key[..], hash64(key)))
+        .collect();
+    let mut found = vec![Found::Nothing; keys.len()];
+    match version.multi_get(&keys, &mut found) {
+        Ok(()) => assert!(lies || found.iter().all(|found| *found != Found::Nothing)),
+        Err(error) => note(error.kind()),
+    }
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut wanted: Vec<_> = world.oracle.iter().collect();
+        if direction == Direction::Backward {
+            wanted.reverse();
+        }
+        let everything = (Bound::Unbounded, Bound::Unbounded);
+        let mut scan = match version.ordered().unwrap().scan(everything, direction) {
+            Ok(scan) => scan,
+            Err(error) => {
+                note(error.kind());
+                continue;
+            }
+        };
+        let mut batch = Batch::default();
+        let filled = scan.fill(Bound::Unbounded, &mut batch);
+        for ((key, value), wanted) in batch.records().zip(&wanted) {
+            assert!(lies || (key, value) == (&wanted.0[..], &wanted.1[..]));
+        }
+        match filled {
+            Ok(filled) => assert!(lies || (filled, batch.len()) == (Filled::End, wanted.len())),
+            Err(error) => {
+                note(error.kind());
+                assert_eq!(scan.next().unwrap(), None, "nothing comes after an error");
+            }
+        }
+    }
+    for checked in [version.stats().err(), version.pages(&mut |_| Ok(())).err()] {
+        checked.into_iter().for_each(|error| note(error.kind()));
+    }
+    errors
+}
+
+/// Where the content of an image ends: zeros that fill a page follow.
+fn content_end(world: &World, page: &PageUse) -> u64 {
+    let file = world.disk.content(terrapin_pages::DATA_FILE).unwrap();
+    let image = &file[page.offset as usize..][..page.bytes as usize];
+    image
+        .iter()
+        .rposition(|&byte| byte != 0)
+        .map_or(0, |last| last as u64 + 1)
+}
+
+#[test]
+fn verify_finds_damage_of_every_page_and_reads_never_answer_wrongly() {
+    let (world, mut random) = (World::grown(31), Random(32));
+    let (mut errors, mut pages_damaged) = (0, 0);
+    for page in pages(&*world.version) {
+        let end = content_end(&world, &page);
+        // Every place of a short page, and some of a long one.
+        for _ in 0..24 {
+            let offset = page.offset + random.below(end as usize) as u64;
+            let mask = 1 << random.below(8);
+            world.damage(offset, mask);
+            world.forget_cache();
+            let version = world.structure.open(&world.version.root()).unwrap();
+            errors += read_all(&world, &*version, false);
+            let found = findings(&*version);
+            assert!(!found.is_empty(), "{page:?} at {offset}");
+            assert!(found[0].contains(&page.id.to_string()), "{found:?}");
+            world.damage(offset, mask);
+        }
+        pages_damaged += 1;
+    }
+    world.forget_cache();
+    world.check();
+    assert!(
+        pages_damaged > 4 && errors > 500,
+        "{pages_damaged} {errors}"
+    );
+}
+
+#[test]
+fn verify_goes_on_after_a_damaged_group() {
+    let world = World::grown(33);
+    let nodes = 1 + world.figure("map_leaves") + world.figure("nodes") - 1;
+    let (all, mut damaged) = (pages(&*world.version), 0);
+    for page in all.iter().filter(|page| page.bytes > 2048) {
+        world.damage(page.offset + 30, 1);
+        damaged += 1;
+    }
+    assert!(damaged > 4 && all.len() as u64 > nodes);
+    assert_eq!(findings(&*world.version).len(), damaged);
+}
+
+/// Nodes with sound checksums that no merge writes.
+#[test]
+fn hostile_nodes_are_no_panic_and_verify_finds_them() {
+    let world = World::grown(35);
+    let root = world.version.root();
+    let page = PageRef::decode(&mut Reader::new("root", &root[2..])).unwrap();
+    let content = world.store.read_page(&page, PageKind::MapNode).unwrap();
+    let mut random = Random(36);
+    let (mut refused, mut contradicted) = (0, 0);
+    for round in 0..400 {
+        let mut hostile = content.clone();
+        match round % 4 {
+            0 => hostile.truncate(random.below(content.len())),
+            1 => hostile.push(0),
+            _ => hostile[random.below(content.len())] ^= 1 << random.below(8),
+        }
+        let written = world
+            .store
+            .write_page(PageKind::MapNode, &hostile, SpaceClass::Normal);
+        let written = written.unwrap();
+        let mut place = Vec::new();
+        written.encode(&mut place);
+        let root = [&root[..2], &place, &root[2 + PageRef::BYTES..]].concat();
+        let version = world.structure.open(&root).unwrap();
+        if findings(&*version).is_empty() {
+            // A bound that moved, and still separates the keys of two leaves.
+            assert_eq!(read_all(&world, &*version, false), 0, "round {round}");
+        }
+        match version.stats() {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                refused += 1;
+            }
+            Ok(_) => contradicted += 1,
+        }
+        read_all(&world, &*version, true);
+        let _ = world.structure.begin_merge(
+            &version,
+            super::world::input(&random.messages(1)),
+            &world.options,
+        );
+        let changes = terrapin_pages::Changes {
+            added: vec![PageUse::from(&written)],
+            ..Default::default()
+        };
+        world.store.abandon(changes);
+    }
+    assert!(
+        refused > 100 && contradicted > 20,
+        "{refused} {contradicted}"
+    );
+}
+
+#[test]
+fn a_root_that_points_nowhere_is_damage_of_its_reads_only() {
+    let world = World::grown(37);
+    let root = world.version.root();
+    // The last four bytes are a length. More bytes than the page has are read in vain.
+    for at in 2..2 + PageRef::BYTES - 4 {
+        let mut hostile = root.clone();
+        hostile[at] ^= 0x55;
+        world.forget_cache();
+        let version = world.structure.open(&hostile).unwrap();
+        let error = version.get(b"a", 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(!findings(&*version).is_empty());
+    }
+}

@@ -1,0 +1,34 @@
+//! The mutants of the page-grouped tree.
+
+use super::{Mutant, RANDOM};
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "merge-misses-oldest-waiting-group",
+        does: "a leaf's merge leaves out the oldest group that waits for it",
+        file: "crates/inplace/src/task.rs",
+        breaks: "a leaf that is merged takes in all that waits for it",
+        script: RANDOM,
+    },
+    Mutant {
+        name: "deletes-vanish-while-they-wait",
+        does: "groups that wait have no deletes",
+        file: "crates/inplace/src/task.rs",
+        breaks: "a deleted key does not return",
+        script: RANDOM,
+    },
+    Mutant {
+        name: "newest-waiting-group-asked-last",
+        does: "a get asks the groups that wait from the oldest to the newest",
+        file: "crates/inplace/src/get.rs",
+        breaks: "a get sees the newest published write",
+        script: RANDOM,
+    },
+    Mutant {
+        name: "joined-groups-take-one-more-along",
+        does: "joining groups drops the next older one, too",
+        file: "crates/inplace/src/assemble.rs",
+        breaks: "a version has all records that were merged into it",
+        script: RANDOM,
+    },
+];
