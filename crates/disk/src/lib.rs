@@ -28,6 +28,7 @@ mod slice;
 mod through;
 mod words;
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, Result};
@@ -192,6 +193,17 @@ pub trait File: Send + Sync {
     /// Changes nothing, without an error, on a file system that cannot punch holes or cannot
     /// allocate them again. The content stays there too.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
+    /// Gives this file the content of another one without copying it: both share their blocks until
+    /// one of them is written. Returns false, and changes nothing, where the file system cannot do
+    /// that.
+    fn share_content(&self, source: &dyn File) -> Result<bool> {
+        let _ = source;
+        Ok(false)
+    }
+    /// The descriptor of a file of the operating system.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Alignment in bytes of offsets and lengths for direct I/O: a power of two from 512.
     fn alignment(&self) -> u32;
     /// The file's name for errors.

@@ -27,6 +27,7 @@ const FOLDERS: [&str; 17] = [
     "figures",
     "api",
     "open",
+    "backup",
 ];
 /// Test doubles may name anything.
 const DOUBLES: &str = "testing";

@@ -149,6 +149,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod backup;
 mod checkpoint;
 mod disk_space;
 mod engine;

@@ -137,7 +137,6 @@ impl LifeId {
     }
 
     /// A whole record in one piece.
-    #[cfg(test)]
     pub(crate) fn record(&self, kind: u8, payload: &[u8], lsn: u64) -> Vec<u8> {
         let length = payload.len() as u32;
         let crc = Self::finish(self.begin(kind, length, &[payload]), lsn);

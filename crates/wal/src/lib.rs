@@ -20,9 +20,11 @@
 //! | joining segments into lives | `chain.rs` |
 //! | reading bytes as records | `stream.rs` |
 //! | copying the ring into segments | `copy.rs` |
+//! | copying the log for a backup | `closed_copy.rs` |
 #![forbid(unsafe_code)]
 
 mod chain;
+mod closed_copy;
 mod copy;
 mod create;
 mod drain;
@@ -40,7 +42,8 @@ mod stream;
 
 pub use format::{LifeId, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, is_log_file};
 pub use log::{
-    Append, Appended, Boundary, Copied, From, Log, Reach, TOUCH_HEAD_BYTES, Touch, Touched, Watch,
+    Append, Appended, Boundary, Copied, From, HeldTrims, Log, Reach, TOUCH_HEAD_BYTES, Touch,
+    Touched, Watch,
 };
 pub use metrics::{LogMetrics, LogSpace};
 pub use options::LogOptions;

@@ -56,16 +56,16 @@ use crate::stream::{Life, Piece, Stream};
 pub struct Recovery {
     env: Env,
     disk: Arc<dyn Disk>,
-    options: LogOptions,
+    pub(crate) options: LogOptions,
     needed_from: u64,
-    chain: Chain,
+    pub(crate) chain: Chain,
     /// Position of the first record that the scan read. Bytes before it are not needed and may be
     /// damaged.
     read_from: LogPosition,
     spares: Vec<u64>,
     ring: Option<RingFile>,
-    end: u64,
-    clean: bool,
+    pub(crate) end: u64,
+    pub(crate) clean: bool,
     /// Records below this LSN are known to be synced.
     synced: u64,
     /// LSN of the first record that is only in the ring. Either the segments never received it, or
@@ -74,7 +74,7 @@ pub struct Recovery {
     /// End of the last record that is in the last life's segments.
     in_segments: u64,
     /// The position at which replay begins.
-    replay_from: LogPosition,
+    pub(crate) replay_from: LogPosition,
     replay_records: u64,
 }
 
@@ -95,8 +95,80 @@ impl Recovery {
         options: LogOptions,
         needed_from: Lsn,
     ) -> Result<Recovery> {
-        let options = options.check()?;
         let names = disk.list()?;
+        let (mut recovery, start) = Self::find(env, disk, options, needed_from, &names)?;
+        if names.iter().any(|n| n == RING_NAME) {
+            recovery.ring = Some(open_ring_file(disk)?);
+        }
+        recovery.accept(start)?;
+        Ok(recovery)
+    }
+
+    /// Reads the log of a running life, for a copy: from the segment that contains `needed_from`
+    /// up to the last record that ends at or below `synced`. The caller must keep the log from
+    /// trims ([`Log::hold_trims`]). Reads no ring and writes nothing.
+    ///
+    /// Errors: those of [`Recovery::scan`]; [`ErrorKind::Corrupt`] for a damaged record below
+    /// `needed_through`.
+    pub fn scan_running(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        options: LogOptions,
+        needed_from: Lsn,
+        needed_through: Lsn,
+        synced: Lsn,
+    ) -> Result<Recovery> {
+        let names = disk.list()?;
+        let (mut recovery, start) = Self::find(env, disk, options, needed_from, &names)?;
+        let mut stream = recovery.stream(start);
+        let mut replay_from = None;
+        loop {
+            let before = LogPosition {
+                life: stream.life(),
+                position: stream.position(),
+            };
+            match stream.step()? {
+                Some(found) if found.end() <= synced.0 => {
+                    if found.lsn >= needed_from.0 {
+                        replay_from.get_or_insert(LogPosition {
+                            life: stream.life(),
+                            position: found.lsn,
+                        });
+                    }
+                }
+                // The step may have gone on to an empty last life.
+                None if stream.life() != before.life => {
+                    recovery.end = stream.position();
+                    break;
+                }
+                _ => {
+                    recovery.end = before.position;
+                    break;
+                }
+            }
+        }
+        let life = recovery.chain.lives.len().saturating_sub(1);
+        if stream.life() != life || recovery.end < needed_through.0 {
+            return Err(stream
+                .corrupt("a synced record of the log is damaged")
+                .with("needed through", needed_through));
+        }
+        recovery.replay_from = replay_from.unwrap_or(LogPosition {
+            life,
+            position: recovery.end,
+        });
+        Ok(recovery)
+    }
+
+    /// Reads all segment headers and finds where to read records from.
+    fn find(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        options: LogOptions,
+        needed_from: Lsn,
+        names: &[String],
+    ) -> Result<(Recovery, LogPosition)> {
+        let options = options.check()?;
         let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
         let (headers, lengths) = read_headers(disk, &numbers, options.database_id)?;
         check_branch(&headers, &options)?;
@@ -112,18 +184,13 @@ impl Recovery {
                     .with("directory", disk.describe()),
             );
         };
-        let ring = if names.iter().any(|n| n == RING_NAME) {
-            Some(open_ring_file(disk)?)
-        } else {
-            None
-        };
-        let mut recovery = Recovery {
+        let recovery = Recovery {
             env: env.clone(),
             disk: disk.clone(),
             options,
             needed_from: needed_from.0,
             spares: names.iter().filter_map(|n| spare_number(n)).collect(),
-            ring,
+            ring: None,
             end: start.position,
             clean: false,
             read_from: start,
@@ -134,8 +201,7 @@ impl Recovery {
             replay_records: 0,
             chain,
         };
-        recovery.accept(start)?;
-        Ok(recovery)
+        Ok((recovery, start))
     }
 
     /// Accepts the prefix of valid records, then judges the bytes behind it.
@@ -215,7 +281,7 @@ impl Recovery {
         Ok(())
     }
 
-    fn stream(&self, start: LogPosition) -> Stream {
+    pub(crate) fn stream(&self, start: LogPosition) -> Stream {
         let lives = self.chain.lives.clone();
         Stream::new(
             &self.disk,

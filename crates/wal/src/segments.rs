@@ -128,6 +128,15 @@ impl TrimError {
     }
 }
 
+/// Trims that wait until nobody reads the segments for a copy.
+#[derive(Default)]
+struct HeldBack {
+    /// Number of readers.
+    holds: usize,
+    /// The highest LSN below which a trim was to give segments up.
+    below: u64,
+}
+
 /// The files of one log.
 pub(crate) struct Segments {
     disk: Arc<dyn Disk>,
@@ -140,7 +149,7 @@ pub(crate) struct Segments {
     /// Most spares that a trim keeps.
     spares_max: AtomicUsize,
     /// Held by a trim: one trim runs at a time.
-    trimming: Mutex<()>,
+    trimming: Mutex<HeldBack>,
 }
 
 impl Segments {
@@ -153,7 +162,7 @@ impl Segments {
             kept: Mutex::new(kept),
             spares: Mutex::default(),
             spares_max: AtomicUsize::new(SPARES_MAX),
-            trimming: Mutex::new(()),
+            trimming: Mutex::default(),
         }
     }
 
@@ -394,7 +403,12 @@ impl Segments {
             true => Lsn(below.0 + self.capacity),
             false => below,
         };
-        let _one = self.trimming.lock();
+        let mut one = self.trimming.lock();
+        one.below = one.below.max(below.0);
+        if one.holds > 0 && !mutant::active("backup-holds-no-trim") {
+            return Ok(());
+        }
+        let below = Lsn(one.below);
         loop {
             let oldest = {
                 let kept = self.kept.lock();
@@ -406,6 +420,18 @@ impl Segments {
             self.give_up(&oldest)?;
             self.kept.lock().pop_front();
         }
+    }
+
+    /// Keeps all segments until as many calls of [`Segments::let_trims_go`] follow. Waits for a trim
+    /// that is under way.
+    pub(crate) fn hold_trims(&self) {
+        self.trimming.lock().holds += 1;
+    }
+
+    /// Ends one hold. The next trim also does what was held back.
+    pub(crate) fn let_trims_go(&self) {
+        let mut one = self.trimming.lock();
+        one.holds = one.holds.saturating_sub(1);
     }
 
     /// Takes a segment's name away durably. Only then may the file be written again.

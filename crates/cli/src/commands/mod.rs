@@ -1,5 +1,6 @@
 //! The subcommands, one per file.
 
+mod backup;
 mod bench;
 mod checkpoint;
 mod completions;
@@ -13,6 +14,7 @@ mod import;
 mod keyspace;
 mod keyspace_options;
 mod put;
+mod restore;
 mod scan;
 mod set;
 mod stat;
@@ -56,6 +58,13 @@ pub enum Command {
     Verify(verify::Verify),
     /// Merge everything written so far into the trees, durably
     Checkpoint(checkpoint::Checkpoint),
+    /// Copy a database into a directory; a later backup there reads only what changed since
+    ///
+    /// The last backup counts until the new one is whole. Fails while another process has the
+    /// database open for writing: a program that has it open calls Database::backup.
+    Backup(backup::Backup),
+    /// Make a database from a backup
+    Restore(restore::Restore),
     /// Change a setting, durably
     Set(set::Set),
     /// List, create, drop or clear keyspaces
@@ -84,6 +93,8 @@ impl Command {
             Command::Stat(command) => command.run(),
             Command::Verify(command) => return Ok(command.run()),
             Command::Checkpoint(command) => command.run(),
+            Command::Backup(command) => command.run(),
+            Command::Restore(command) => command.run(),
             Command::Set(command) => command.run(),
             Command::Keyspace(command) => return command.run(),
             Command::Completions(command) => command.run(),

@@ -7,7 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, Stat, StatxFlags, fallocate, fdatasync, fstat, ftruncate, statx,
+    AtFlags, FallocateFlags, Stat, StatxFlags, fallocate, fdatasync, fstat, ftruncate,
+    ioctl_ficlone, statx,
 };
 use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::sync::{AtomicBool, Ordering};
@@ -448,6 +449,28 @@ impl File for RealFile {
         Ok(u64::try_from(self.stat()?.st_blocks)
             .unwrap_or(0)
             .saturating_mul(512))
+    }
+
+    fn share_content(&self, source: &dyn File) -> Result<bool> {
+        self.check_writable()?;
+        let Some(from) = source.descriptor() else {
+            return Ok(false);
+        };
+        match retry(|| ioctl_ficlone(&self.descriptor, from)) {
+            Ok(()) => Ok(true),
+            // These say that the file system has no shared blocks, or that both files are not on
+            // one file system.
+            Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
+                Ok(false)
+            }
+            Err(e) => Err(self
+                .fail("cannot share the content of a file", e)
+                .with("source", source.describe())),
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.descriptor.as_fd())
     }
 
     fn set_bytes(&self, bytes: u64) -> Result<()> {

@@ -172,6 +172,37 @@ impl PageStore {
         self.space.pin(generation)
     }
 
+    /// Pins the generation of the newest superblock, and returns that superblock. Every page that
+    /// the superblock leads to stays readable while the pin lives.
+    #[must_use]
+    pub fn pin_newest(&self) -> (Superblock, Pin) {
+        loop {
+            let superblock = self.superblock();
+            let later = u64::from(terrapin_base::mutant::active(
+                "backup-pins-later-generation",
+            ));
+            let pin = self.space.pin(Generation(superblock.generation.0 + later));
+            // Pages of a generation are freed after a later superblock was written.
+            if self.superblock().generation == superblock.generation {
+                return (superblock, pin);
+            }
+        }
+    }
+
+    /// Reads bytes of the data file as they are, past the cache and without a check. For copies of
+    /// pages that a pin keeps. Bytes behind the file's end are zeros.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn read_bytes(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let there = self.space.file_bytes().saturating_sub(offset);
+        let there = usize::try_from(there).map_or(buffer.len(), |b| b.min(buffer.len()));
+        let (head, tail) = buffer.split_at_mut(there);
+        tail.fill(0);
+        self.file.read_at(head, offset).map_err(|e| self.place(e))
+    }
+
     /// Ties the added pages of a side root to a guard, which frees them when it is dropped. No
     /// superblock will reach these pages. The base's pin keeps the pages that the side root shares
     /// with its base. This call ignores `retained` and `released`.

@@ -4,9 +4,9 @@
 use terrapin_base::checksum::crc32c;
 use terrapin_base::codec::Reader;
 use terrapin_base::{Generation, Incarnation, Result, mutant};
-use terrapin_disk::FileIdentity;
+use terrapin_disk::{AlignedBuf, FileIdentity};
 
-use super::{FORMAT_VERSION, GENERATION_MAX, SLOT_BYTES, Slot, Superblock};
+use super::{FORMAT_VERSION, GENERATION_MAX, PAGES_START, SLOT_BYTES, SLOTS, Slot, Superblock};
 use crate::page::PageRef;
 
 /// First eight bytes of a slot.
@@ -21,6 +21,18 @@ const USED_BYTES: usize = LIFE_AT + 4 * size_of::<u64>() + size_of::<u32>();
 const _: () = assert!(USED_BYTES <= CRC_AT && SECTOR_BYTES as u64 <= SLOT_BYTES);
 
 impl Superblock {
+    /// Both slots, each with this superblock: the bytes of a file below [`PAGES_START`]. For a copy
+    /// of the data file that no process has open.
+    #[must_use]
+    pub fn slots(&self) -> AlignedBuf {
+        let mut bytes = AlignedBuf::with_capacity(PAGES_START as usize);
+        for slot in 1..=SLOTS {
+            bytes.extend_from_slice(&self.encode());
+            bytes.resize(slot * SLOT_BYTES as usize, 0);
+        }
+        bytes
+    }
+
     /// The slot's used sector.
     pub(crate) fn encode(&self) -> [u8; SECTOR_BYTES] {
         let mut out = Vec::with_capacity(SECTOR_BYTES);

@@ -1,6 +1,7 @@
 //! Checks of properties that the general runs do not reach: damaged media, interrupted creations,
 //! threads. A sound engine passes each check. A failed check names the broken promise.
 
+pub(super) mod backups;
 pub(super) mod conditions;
 pub(super) mod lives;
 pub(super) mod range_deletes;

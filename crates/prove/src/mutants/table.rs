@@ -1,5 +1,6 @@
 //! The mutants: what each breaks, where, and which script must notice it.
 
+mod backups;
 mod conditions;
 mod inplace;
 mod log;
@@ -55,6 +56,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + inplace::MUTANTS.len()
     + conditions::MUTANTS.len()
     + transactions::MUTANTS.len()
+    + backups::MUTANTS.len()
     + ENGINE.len();
 
 /// Every mutant.
@@ -65,6 +67,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         inplace::MUTANTS,
         conditions::MUTANTS,
         transactions::MUTANTS,
+        backups::MUTANTS,
         ENGINE,
     ];
     tables.into_iter().flatten()

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | ample → low | the log gives spare files up; memtables become small, larger ones are sealed |
 //! | low → ample | memtables may grow again, and the log keeps spare files |
-//! | any → full | puts are refused, and changes of keyspaces that need room in the log |
+//! | any → full | puts are refused, and changes of keyspaces that need room in the log; backups end |
 //! | full → low | puts are accepted |
 //!
 //! Writers look when memtables are sealed and as the log grows, and the coordinator looks after
@@ -106,6 +106,7 @@ pub(crate) fn run_short(core: &Core, cause: &Error) {
     core.refusal.lock().is_quota = cause.is_quota();
     note_refusal(core, &Measure::new(core));
     core.schedule.fill_disk();
+    core.backups.give_up();
     apply_state(core);
 }
 
@@ -142,6 +143,7 @@ fn refuse_puts(core: &Core, measure: &Measure) {
     note_refusal(core, measure);
     if core.schedule.change_disk(DiskState::Low, DiskState::Full) {
         tracing::warn!("the disk is nearly full: puts are refused until there is room");
+        core.backups.give_up();
         apply_state(core);
     }
 }

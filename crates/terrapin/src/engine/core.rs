@@ -18,6 +18,7 @@ use terrapin_pages::PageStore;
 use terrapin_recordcache::{Collection, Epoch, RecordCache};
 use terrapin_wal::{Log, LogSpace};
 
+use crate::engine::backups::Backups;
 use crate::engine::compactions::Compactions;
 use crate::engine::health::Health;
 use crate::engine::schedule::Schedule;
@@ -77,6 +78,8 @@ pub(crate) struct Core {
     pub schedule: Arc<Schedule>,
     /// Registered views: snapshots and iterators.
     pub views: Views,
+    /// What running backups keep from reuse.
+    pub backups: Backups,
     /// The keyspaces whose memtables were written.
     pub written: Written,
     /// The sizes of all trees.
@@ -210,6 +213,7 @@ impl Core {
             install: Mutex::new(install),
             schedule: Arc::default(),
             views: Views::default(),
+            backups: Backups::default(),
             written: Written::default(),
             tree_sizes,
             no_memtable,

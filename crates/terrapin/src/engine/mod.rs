@@ -1,6 +1,7 @@
 //! The data that all threads share: [`core`], [`state`], views, health. This folder decides
 //! nothing.
 
+pub mod backups;
 pub mod compactions;
 pub mod core;
 pub mod events;

@@ -70,6 +70,7 @@ pub(crate) fn metrics(core: &Core) -> Metrics {
         compactions: counters.compactions.get(),
         is_compacting: core.compactions.is_any_asked() && !core.schedule.disk_is_full(),
         replayed_records: counters.replayed_records.get(),
+        backup_bytes: counters.backup_bytes.get(),
         put_latency: counters.put_latency.latency(),
         get_latency: counters.get_latency.latency(),
         sync_latency: counters.sync_latency.latency(),

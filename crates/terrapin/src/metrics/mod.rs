@@ -80,6 +80,7 @@ pub(crate) struct Counters {
     pub checkpoints_failed: Counter,
     pub compactions: Counter,
     pub replayed_records: Counter,
+    pub backup_bytes: Counter,
     pub folds: Counter,
     pub put_latency: Histogram,
     pub get_latency: Histogram,
@@ -269,6 +270,8 @@ pub struct Metrics {
     pub is_compacting: bool,
     /// Log records that were replayed when the database was opened.
     pub replayed_records: u64,
+    /// Bytes of pages that backups read from the data file.
+    pub backup_bytes: u64,
 
     /// Durations of puts, deletes and batches. One in 64 is timed.
     pub put_latency: Latency,

@@ -225,6 +225,8 @@ impl Metrics {
         text.gauge("compacting", "", help, u64::from(self.is_compacting));
         let help = "Log records that the open replayed.";
         text.counter("replayed_records", "", help, self.replayed_records);
+        let help = "Bytes of pages that backups read from the data file.";
+        text.counter("backup_bytes", "bytes", help, self.backup_bytes);
         let help = "Snapshots and iterators that live.";
         text.gauge("views", "", help, self.views);
         let help = "Memtables that were written to pages for snapshots and iterators.";

@@ -34,6 +34,23 @@ impl Base {
         structures: Structures,
         default_structure: StructureId,
     ) -> Result<Base> {
+        let (catalog, stored) =
+            Self::read_catalog(store, superblock, &structures, default_structure)?;
+        Ok(Base {
+            catalog,
+            stored,
+            structures,
+            unread: None,
+        })
+    }
+
+    /// What [`Base::read`] reads, with structures that exist already.
+    pub fn read_catalog(
+        store: &PageStore,
+        superblock: &Superblock,
+        structures: &Structures,
+        default_structure: StructureId,
+    ) -> Result<(Catalog, Vec<Stored>)> {
         let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
         for keyspace in &stored {
             let number = match mutant::active("keyspace-opened-with-another-structure") {
@@ -58,12 +75,7 @@ impl Base {
                 root: Vec::new(),
             });
         }
-        Ok(Base {
-            catalog,
-            stored,
-            structures,
-            unread: None,
-        })
+        Ok((catalog, stored))
     }
 
     /// Finds the free space. A damaged tree must not block the others. Space that may belong to it

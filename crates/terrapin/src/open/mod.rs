@@ -19,10 +19,10 @@
 //! creation writes that superblock after the log exists. An open makes anew whatever an interrupted
 //! creation left.
 
-mod base;
+pub(crate) mod base;
 pub mod closing;
-mod directory;
-mod files;
+pub(crate) mod directory;
+pub(crate) mod files;
 pub mod page_uses;
 pub mod recovery;
 mod start;

@@ -477,6 +477,14 @@ impl Log {
         outcome
     }
 
+    /// Keeps all segments until the guard is dropped, for a copy of the log. A trim meanwhile gives
+    /// nothing up; the next trim behind the drop does.
+    #[must_use]
+    pub fn hold_trims(&self) -> HeldTrims {
+        self.0.segments.hold_trims();
+        HeldTrims(self.clone())
+    }
+
     /// Bytes from the oldest kept record to the tail: the most that a recovery has to read.
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
@@ -634,6 +642,15 @@ fn check_kind(kind: u8) -> Result<()> {
             Error::invalid("this record kind is reserved for the log itself").with("kind", kind),
         ),
         false => Ok(()),
+    }
+}
+
+/// While it exists, the log keeps all its segments ([`Log::hold_trims`]).
+pub struct HeldTrims(Log);
+
+impl Drop for HeldTrims {
+    fn drop(&mut self) {
+        self.0.0.segments.let_trims_go();
     }
 }
 

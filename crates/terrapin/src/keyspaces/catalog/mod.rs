@@ -184,6 +184,11 @@ impl Catalog {
         apart.fold(self.applied, Lsn::min)
     }
 
+    /// The last lives that committed a catalog, ascending.
+    pub fn lives(&self) -> &[Life] {
+        &self.lives
+    }
+
     /// The catalog's own pages.
     pub fn pages(&self) -> impl Iterator<Item = PageUse> {
         self.root.iter().map(PageUse::from).chain(
