@@ -58,6 +58,8 @@ pub const NAMES: &[&str] = &[
     "backup-log-from-catalog-lsn",
     "backup-log-ends-at-applied",
     "restore-names-not-durable",
+    "salvage-ignores-newer-damage",
+    "salvage-trusts-damaged-log",
     "merge-ignores-keyspace-options",
     "written-keyspace-counts-as-quiet",
     "found-slot-unsynced",

@@ -24,6 +24,7 @@ mod load;
 mod merge;
 mod node;
 mod plan;
+mod rescue;
 mod scan;
 mod stats;
 mod tree;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use terrapin_base::{Error, Result, Shares};
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{
-    Direction, Erased, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Scan,
+    Direction, Erased, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
     StructureStats, ToCompact, Version,
 };
 
@@ -17,7 +17,7 @@ use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, load_node};
 use crate::node::Root;
 use crate::scan::TreeScan;
-use crate::{erasable, estimate, stats, verify};
+use crate::{erasable, estimate, rescue, stats, verify};
 
 /// The content of a tree at one checkpoint.
 pub(crate) struct TreeVersion {
@@ -216,6 +216,10 @@ impl Version for TreeVersion {
 
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {
         verify::verify(&self.store, &self.root, found)
+    }
+
+    fn rescue(&self, rescued: &mut dyn Rescued) -> Result<()> {
+        rescue::rescue(&self.store, &self.root, rescued)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,8 +1,8 @@
-//! `backup` and `restore`.
+//! `backup`, `restore`, `salvage`, `verify --ranges`.
 
 mod common;
 
-use common::{TestDirectory, fail, succeed, text};
+use common::{TestDirectory, fail, run, succeed, text};
 
 #[test]
 fn a_backup_is_restored_and_the_next_one_has_what_changed() {
@@ -34,4 +34,37 @@ fn a_wrong_directory_is_refused() {
     assert!(said.contains("there is a database already"), "{said}");
     let said = fail(&["backup", text(&db), text(&db)]);
     assert!(said.contains("directory of its own"), "{said}");
+}
+
+#[test]
+fn a_salvage_names_each_damaged_range_and_keeps_the_rest() {
+    let place = TestDirectory::new();
+    let [db, whole, part] = ["db", "whole", "part"].map(|name| place.path(name));
+    for number in 0..4 {
+        let (key, value) = (format!("key-{number}"), "v".repeat(3000));
+        succeed(&["put", text(&db), &key, &value]);
+    }
+    succeed(&["checkpoint", text(&db)]);
+    assert!(succeed(&["verify", text(&db), "--ranges"]).is_empty());
+    succeed(&["salvage", text(&db), text(&whole)]);
+    assert_eq!(succeed(&["count", text(&whole)]), b"4\n");
+
+    // One block has one record.
+    let data = db.join("data");
+    let mut content = std::fs::read(&data).unwrap();
+    let is_in = |at: &usize| content[*at..].starts_with(b"vvvvvvvv");
+    let first = (0..content.len()).find(is_in).unwrap();
+    content[first + 100] ^= 1;
+    std::fs::write(&data, content).unwrap();
+    let ranges = run(&["verify", text(&db), "--ranges"]);
+    assert_eq!(ranges.status.code(), Some(1));
+    let said = String::from_utf8(ranges.stdout).unwrap();
+    assert!(
+        said.starts_with("default: keys from key-0 below "),
+        "{said}"
+    );
+    let salvaged = run(&["salvage", text(&db), text(&part)]);
+    assert_eq!(salvaged.status.code(), Some(1));
+    assert_eq!(succeed(&["count", text(&part)]), b"3\n");
+    assert!(fail(&["salvage", text(&db), text(&part)]).contains("already"));
 }

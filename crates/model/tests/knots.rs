@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// How many files may form a cycle.
 const FILES_MAX: usize = 3;
 /// The folders of the engine, lowest first. A file names files of its own folder and of lower ones.
-const FOLDERS: [&str; 17] = [
+const FOLDERS: [&str; 18] = [
     "types",
     "metrics",
     "log_record",
@@ -28,6 +28,7 @@ const FOLDERS: [&str; 17] = [
     "api",
     "open",
     "backup",
+    "salvage",
 ];
 /// Test doubles may name anything.
 const DOUBLES: &str = "testing";

@@ -18,6 +18,7 @@ mod input;
 mod k_way;
 mod merging;
 mod ordered;
+mod rescue;
 mod structure;
 mod version;
 
@@ -31,5 +32,6 @@ pub use input::{Erased, MergeInput, MessageCursor};
 pub use k_way::KWayMerge;
 pub use merging::{Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
+pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};
 pub use version::Version;

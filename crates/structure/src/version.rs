@@ -2,10 +2,10 @@
 
 use std::any::Any;
 
-use terrapin_base::Result;
+use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_pages::PageUse;
 
-use crate::{Finding, Found, Ordered, Presence, StructureStats};
+use crate::{Finding, Found, Ordered, Presence, Rescued, StructureStats};
 
 /// The immutable content of a keyspace at one checkpoint.
 pub trait Version: Send + Sync + Any {
@@ -37,6 +37,13 @@ pub trait Version: Send + Sync + Any {
     /// Checks every byte and every invariant. Calls `found` for each fault and goes on. Returns an
     /// error only if the check itself cannot go on.
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()>;
+    /// Gives every message of sound blocks, and names what damaged places may have had. Reads past
+    /// the cache. Fails with `Unsupported` in a structure that cannot do that.
+    fn rescue(&self, rescued: &mut dyn Rescued) -> Result<()> {
+        let _ = rescued;
+        let message = "this structure does not salvage a damaged database";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
     /// Gives a structure access to its own type.
     fn as_any(&self) -> &dyn Any;
 }

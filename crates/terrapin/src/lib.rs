@@ -163,6 +163,7 @@ mod pacing;
 mod planning;
 mod read;
 mod run;
+pub mod salvage;
 #[cfg(any(test, terrapin_mutants))]
 #[doc(hidden)]
 pub mod testing;

@@ -382,8 +382,8 @@ fn a_restore_killed_at_any_call_can_be_repeated() {
     let expected = content(&database);
     for call in 1.. {
         let mut ended = false;
-        for mode in CrashMode::ALL {
-            let copy = World::new(11);
+        for (seed, mode) in (11..15).flat_map(|seed| CrashMode::ALL.map(|mode| (seed, mode))) {
+            let copy = World::new(seed);
             let handle = copy.disk.handle();
             copy.disk.die_at_call(call);
             let outcome = restore_on(&target.handle(), &handle);

@@ -15,6 +15,7 @@ mod keyspace;
 mod keyspace_options;
 mod put;
 mod restore;
+mod salvage;
 mod scan;
 mod set;
 mod stat;
@@ -65,6 +66,11 @@ pub enum Command {
     Backup(backup::Backup),
     /// Make a database from a backup
     Restore(restore::Restore),
+    /// Copy what a damaged database still holds into a new one: exit 1 if something is lost
+    ///
+    /// Records that may be out of date go to keyspaces NAME.uncertain. stdout names each range of
+    /// keys of which records may be lost.
+    Salvage(salvage::Salvage),
     /// Change a setting, durably
     Set(set::Set),
     /// List, create, drop or clear keyspaces
@@ -95,6 +101,7 @@ impl Command {
             Command::Checkpoint(command) => command.run(),
             Command::Backup(command) => command.run(),
             Command::Restore(command) => command.run(),
+            Command::Salvage(command) => return command.run(),
             Command::Set(command) => command.run(),
             Command::Keyspace(command) => return command.run(),
             Command::Completions(command) => command.run(),

@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use terrapin::salvage::damaged_ranges;
 use terrapin::verify::{self, VerifyOptions, VerifyReport};
 use terrapin_base::Result;
 
+use super::salvage::{code, print};
 use crate::bytes::{counted, human};
 use crate::{arguments, output, own_files};
 
@@ -22,13 +24,19 @@ pub struct Verify {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, conflicts_with = "ranges")]
     json: bool,
+    /// Print instead the ranges of keys of which records may be lost, as salvage finds them
+    #[arg(long)]
+    ranges: bool,
 }
 
 impl Verify {
     /// Runs the command.
     pub fn run(&self) -> ExitCode {
+        if self.ranges {
+            return self.ranges();
+        }
         let options = VerifyOptions::new().memory(self.memory);
         let verified =
             own_files::refuse_std(&self.path).and_then(|()| verify::verify(&self.path, &options));
@@ -46,6 +54,18 @@ impl Verify {
             }
             _ if report.is_sound() => ExitCode::SUCCESS,
             _ => ExitCode::from(output::NO),
+        }
+    }
+
+    /// Prints the ranges of keys that damage concerns.
+    fn ranges(&self) -> ExitCode {
+        let found = own_files::refuse_std(&self.path).and_then(|()| damaged_ranges(&self.path));
+        match found.and_then(|report| print(&report).map(|()| code(&report))) {
+            Ok(code) => code,
+            Err(error) => {
+                output::complain(&error);
+                ExitCode::from(output::FAILED)
+            }
         }
     }
 

@@ -62,6 +62,16 @@ const _: () = assert!(PAYLOAD_BYTES_MAX >= TARGET_BYTES_MAX);
 const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits");
 const _: () = assert!(KEY_BYTES_MAX << KIND_BITS < 1 << (7 * TAG_BYTES_MAX));
 
+/// Bytes of the block that starts these bytes, without padding. `None` if no block can. Its content
+/// is not checked.
+pub(crate) fn stored_block_bytes(bytes: &[u8]) -> Option<usize> {
+    if bytes.get(4) != Some(&BLOCK_MAGIC) {
+        return None;
+    }
+    let header = Header::decode(bytes).ok()?;
+    Some(BLOCK_HEADER_BYTES + header.stored_bytes as usize)
+}
+
 /// The start value of the CRC32C of a part: made from the page id and the part's number.
 #[must_use]
 pub fn part_seed(id: PageId, part: u32) -> u32 {

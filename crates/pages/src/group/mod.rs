@@ -18,6 +18,7 @@ mod format;
 mod index;
 mod node_index;
 mod pending;
+mod rescue;
 mod sums;
 
 pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
@@ -31,6 +32,7 @@ pub use index::{GroupIndex, GroupSums};
 pub use node_index::{BlockPlace, NodeIndex};
 pub(crate) use pending::Heir;
 pub use pending::PendingGroup;
+pub use rescue::{RescuedPart, rescue_group};
 pub use terrapin_filter::BITS_PER_KEY as FILTER_BITS_DEFAULT;
 
 use terrapin_base::{PageId, Result};

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::ops::Range;
 
 use terrapin_base::sync::Arc;
-use terrapin_base::{Error, PageId, Result, mutant};
+use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Result, mutant};
 use terrapin_disk::AlignedBuf;
 
 use super::PageStore;
@@ -411,6 +411,27 @@ impl PageStore {
         })?;
         out.extend(cached.into_iter().flatten());
         Ok(())
+    }
+
+    /// A group's image, in which what the device cannot read is zeros. For what a damaged group
+    /// still holds.
+    pub fn read_sound_parts(&self, group: &GroupRef) -> Result<AlignedBuf> {
+        match self.read_whole_group(group) {
+            Err(error) if error.is_of_data() => {}
+            read => return read,
+        }
+        let bytes = self
+            .check_bounds(group.offset, group.bytes)
+            .map_err(|e| self.place_page(e, group.id))?;
+        let mut image = AlignedBuf::zeroed(bytes);
+        for (index, piece) in image.chunks_mut(EXTENT_ALIGNMENT as usize).enumerate() {
+            let offset = group.offset + index as u64 * EXTENT_ALIGNMENT;
+            match self.file.read_at(piece, offset) {
+                Err(error) if error.is_of_data() => piece.fill(0),
+                read => read.map_err(|e| self.place_page(e, group.id))?,
+            }
+        }
+        Ok(image)
     }
 
     /// A group's whole image, to verify it: one large read without the cache.

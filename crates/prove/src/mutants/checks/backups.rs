@@ -248,8 +248,8 @@ pub(in crate::mutants) fn killed_restores(_scratch: &Path) -> Outcome {
     world.kill(Some(database));
     for call in 1.. {
         let mut over = false;
-        for mode in CrashMode::ALL {
-            let copy = Process::new(1, SimDisk::new(3));
+        for (seed, mode) in (3..7).flat_map(|seed| CrashMode::ALL.map(|mode| (seed, mode))) {
+            let copy = Process::new(1, SimDisk::new(seed));
             let handle = copy.disk.handle();
             copy.disk.die_at_call(call);
             let _ = restore_on(&target.handle(), &handle);

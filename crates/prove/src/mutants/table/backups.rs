@@ -1,7 +1,7 @@
-//! The mutants of backups and restores.
+//! The mutants of backups, restores and salvages.
 
 use super::Mutant;
-use crate::mutants::checks::backups;
+use crate::mutants::checks::{backups, salvages};
 use crate::mutants::script::Script;
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -80,5 +80,19 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/terrapin/src/backup/restore.rs",
         breaks: "a killed restore leaves no database, or all of it",
         script: Script::Check("restores killed at any call", backups::killed_restores),
+    },
+    Mutant {
+        name: "salvage-ignores-newer-damage",
+        does: "a record counts although a damaged newer place may have had its key",
+        file: "crates/terrapin/src/salvage/mod.rs",
+        breaks: "no deleted record returns",
+        script: Script::Check("salvage of damaged trees", salvages::damaged_trees),
+    },
+    Mutant {
+        name: "salvage-trusts-damaged-log",
+        does: "records count although the end of the log is lost",
+        file: "crates/terrapin/src/salvage/mod.rs",
+        breaks: "no deleted record returns",
+        script: Script::Check("salvage with a damaged log", salvages::damaged_log),
     },
 ];

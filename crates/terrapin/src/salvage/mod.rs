@@ -1,0 +1,382 @@
+//! Salvage: what a damaged database still holds, in a new one.
+//!
+//! Each sound block of a tree gives its records, then the log gives its own. A record counts if no
+//! sound newer place says otherwise. If a damaged newer place could have said otherwise, the record
+//! goes to a keyspace of its own: `NAME.uncertain`. So no deleted record returns among the certain
+//! ones. Messages of a key come oldest first, so a later one replaces what an earlier one left in
+//! either keyspace.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrapin_base::{
+    Budget, Env, Error, ErrorKind, Incarnation, KeyspaceId, Lsn, Message, Result, mutant,
+};
+use terrapin_disk::Disk;
+use terrapin_pages::{PageStore, StoreOptions};
+use terrapin_structure::{Rescued, StructureId};
+use terrapin_wal::{Record, Recovery, Replay};
+
+use crate::api::database::Database;
+use crate::api::keyspace::Keyspace;
+use crate::engine::structures::Structures;
+use crate::log_record::format::UNLOGGED;
+use crate::log_record::{Change, Operations, Schema};
+use crate::open::base::Base;
+use crate::open::directory::open_directory;
+use crate::open::files::{check_log, log_options, never_was, scan_log};
+use crate::types::options::settings::Settings;
+use crate::types::options::{KeyspaceOptions, Options};
+use crate::types::structures::StructureParts;
+
+/// What the keyspace of uncertain records is called, behind the name of the keyspace.
+pub const UNCERTAIN: &str = ".uncertain";
+/// The share of the memory budget that caches of the damaged database get.
+const MEMORY_SHARE: u64 = 8;
+
+/// A range of keys of which records may be lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DamagedRange {
+    /// The keyspace.
+    pub keyspace: String,
+    /// The least key that may be lost.
+    pub from: Vec<u8>,
+    /// All lost keys are below this one. None is the end of all keys.
+    pub to: Option<Vec<u8>>,
+    /// What is damaged.
+    pub cause: String,
+}
+
+/// What a salvage found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "the report, not an error, names what is lost"]
+pub struct SalvageReport {
+    /// Ranges of keys of which records may be lost, in no order.
+    pub damaged: Vec<DamagedRange>,
+    /// Why the end of the log is lost. Each record is uncertain then: a lost one may be newer.
+    pub log: Option<String>,
+    /// Messages of trees and log that count: records and deletes.
+    pub certain: u64,
+    /// Messages that a damaged place may have replaced.
+    pub uncertain: u64,
+}
+
+impl SalvageReport {
+    /// Whether nothing is lost.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.damaged.is_empty() && self.log.is_none()
+    }
+}
+
+/// Copies what the damaged database in the directory `old` still holds into a new one in the
+/// directory `new`, and returns what is lost. Writes nothing in `old`.
+///
+/// A record goes to `NAME.uncertain` if a damaged place may have had a newer one of its key. Below
+/// an unreadable node nothing is found. Keyspaces keep their names and options.
+///
+/// Errors: `Corrupt` if no superblock or no catalog can be read; `AlreadyExists` if `new` has a
+/// database; those of opening `old` for reading, such as `Locked`; those of writing `new`.
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let base = std::env::temp_dir().join(format!("terrapin-doc-salvage-{}", std::process::id()));
+/// # terrapin::Database::open(base.join("old"))?.close()?;
+/// let report = terrapin::salvage::salvage(base.join("old"), base.join("new"))?;
+/// for range in &report.damaged {
+///     println!("{}: keys from {:?} to {:?}: {}", range.keyspace, range.from, range.to, range.cause);
+/// }
+/// assert!(report.is_whole());
+/// # let _ = std::fs::remove_dir_all(base);
+/// # Ok(()) }
+/// ```
+pub fn salvage(old: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<SalvageReport> {
+    let env = Env::threads();
+    let disk = open_directory(&env, old.as_ref(), false)?;
+    // The damaged database is read before the new one exists.
+    let options = Options::new();
+    let found = Damaged::open(&env, &disk, &options)?;
+    let database = Options::new().error_if_exists(true).open(new)?;
+    let report = found.salvage(&database)?;
+    database.checkpoint()?;
+    database.close()?;
+    Ok(report)
+}
+
+/// Salvages a database on disks of the caller, for tests on simulated disks. `options` are those
+/// of the damaged database.
+#[doc(hidden)]
+pub fn salvage_on(
+    env: &Env,
+    old: &Arc<dyn Disk>,
+    options: &Options,
+    database: &Database,
+) -> Result<SalvageReport> {
+    Damaged::open(env, old, options)?.salvage(database)
+}
+
+/// The ranges of keys of which a damaged database lost records, and whether its log is damaged.
+/// Reads everything and writes nothing. Errors are those of [`salvage`].
+pub fn damaged_ranges(path: impl AsRef<Path>) -> Result<SalvageReport> {
+    let env = Env::threads();
+    let disk = open_directory(&env, path.as_ref(), false)?;
+    Damaged::open(&env, &disk, &Options::new())?.run(None)
+}
+
+/// A damaged database, open for reading.
+struct Damaged {
+    base: Base,
+    replay: Option<Replay>,
+    log: Option<Error>,
+}
+
+impl Damaged {
+    fn open(env: &Env, disk: &Arc<dyn Disk>, options: &Options) -> Result<Damaged> {
+        let settings: Settings = options.settle()?;
+        let budget = Budget::new(settings.memory / MEMORY_SHARE);
+        let store_options = StoreOptions {
+            budget: budget.clone(),
+            reserve_bytes: 0,
+            system_cache: false,
+        };
+        let (store, superblock) = PageStore::open(disk, store_options, true)?;
+        if superblock.incarnation == Incarnation(0) {
+            return Err(never_was(disk));
+        }
+        let parts = StructureParts {
+            store: &store,
+            budget: &budget,
+            fanout: None,
+        };
+        let structures = Structures::new(&parts, &settings.further_structures)?;
+        let base = Base::read(&store, &superblock, structures, StructureId::LEVELED)?;
+        let needed_from = base.catalog.durable_through();
+        let log = || log_options(&settings, &superblock, 0);
+        let scanned = scan_log(env, disk, log(), needed_from).and_then(|found| {
+            check_log(&found, &superblock, &base.catalog)?;
+            Ok(found)
+        });
+        let (replay, log) = match scanned {
+            Ok(found) => (Some(found.read_only()), None),
+            Err(error) if error.is_of_data() || error.kind() == ErrorKind::NotFound => {
+                // The sound records in front of the damage.
+                let all = Lsn(u64::MAX);
+                let found = Recovery::scan_running(env, disk, log(), needed_from, Lsn(0), all);
+                (found.ok().map(Recovery::read_only), Some(error))
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Damaged { base, replay, log })
+    }
+
+    fn salvage(self, database: &Database) -> Result<SalvageReport> {
+        self.run(Some(database))
+    }
+
+    /// Gives everything to the new database, or only looks for damage.
+    fn run(mut self, database: Option<&Database>) -> Result<SalvageReport> {
+        let mut report = SalvageReport {
+            log: self.log.as_ref().map(Error::to_string),
+            ..SalvageReport::default()
+        };
+        let is_log_sound = self.log.is_none() || mutant::active("salvage-trusts-damaged-log");
+        let mut keyspaces = BTreeMap::new();
+        for stored in &self.base.stored {
+            let mut sink = Sink::new(database, &stored.name, stored.options)?;
+            let applied = self.base.catalog.applied_of(stored.id);
+            sink.from = applied.unwrap_or(self.base.catalog.applied);
+            if let Some(tree) = self.base.catalog.tree(stored.id) {
+                tree.rescue(&mut Counting {
+                    sink: &sink,
+                    report: &mut report,
+                    is_log_sound,
+                })?;
+            }
+            keyspaces.insert(stored.id, sink);
+        }
+        let mut log = LogSalvage {
+            database,
+            keyspaces,
+            next_id: self.base.catalog.next_id,
+            schema_from: self.base.catalog.applied,
+            is_log_sound,
+        };
+        while let Some(replay) = &mut self.replay {
+            match replay.next() {
+                Ok(Some(record)) => log.apply(&record, &mut report)?,
+                Ok(None) => break,
+                Err(error) if error.is_of_data() => {
+                    report.log.get_or_insert(error.to_string());
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for sink in log.keyspaces.values() {
+            if let (Some(uncertain), Some(database)) = (&sink.uncertain, database)
+                && uncertain.is_empty()?
+            {
+                database.drop_keyspace(uncertain.name())?;
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Where the records of one keyspace go.
+struct Sink {
+    name: String,
+    certain: Option<Keyspace>,
+    uncertain: Option<Keyspace>,
+    /// The trees have the log's records below this LSN.
+    from: Lsn,
+}
+
+impl Sink {
+    fn new(database: Option<&Database>, name: &str, options: KeyspaceOptions) -> Result<Sink> {
+        let open = |database: &Database, name: &str| -> Result<Keyspace> {
+            let keyspace = database.keyspace(name)?;
+            keyspace.set_options(options)?;
+            Ok(keyspace)
+        };
+        let (mut certain, mut uncertain) = (None, None);
+        if let Some(database) = database {
+            certain = Some(open(database, name)?);
+            uncertain = Some(open(database, &format!("{name}{UNCERTAIN}"))?);
+        }
+        Ok(Sink {
+            name: name.to_owned(),
+            certain,
+            uncertain,
+            from: Lsn(0),
+        })
+    }
+
+    fn both(&self) -> impl Iterator<Item = &Keyspace> {
+        self.certain.iter().chain(&self.uncertain)
+    }
+
+    /// Takes a message that is newer than all before. It replaces what they left.
+    fn take(&self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
+        let (Some(certain), Some(uncertain)) = (&self.certain, &self.uncertain) else {
+            return Ok(());
+        };
+        let is_certain = is_certain || mutant::active("salvage-ignores-newer-damage");
+        let (own, other) = match is_certain {
+            true => (certain, uncertain),
+            false => (uncertain, certain),
+        };
+        match message {
+            Message::Put(value) => own.put(key, value)?,
+            Message::Delete => own.delete(key)?,
+        }
+        if other.contains(key)? {
+            other.delete(key)?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives the messages of a tree to a sink, and notes its damage.
+struct Counting<'a> {
+    sink: &'a Sink,
+    report: &'a mut SalvageReport,
+    is_log_sound: bool,
+}
+
+impl Rescued for Counting<'_> {
+    fn message(&mut self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
+        let is_certain = is_certain && self.is_log_sound;
+        match is_certain {
+            true => self.report.certain += 1,
+            false => self.report.uncertain += 1,
+        }
+        self.sink.take(key, message, is_certain)
+    }
+
+    fn lost(&mut self, from: &[u8], to: Option<&[u8]>, cause: &Error) -> Result<()> {
+        self.report.damaged.push(DamagedRange {
+            keyspace: self.sink.name.clone(),
+            from: from.to_vec(),
+            to: to.map(<[u8]>::to_vec),
+            cause: cause.to_string(),
+        });
+        Ok(())
+    }
+}
+
+/// The replay of the log's sound records.
+struct LogSalvage<'a> {
+    database: Option<&'a Database>,
+    keyspaces: BTreeMap<KeyspaceId, Sink>,
+    next_id: u32,
+    schema_from: Lsn,
+    is_log_sound: bool,
+}
+
+impl LogSalvage<'_> {
+    fn apply(&mut self, record: &Record<'_>, report: &mut SalvageReport) -> Result<()> {
+        if record.kind == UNLOGGED {
+            return Ok(());
+        }
+        if let Some(operations) = Operations::decode(record.kind, record.payload) {
+            for operation in operations {
+                let operation = operation?;
+                let Some(sink) = self.keyspaces.get(&operation.keyspace) else {
+                    continue;
+                };
+                if record.lsn < sink.from {
+                    continue;
+                }
+                match operation.change {
+                    Change::Message(key, message) => {
+                        match self.is_log_sound {
+                            true => report.certain += 1,
+                            false => report.uncertain += 1,
+                        }
+                        sink.take(key, message, self.is_log_sound)?;
+                    }
+                    Change::DeleteRange(from, to) => {
+                        let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+                        for keyspace in sink.both() {
+                            keyspace.delete_range((Bound::Included(from), to))?;
+                        }
+                    }
+                }
+            }
+            return Ok(());
+        }
+        let keyspaces = &self.keyspaces;
+        let name_of = |id| Some(keyspaces.get(&id)?.name.clone().into_boxed_str());
+        let change = Schema::decode(record.kind, record.payload, &name_of)?;
+        if record.lsn < self.schema_from {
+            return Ok(());
+        }
+        match change {
+            Schema::Create { id, name, options } if id.0 >= self.next_id => {
+                self.next_id = id.0 + 1;
+                let mut sink = Sink::new(self.database, &name, options)?;
+                sink.from = record.lsn;
+                self.keyspaces.insert(id, sink);
+            }
+            Schema::Drop(id) => {
+                if let (Some(sink), Some(database)) = (self.keyspaces.remove(&id), self.database) {
+                    for keyspace in sink.both() {
+                        database.drop_keyspace(keyspace.name())?;
+                    }
+                }
+            }
+            Schema::Clear(id) => {
+                if let Some(sink) = self.keyspaces.get(&id) {
+                    sink.both().try_for_each(Keyspace::clear)?;
+                }
+            }
+            Schema::Create { .. } | Schema::SetOptions(..) => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Salvage: what sound blocks hold comes out, and no deleted record returns among the certain ones.
+
+mod common;
+
+use common::{Map, World, all, key, tiny, value};
+use terrapin::salvage::{SalvageReport, salvage_on};
+use terrapin::{Database, ErrorKind};
+use terrapin_disk::sim::SimDisk;
+
+const BLOCK_BYTES: usize = 512;
+
+/// A store of several levels: puts, overwrites and deletes in all of them, and some in the log.
+fn store(seed: u64) -> (SimDisk, Map) {
+    let world = World::new(seed);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    for i in 0..1500 {
+        keyspace.put(key(i), value(i, 60)).unwrap();
+    }
+    for i in (0..1500).step_by(3) {
+        keyspace.put(key(i), value(i + 10_000, 70)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for i in (0..1500).step_by(5) {
+        keyspace.delete(key(i)).unwrap();
+    }
+    for i in (1..1500).step_by(7) {
+        keyspace.put(key(i), value(i + 20_000, 40)).unwrap();
+    }
+    keyspace.delete_prefix(&key(77)[..1]).unwrap();
+    database.checkpoint().unwrap();
+    for i in 0..40 {
+        match i % 2 {
+            0 => keyspace.delete(key(i)).unwrap(),
+            _ => keyspace.put(key(i), [b'#'; 30]).unwrap(),
+        }
+    }
+    keyspace.delete_range(key(78)..=key(78)).unwrap();
+    database.flush().unwrap();
+    for _ in 0..30 {
+        // The mark of the last sync becomes durable.
+        world.sim.advance_ns(100_000_000);
+        world.sim.settle();
+    }
+    let truth = all(&keyspace);
+    drop(keyspace);
+    world.kill(database);
+    (world.disk, truth)
+}
+
+struct Salvaged {
+    certain: Map,
+    uncertain: Map,
+    report: SalvageReport,
+}
+
+fn salvage(disk: &SimDisk) -> Result<Salvaged, ErrorKind> {
+    let world = World::new(77);
+    let database = world.open(&tiny());
+    let old = disk.fork();
+    let before = old.stats_total().written_bytes;
+    let report = salvage_on(&world.env, &old.handle(), &tiny(), &database);
+    assert_eq!(
+        old.stats_total().written_bytes,
+        before,
+        "nothing is written"
+    );
+    let report = report.map_err(|error| error.kind())?;
+    let records = |database: &Database, name: &str| {
+        let found = database.open_keyspace(name);
+        found.map_or_else(|_| Map::new(), |keyspace| all(&keyspace))
+    };
+    let salvaged = Salvaged {
+        certain: records(&database, "default"),
+        uncertain: records(&database, "default.uncertain"),
+        report,
+    };
+    database.close().unwrap();
+    Ok(salvaged)
+}
+
+/// Whether a damaged range of the report has a key.
+fn may_be_lost(report: &SalvageReport, key: &[u8]) -> bool {
+    let has = |from: &[u8], to: Option<&[u8]>| from <= key && to.is_none_or(|to| key < to);
+    let mut damaged = report.damaged.iter();
+    damaged.any(|range| has(&range.from, range.to.as_deref()))
+}
+
+/// What holds of every salvage.
+fn check(salvaged: &Salvaged, truth: &Map, what: &str) {
+    let Salvaged {
+        certain,
+        uncertain,
+        report,
+    } = salvaged;
+    for (key, value) in certain {
+        assert_eq!(
+            truth.get(key),
+            Some(value),
+            "{what}: {key:?} is not as it was"
+        );
+    }
+    for key in uncertain.keys() {
+        assert!(!certain.contains_key(key), "{what}: {key:?} is in both");
+        let is_damaged = may_be_lost(report, key) || report.log.is_some();
+        assert!(is_damaged, "{what}: {key:?} is uncertain without a reason");
+    }
+    for key in truth.keys() {
+        let found = certain.contains_key(key);
+        assert!(
+            found || may_be_lost(report, key) || report.log.is_some(),
+            "{what}: {key:?} is missing, and no damaged range has it"
+        );
+    }
+}
+
+#[test]
+fn a_sound_database_comes_out_whole() {
+    let (disk, truth) = store(1);
+    let salvaged = salvage(&disk).unwrap();
+    assert!(salvaged.report.is_whole(), "{:?}", salvaged.report);
+    assert_eq!(salvaged.certain, truth);
+    assert!(salvaged.uncertain.is_empty());
+}
+
+/// A flipped byte anywhere in the data file: what its block had may be missing, and nothing else.
+#[test]
+fn each_record_whose_block_is_sound_comes_out_and_no_deleted_one_returns() {
+    let (disk, truth) = store(2);
+    let data = disk.content("data").unwrap();
+    let (mut whole, mut lost, mut nodes, mut refused) = (0, 0, 0, 0);
+    for at in (8192 + 37..data.len()).step_by(389) {
+        if data[at] == 0 {
+            continue;
+        }
+        let damaged = disk.fork();
+        damaged.corrupt("data", at as u64, 0x24);
+        let salvaged = match salvage(&damaged) {
+            Ok(salvaged) => salvaged,
+            Err(kind) => {
+                // The catalog.
+                assert_eq!(kind, ErrorKind::Corrupt);
+                refused += 1;
+                continue;
+            }
+        };
+        check(&salvaged, &truth, &format!("byte {at}"));
+        let missing = truth.len() - salvaged.certain.len();
+        let is_node = salvaged
+            .report
+            .damaged
+            .iter()
+            .any(|range| range.cause.contains("node"));
+        match missing {
+            0 => whole += 1,
+            _ if is_node => nodes += 1,
+            _ => {
+                // No block has more records than bytes for them. A range that spans more, such as a
+                // level's block, makes older records of its keys uncertain.
+                lost += 1;
+                let kept = salvaged.certain.len() + salvaged.uncertain.len();
+                let most = BLOCK_BYTES / 40 + 1;
+                assert!(
+                    kept + most >= truth.len(),
+                    "byte {at}: {kept} of {}",
+                    truth.len()
+                );
+            }
+        }
+    }
+    assert!(
+        whole > 20 && lost > 100,
+        "{whole} whole, {lost} lost, {nodes} nodes, {refused}"
+    );
+}
+
+/// Without its index, the blocks of a group are found by their checksums.
+#[test]
+fn several_damaged_places_lose_what_was_in_them() {
+    let (disk, truth) = store(3);
+    let data = disk.content("data").unwrap();
+    for seed in 0..12_usize {
+        let damaged = disk.fork();
+        for n in 0..5 {
+            let at = 8192 + (seed * 7919 + n * 104_729) % (data.len() - 8192);
+            damaged.corrupt("data", at as u64, 0x81);
+        }
+        match salvage(&damaged) {
+            Ok(salvaged) => check(&salvaged, &truth, &format!("seed {seed}")),
+            Err(kind) => assert_eq!(kind, ErrorKind::Corrupt),
+        }
+    }
+}
+
+/// A damaged log may have had a newer record of any key. So all records are uncertain.
+#[test]
+fn a_damaged_log_makes_every_record_uncertain() {
+    let (disk, truth) = store(4);
+    let names = disk.fork().handle().list().unwrap();
+    let logs = names.iter().filter(|name| name.starts_with("log-"));
+    let last_of = |name: &String| {
+        let content = disk.content(name).unwrap();
+        let last = content.windows(30).rposition(|bytes| bytes == [b'#'; 30])?;
+        Some((name.clone(), last))
+    };
+    let (log, last) = logs.filter_map(last_of).last().unwrap();
+    assert!(disk.corrupt(&log, last as u64 - 600, 0x10));
+    // A power cut takes the ring.
+    let ring = disk.content("ring").unwrap().len();
+    disk.plant("ring", &vec![0; ring]);
+    let salvaged = salvage(&disk).unwrap();
+    assert!(salvaged.report.log.is_some(), "{:?}", salvaged.report);
+    assert!(salvaged.certain.is_empty());
+    let found = truth
+        .keys()
+        .filter(|key| salvaged.uncertain.contains_key(*key));
+    assert!(found.count() + 60 > truth.len());
+}
