@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// How many files may form a cycle.
 const FILES_MAX: usize = 3;
 /// The folders of the engine, lowest first. A file names files of its own folder and of lower ones.
-const FOLDERS: [&str; 18] = [
+const FOLDERS: [&str; 19] = [
     "types",
     "metrics",
     "log_record",
