@@ -44,6 +44,9 @@ pub enum ErrorKind {
     /// A condition of the write does not hold, or other writers changed what it depends on again
     /// and again. Nothing was written.
     Conflict,
+    /// A merge operator failed on the operands of a key, or nobody registered it. The error names
+    /// operator and key. A put or a delete of the key replaces its operands.
+    Operator,
     /// The database was closed.
     Closed,
     /// A write or sync of the log failed, or a sync of the data file. Reads work, but nothing
@@ -258,9 +261,14 @@ impl From<Error> for std::io::Error {
             (_, ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => K::PermissionDenied,
             (_, ErrorKind::Stalled) => K::TimedOut,
             (_, ErrorKind::OutOfMemory) => K::OutOfMemory,
-            (_, ErrorKind::Io | ErrorKind::Closed | ErrorKind::Poisoned | ErrorKind::Internal) => {
-                K::Other
-            }
+            (
+                _,
+                ErrorKind::Io
+                | ErrorKind::Operator
+                | ErrorKind::Closed
+                | ErrorKind::Poisoned
+                | ErrorKind::Internal,
+            ) => K::Other,
         };
         std::io::Error::new(kind, error)
     }

@@ -22,10 +22,10 @@ pub use budget::{Budget, Charge, Purpose};
 pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait, is_job_giving_way};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Generation, Incarnation, KeyspaceId, Lsn, PageId};
-pub use message::Message;
+pub use message::{Message, MessageKind};
 pub use operator::{
-    AddI64, Append, BitOr, CheckedAddI64, Max, MergeOperator, Min, Outcome, SaturatingAddI64,
-    built_in_operator,
+    AddI64, Append, BitOr, CheckedAddI64, Fold, Max, MergeOperator, Min, Operator, Outcome,
+    STACK_BYTES_MAX, SaturatingAddI64, Stack, StackBase, built_in_operator,
 };
 pub use slice::Slice;
 pub use stripe::{STRIPES, Share, Shares, stripe};

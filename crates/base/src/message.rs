@@ -1,9 +1,10 @@
 //! The message: what one write says about one key.
 //!
 //! Memtables, the log's records, buffers of trees and leaves all hold messages of this type. Each
-//! of them has its own bytes for a message, and encodes them in its own file.
+//! of them has its own bytes for a message, and encodes them in its own file. They store a message
+//! as its [`MessageKind`] and its payload.
 
-/// What one write says about one key, with a borrowed value.
+/// What one write says about one key, with a borrowed payload.
 ///
 /// Code that stores a message or answers a read from one matches all kinds by name, without `_`. So
 /// a new kind does not compile until each of these places handles it.
@@ -11,9 +12,9 @@
 /// ```
 /// use terrapin_base::Message;
 /// let put = Message::Put(b"slow");
-/// assert_eq!(put.value(), Some(&b"slow"[..]));
-/// assert_eq!((put.value_bytes(), put.is_delete()), (4, false));
-/// assert_eq!(Message::Delete.value(), None);
+/// assert_eq!(put.payload(), &b"slow"[..]);
+/// assert_eq!((put.value_bytes(), put.is_delete(), put.has_operands()), (4, false, false));
+/// assert!(Message::Merge(b"+1").has_operands());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -21,35 +22,104 @@ pub enum Message<'a> {
     Put(&'a [u8]),
     /// The key has no value from now on, whatever older messages say.
     Delete,
+    /// An operand that the keyspace's merge operator applies to what older messages say.
+    Merge(&'a [u8]),
+    /// Operands side by side, with what they apply to, if that is known: the bytes of a
+    /// [`crate::Stack`]. A store makes these where an operator declines, fails or is missing.
+    Stack(&'a [u8]),
+}
+
+/// The kind of a [`Message`], as stores of messages number it in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MessageKind {
+    /// [`Message::Put`].
+    #[default]
+    Put = 0,
+    /// [`Message::Delete`].
+    Delete = 1,
+    /// [`Message::Merge`].
+    Merge = 2,
+    /// [`Message::Stack`].
+    Stack = 3,
+}
+
+impl MessageKind {
+    /// The bits that a kind's number takes.
+    pub const BITS: u32 = 2;
+
+    /// The kind of a number, of which the lowest [`MessageKind::BITS`] bits count. O(1).
+    #[inline]
+    #[must_use]
+    pub fn from_bits(number: u32) -> Self {
+        match number & ((1 << Self::BITS) - 1) {
+            0 => MessageKind::Put,
+            1 => MessageKind::Delete,
+            2 => MessageKind::Merge,
+            _ => MessageKind::Stack,
+        }
+    }
 }
 
 impl<'a> Message<'a> {
-    /// The value of a put; `None` for a delete. O(1).
+    /// The message of this kind and payload. A delete has no payload. O(1).
     #[inline]
     #[must_use]
-    pub fn value(self) -> Option<&'a [u8]> {
-        match self {
-            Message::Put(value) => Some(value),
-            Message::Delete => None,
+    pub fn of(kind: MessageKind, payload: &'a [u8]) -> Self {
+        match kind {
+            MessageKind::Put => Message::Put(payload),
+            MessageKind::Delete => Message::Delete,
+            MessageKind::Merge => Message::Merge(payload),
+            MessageKind::Stack => Message::Stack(payload),
         }
     }
 
-    /// Length of the value in bytes; 0 for a delete. O(1).
+    /// The kind. O(1).
+    #[inline]
+    #[must_use]
+    pub fn kind(self) -> MessageKind {
+        match self {
+            Message::Put(_) => MessageKind::Put,
+            Message::Delete => MessageKind::Delete,
+            Message::Merge(_) => MessageKind::Merge,
+            Message::Stack(_) => MessageKind::Stack,
+        }
+    }
+
+    /// The bytes that a store keeps: of a put its value, of a merge its operand, of a stack its
+    /// bytes, of a delete none. O(1).
+    #[inline]
+    #[must_use]
+    pub fn payload(self) -> &'a [u8] {
+        match self {
+            Message::Put(bytes) | Message::Merge(bytes) | Message::Stack(bytes) => bytes,
+            Message::Delete => &[],
+        }
+    }
+
+    /// The value of a put; `None` for the other kinds. For code that handles puts alone. O(1).
+    #[inline]
+    #[must_use]
+    pub fn put_value(self) -> Option<&'a [u8]> {
+        match self {
+            Message::Put(value) => Some(value),
+            Message::Delete | Message::Merge(_) | Message::Stack(_) => None,
+        }
+    }
+
+    /// Length of the payload in bytes. O(1).
     #[inline]
     #[must_use]
     pub fn value_bytes(self) -> usize {
-        match self {
-            Message::Put(value) => value.len(),
-            Message::Delete => 0,
-        }
+        self.payload().len()
     }
 
-    /// Bytes of the value that lie outside of the message; 0 for a put and a delete. O(1).
+    /// Bytes of the value that lie outside of the message. O(1).
     #[inline]
     #[must_use]
     pub fn separated_bytes(self) -> u64 {
         match self {
-            Message::Put(_) | Message::Delete => 0,
+            Message::Put(_) | Message::Delete | Message::Merge(_) | Message::Stack(_) => 0,
         }
     }
 
@@ -58,8 +128,18 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn is_delete(self) -> bool {
         match self {
-            Message::Put(_) => false,
             Message::Delete => true,
+            Message::Put(_) | Message::Merge(_) | Message::Stack(_) => false,
+        }
+    }
+
+    /// Whether the message holds operands of a merge operator. O(1).
+    #[inline]
+    #[must_use]
+    pub fn has_operands(self) -> bool {
+        match self {
+            Message::Put(_) | Message::Delete => false,
+            Message::Merge(_) | Message::Stack(_) => true,
         }
     }
 }

@@ -155,6 +155,14 @@ pub const NAMES: &[&str] = &[
     "deletes-vanish-while-they-wait",
     "newest-waiting-group-asked-last",
     "joined-groups-take-one-more-along",
+    "operands-combine-newest-first",
+    "merge-forgets-older-operands",
+    "get-takes-newest-operand",
+    "fold-skips-sealed-memtable",
+    "run-keeps-newest-operand",
+    "unlogged-batch-merges-once",
+    "operands-ignore-range-deletes",
+    "operands-leave-cached-value",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -154,6 +154,7 @@ fn main() -> Result<()> {
         space_amplification_percent: Some(130),
         filter_bits: 12,
         space_is_short: false,
+        operator: terrapin_base::Operator::default(),
     };
     let mut version = tree.empty();
     for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {

@@ -192,6 +192,7 @@ fn measure(run: &Run) -> Result<()> {
         space_amplification_percent: Some(130),
         filter_bits: 12,
         space_is_short: false,
+        operator: terrapin_base::Operator::default(),
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.load_mib << 20) / RECORD_BYTES as u64;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{PageId, Result, mutant};
+use terrapin_base::{Fold, MessageKind, PageId, Result, Slice, mutant};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, GroupHandle, PageStore, Reading};
@@ -169,12 +169,47 @@ impl<'v, 'k> Walk<'v, 'k> {
     }
 }
 
-/// What the record of a block holds.
+/// What the record of a block holds. Operands come without their bytes: the caller
+/// [gathers](gather) them.
 pub(crate) fn found_in(block: &Arc<Block>, at: usize) -> Found {
-    block.put_slice(at).map_or(Found::Nothing, Found::Value)
+    match block.put_slice(at) {
+        Ok(value) => Found::Value(value),
+        Err(MessageKind::Put | MessageKind::Delete) => Found::Nothing,
+        Err(MessageKind::Merge | MessageKind::Stack) => Found::Operands(Slice::default()),
+    }
 }
 
-/// Finds the newest record of a key, a delete included, and passes its block and position to
+/// Gathers the operands of a key from all places where it has some, down to their base.
+#[cold]
+pub(crate) fn gather(
+    store: &PageStore,
+    (top, filters): (Top<'_>, &LeafFilters),
+    key: &[u8],
+    hash: u64,
+) -> Result<Found> {
+    let mut fold = Fold::default();
+    let mut walk = Walk::new(top, filters, key, hash);
+    while let Some(candidate) = walk.next(store)? {
+        let CandidateBlock {
+            group,
+            index,
+            number,
+            known,
+        } = candidate;
+        let block = match known {
+            Known::Cached(block) => block,
+            Known::Missing | Known::Unknown => store.block(&group, &index, number, Fill::Normal)?,
+        };
+        if let Ok(at) = block.search(key)
+            && (fold.push(block.message(at))? || mutant::active("get-takes-newest-operand"))
+        {
+            break;
+        }
+    }
+    Ok(Found::gathered(&mut fold, key))
+}
+
+/// Finds the newest record of a key, whatever its kind, and passes its block and position to
 /// `take`. Returns `None` if there is no record.
 pub(crate) fn find<R>(
     store: &PageStore,
@@ -352,6 +387,11 @@ pub(crate) fn find_many(
             if let Some(Waiting { key, walk, .. }) = waited[at].take() {
                 together.go(store, &mut reading, key, walk)?;
             }
+        }
+    }
+    for (found, &(key, hash)) in together.out.iter_mut().zip(keys) {
+        if matches!(found, Found::Operands(_)) {
+            *found = gather(store, (top, filters), key, hash)?;
         }
     }
     Ok(())

@@ -4,7 +4,8 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use terrapin_base::{Error, Result, Shares};
+use terrapin_base::{Error, MessageKind, Result, Shares};
+use terrapin_pages::block::Block;
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{
     Direction, Erased, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
@@ -12,7 +13,7 @@ use terrapin_structure::{
 };
 
 use crate::compact::find_stretch;
-use crate::get::{Top, find, find_many, found_in};
+use crate::get::{Top, find, find_many, found_in, gather};
 use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, load_node};
 use crate::node::Root;
@@ -169,17 +170,19 @@ impl Version for TreeVersion {
 
     fn get(&self, key: &[u8], hash: u64) -> Result<Found> {
         let found = find(&self.store, self.way()?, key, hash, found_in)?;
-        Ok(found.unwrap_or_default())
+        match found {
+            Some(Found::Operands(_)) => gather(&self.store, self.way()?, key, hash),
+            found => Ok(found.unwrap_or_default()),
+        }
     }
 
     fn contains(&self, key: &[u8], hash: u64) -> Result<Presence> {
-        let found = find(&self.store, self.way()?, key, hash, |block, at| match block
-            .entry(at)
-            .is_delete
-        {
-            true => Presence::Absent,
-            false => Presence::Present,
-        })?;
+        let presence = |block: &Arc<Block>, at: usize| match block.kind(at) {
+            MessageKind::Put => Presence::Present,
+            MessageKind::Delete => Presence::Absent,
+            MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
+        };
+        let found = find(&self.store, self.way()?, key, hash, presence)?;
         Ok(found.unwrap_or(Presence::Absent))
     }
 

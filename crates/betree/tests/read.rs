@@ -127,6 +127,7 @@ impl Bed {
             space_amplification_percent: Some(130),
             filter_bits: 12,
             space_is_short: false,
+            operator: terrapin_base::Operator::default(),
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);
         Bed {

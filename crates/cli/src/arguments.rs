@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use terrapin::{
-    CheckpointDistance, Compression, Durability, Keyspace, KeyspaceOptions, SpaceAmplification,
-    StructureKind,
+    CheckpointDistance, Compression, Durability, Keyspace, KeyspaceOptions, OperatorName,
+    SpaceAmplification, StructureKind, built_in_operator,
 };
 
 /// Bytes from `1000`, `64MiB`, `64M`, `64MB`, `1.5GiB`.
@@ -96,6 +96,19 @@ pub fn own_compression(text: &str) -> Result<Own<Compression>, String> {
             let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
             Err(format!("possible values: {}", names.join(", ")))
         }
+    })
+}
+
+/// A built-in merge operator, or `default`.
+pub fn own_merge_operator(text: &str) -> Result<Own<OperatorName>, String> {
+    own(text, |text| {
+        match built_in_operator(text) {
+        Some(operator) => Ok(OperatorName::from(operator.name())),
+        None => Err(
+            "possible values: add-i64, saturating-add-i64, checked-add-i64, max, min, append, bit-or"
+                .to_owned(),
+        ),
+    }
     })
 }
 

@@ -124,6 +124,44 @@ fn ranges_and_prefixes_are_deleted_at_once() {
 }
 
 #[test]
+fn merges_apply_the_operator_of_their_keyspace() {
+    let place = TestDirectory::new();
+    let db = &place.path("db");
+    let create = |name, operator| {
+        let operator = ["--merge-operator", operator];
+        succeed(&[&["keyspace", "create", text(db), name][..], &operator].concat());
+    };
+    create("hits", "add-i64");
+    create("log", "append");
+    for operand in ["40", "-1", "3"] {
+        succeed(&["merge", text(db), "home", operand, "--keyspace", "hits"]);
+    }
+    let hits = ["get", text(db), "home", "--keyspace", "hits", "--i64"];
+    assert_eq!(succeed(&hits), b"42\n");
+    let log = ["merge", text(db), "day", "--keyspace", "log"];
+    for operand in ["sunny", ", then rain"] {
+        succeed(&[&log[..], &[operand]].concat());
+    }
+    let day = succeed(&["get", text(db), "day", "--keyspace", "log"]);
+    assert_eq!(day, b"sunny, then rain");
+    let list = succeed(&["keyspace", "list", text(db), "--long"]);
+    let list = String::from_utf8(list).unwrap();
+    assert!(list.contains("merge operator add-i64"), "{list}");
+    // No operator, no number, no such operator, no counter.
+    fail(&["merge", text(db), "key", "operand"]);
+    fail(&["merge", text(db), "home", "one", "--keyspace", "hits"]);
+    fail(&[
+        "keyspace",
+        "create",
+        text(db),
+        "x",
+        "--merge-operator",
+        "divide",
+    ]);
+    fail(&["get", text(db), "day", "--keyspace", "log", "--i64"]);
+}
+
+#[test]
 fn counts_are_exact_unless_asked_otherwise() {
     let place = TestDirectory::new();
     let db = &place.path("db");
@@ -304,6 +342,7 @@ fn every_text_for_people_has_a_json_form() {
             "compression": null,
             "filter_bits": null,
             "space_amplification": null,
+            "merge_operator": null,
         })
     };
     let expected = serde_json::json!([

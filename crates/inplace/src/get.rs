@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{PageId, Result, mutant};
+use terrapin_base::{Fold, MessageKind, PageId, Result, Slice, mutant};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{BlockPlace, GroupRef};
 use terrapin_pages::{Fill, PageStore, Reading};
@@ -17,9 +17,30 @@ use crate::version::InPlaceVersion;
 /// The device gets this many block reads at once, while other keys are still going down.
 const BLOCKS_TOGETHER: usize = 8;
 
-/// What the record of a block holds.
+/// What the record of a block holds. Operands come without their bytes: the caller
+/// [gathers](gather) them.
 pub(crate) fn found_in(block: &Arc<Block>, at: usize) -> Found {
-    block.put_slice(at).map_or(Found::Nothing, Found::Value)
+    match block.put_slice(at) {
+        Ok(value) => Found::Value(value),
+        Err(MessageKind::Put | MessageKind::Delete) => Found::Nothing,
+        Err(MessageKind::Merge | MessageKind::Stack) => Found::Operands(Slice::default()),
+    }
+}
+
+/// Gathers the operands of a key from all places where it has some, down to their base.
+#[cold]
+pub(crate) fn gather(version: &InPlaceVersion, key: &[u8], hash: u64) -> Result<Found> {
+    let mut fold = Fold::default();
+    let mut walk = Walk::new(version, key, hash)?;
+    while let Some((group, place)) = walk.next(&version.store)? {
+        let block = version.store.block_at(&group, place, Fill::Normal)?;
+        if let Ok(at) = block.search(key)
+            && fold.push(block.message(at))?
+        {
+            break;
+        }
+    }
+    Ok(Found::gathered(&mut fold, key))
 }
 
 /// A lookup in progress. It yields the blocks that may hold its key, newest first.
@@ -89,7 +110,7 @@ impl<'k> Walk<'k> {
     }
 }
 
-/// Finds the newest record of a key, a delete included, and passes its block and position to
+/// Finds the newest record of a key, whatever its kind, and passes its block and position to
 /// `take`. Returns `None` if there is no record.
 pub(crate) fn find<R>(
     version: &InPlaceVersion,
@@ -231,6 +252,11 @@ pub(crate) fn find_many(
             if let Some(Waiting { key, walk, .. }) = waited[at].take() {
                 together.go(store, &mut reading, key, walk)?;
             }
+        }
+    }
+    for (found, &(key, hash)) in together.out.iter_mut().zip(keys) {
+        if matches!(found, Found::Operands(_)) {
+            *found = gather(version, key, hash)?;
         }
     }
     Ok(())

@@ -139,6 +139,7 @@ impl InPlaceMerge {
             step_bytes: options.group_bytes,
             replacing_permille: input.replacing_permille(),
             record_bytes: sums.bytes / sums.records.max(1),
+            operator: options.operator.clone(),
         };
         let mirror = Mirror::read(store, &base.root)?;
         let (queue, expected_bytes) = match &mirror {

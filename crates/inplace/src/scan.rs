@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Message, MessageKind, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::{Fill, PageStore};
 use terrapin_runs::bounds::{as_slice, is_empty, lets_in_above, lets_in_below};
@@ -559,7 +559,7 @@ impl InPlaceScan {
             return;
         };
         let first = run.at(direction);
-        if batch.lends() && !batch.keys_only() && !block.has_deletes() {
+        if batch.lends() && !batch.keys_only() && block.is_plain() {
             let lent = count.min(batch.room());
             batch.lend(&block, first, lent, direction);
             run.pass(lent, direction);
@@ -575,8 +575,11 @@ impl InPlaceScan {
                 Direction::Backward => first - taken,
             };
             let (place, _) = block.look(at);
+            if !place.is_put() && !place.is_delete() {
+                break;
+            }
             taken += 1;
-            if place.is_delete {
+            if place.is_delete() {
                 self.deletes += 1;
                 continue;
             }
@@ -594,6 +597,16 @@ impl InPlaceScan {
         run.pass(taken, direction);
     }
 
+    /// Whether the next record of a run is operands of merges.
+    fn is_at_operands(&self, run: usize) -> bool {
+        let run = &self.runs[run];
+        let block = run.block.as_ref().filter(|block| block.has_extended());
+        block.is_some_and(|block| {
+            let kind = block.kind(run.at(self.direction));
+            matches!(kind, MessageKind::Merge | MessageKind::Stack)
+        })
+    }
+
     fn fill_batch(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
         loop {
             if batch.is_full() {
@@ -604,6 +617,10 @@ impl InPlaceScan {
                 self.expected = 0;
             }
             match self.find_next(until, batch.spares_reads())? {
+                Next::Records(run, _) if self.is_at_operands(run) => {
+                    self.key.clone_from(&self.runs[run].key);
+                    return Ok(Filled::Unresolved);
+                }
                 Next::Records(run, count) => self.take(run, count, batch),
                 Next::Reached => return Ok(Filled::Reached),
                 Next::Unread => return Ok(Filled::Full),
@@ -638,7 +655,13 @@ impl Scan for InPlaceScan {
             };
             std::mem::swap(&mut self.key, &mut run.key);
             run.pass(1, direction);
-            match block.message(at).value() {
+            // Of operands, the key alone.
+            let value = match block.message(at) {
+                Message::Put(value) => Some(value),
+                Message::Delete => None,
+                Message::Merge(_) | Message::Stack(_) => Some(&[][..]),
+            };
+            match value {
                 Some(value) => {
                     self.value.clear();
                     self.value.extend_from_slice(value);
@@ -667,6 +690,10 @@ impl Scan for InPlaceScan {
         self.passed += std::mem::take(&mut self.deletes);
         self.is_done = matches!(filled, Ok(Filled::End) | Err(_));
         filled
+    }
+
+    fn unresolved(&self, key: &mut Vec<u8>) {
+        key.extend_from_slice(&self.key);
     }
 
     fn skip(&mut self, key: &[u8]) {

@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Charge, Error, Message, Purpose, Result, mutant};
+use terrapin_base::{Budget, Charge, Error, Fold, Message, Operator, Purpose, Result, mutant};
 use terrapin_pages::group::{Deadlines, GroupBuilder, GroupOptions, GroupRef, PendingGroup};
 use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
@@ -38,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) replacing_permille: u16,
     /// Mean key and value bytes of a record of the line.
     pub(crate) record_bytes: u64,
+    /// Folds operands.
+    pub(crate) operator: Operator,
 }
 
 /// A segment of the next version, as its leaf will name it.
@@ -106,6 +108,8 @@ pub(crate) struct Task {
     next: usize,
     /// The segment that is being rewritten.
     line: Option<GroupCursor>,
+    /// The operands of a key and its record of the line.
+    fold: Fold,
     segments: Vec<Segment>,
     groups: Vec<GroupRef>,
     pub(crate) changes: Changes,
@@ -143,6 +147,7 @@ impl Task {
             leaf: None,
             next: 0,
             line: None,
+            fold: Fold::default(),
             segments: Vec::new(),
             groups: Vec::new(),
             changes: Changes::default(),
@@ -200,7 +205,7 @@ impl Task {
                 self.changes.released.push(old.page.id);
             }
         }
-        self.newer = Some(KWayMerge::new(sources, 0));
+        self.newer = Some(KWayMerge::new(sources, 0).folding(&context.operator, false));
         self.phase = Phase::Records;
         Ok(())
     }
@@ -212,6 +217,7 @@ impl Task {
         };
         let mut moved = 0;
         while moved < context.step_bytes {
+            newer.settle(|_| {})?;
             let Some(key) = newer.key() else {
                 for group in self.builder.finish() {
                     self.write_waiting_group(context, group)?;
@@ -226,7 +232,8 @@ impl Task {
             moved += bytes;
             let hidden = match message {
                 Message::Delete => bytes + context.record_bytes,
-                _ => bytes * u64::from(context.replacing_permille) / 1000,
+                Message::Merge(_) | Message::Stack(_) => bytes,
+                Message::Put(_) => bytes * u64::from(context.replacing_permille) / 1000,
             };
             let group = match message {
                 Message::Delete if mutant::active("deletes-vanish-while-they-wait") => None,
@@ -307,6 +314,7 @@ impl Task {
             if *moved >= context.step_bytes {
                 return Ok(());
             }
+            newer.settle(|_| {})?;
             let new = newer.key().filter(|key| is_below(key, end));
             let old = self.line.as_ref().and_then(GroupCursor::current_key);
             let order = match (new, old) {
@@ -315,7 +323,17 @@ impl Task {
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
             };
-            if order == Ordering::Equal
+            let has_operands = order != Ordering::Greater && newer.message().has_operands();
+            if has_operands {
+                self.fold.clear();
+                let is_based = self.fold.push(newer.message())?;
+                if let Some(line) = self.line.as_mut().filter(|_| order == Ordering::Equal) {
+                    if !is_based {
+                        self.fold.push(line.current_message())?;
+                    }
+                    line.step()?;
+                }
+            } else if order == Ordering::Equal
                 && let Some(line) = &mut self.line
             {
                 // The newer record replaces it.
@@ -324,7 +342,11 @@ impl Task {
             }
             let takes_new = order != Ordering::Greater;
             let finished = if takes_new {
-                let (key, message) = (newer.key().unwrap_or_default(), newer.message());
+                let key = newer.key().unwrap_or_default();
+                let message = match has_operands {
+                    true => self.fold.finish(&context.operator, key, true),
+                    false => newer.message(),
+                };
                 *moved += (key.len() + message.value_bytes()) as u64;
                 let finished = match message {
                     Message::Delete => None,

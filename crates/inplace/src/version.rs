@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, MessageKind, Result};
 use terrapin_pages::{Handle, PageStore, PageUse};
 use terrapin_runs::bounds::is_empty;
 use terrapin_structure::{
@@ -85,16 +85,17 @@ impl Version for InPlaceVersion {
     }
 
     fn get(&self, key: &[u8], hash: u64) -> Result<Found> {
-        let found = get::find(self, key, hash, get::found_in)?;
-        Ok(found.unwrap_or_default())
+        match get::find(self, key, hash, get::found_in)? {
+            Some(Found::Operands(_)) => get::gather(self, key, hash),
+            found => Ok(found.unwrap_or_default()),
+        }
     }
 
     fn contains(&self, key: &[u8], hash: u64) -> Result<Presence> {
-        let found = get::find(self, key, hash, |block, at| {
-            match block.message(at).is_delete() {
-                true => Presence::Absent,
-                false => Presence::Present,
-            }
+        let found = get::find(self, key, hash, |block, at| match block.kind(at) {
+            MessageKind::Put => Presence::Present,
+            MessageKind::Delete => Presence::Absent,
+            MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
         })?;
         Ok(found.unwrap_or(Presence::Absent))
     }

@@ -101,7 +101,7 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
             }
             let mut count = 0;
             while let Some(key) = cursor.key() {
-                let value = cursor.message().value().unwrap_or_default();
+                let value = cursor.message().put_value().unwrap_or_default();
                 if at + key.len() + value.len() > out.len() {
                     black_box(&out);
                     at = 0;

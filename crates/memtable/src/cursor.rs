@@ -14,7 +14,7 @@
 
 use std::fmt;
 use terrapin_base::sync::Arc;
-use terrapin_base::{Lsn, Message};
+use terrapin_base::{Fold, Lsn, Message, Result};
 
 use crate::Memtable;
 use crate::fragments::Tree;
@@ -179,6 +179,23 @@ impl<'a> Cursor<'a> {
             None => self.version().message(),
             Some(fragments) => self.message_under(fragments),
         }
+    }
+
+    /// Adds the current version and the older ones of its key to a fold, newest first, down to the
+    /// first that needs nothing older, or to the delete of a range. Returns whether nothing older
+    /// counts. O(operands).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Fold::push`].
+    ///
+    /// # Panics
+    /// If the cursor is nowhere.
+    pub fn fold(&self, fold: &mut Fold) -> Result<bool> {
+        let key = self.key().unwrap_or_default();
+        let fragments = self.fragments.as_ref();
+        let deleted = fragments.and_then(|fragments| fragments.newest_over(key, self.before));
+        self.versions().fold(deleted, fold)
     }
 
     #[cold]
@@ -441,6 +458,18 @@ impl OwnedCursor {
 }
 
 impl OwnedCursor {
+    /// As [`Cursor::fold`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Fold::push`].
+    ///
+    /// # Panics
+    /// If the cursor is nowhere.
+    pub fn fold(&self, fold: &mut Fold) -> Result<bool> {
+        self.cursor.fold(fold)
+    }
+
     /// The current version and all older ones of its key, newest first, in a value that keeps the
     /// memtable alive.
     ///
@@ -466,10 +495,16 @@ pub struct OwnedVersions {
 }
 
 impl OwnedVersions {
-    /// Returns the newest version below a bound that was not returned before. Bounds must not grow
-    /// from call to call. O(versions passed).
-    pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Message<'_>)> {
-        self.versions.find(|(lsn, _)| *lsn < before)
+    /// Returns the newest version below a bound that was not returned before, and all that are
+    /// older. Bounds must not grow from call to call. O(versions passed).
+    pub fn below(&mut self, before: Lsn) -> Option<Versions<'_>> {
+        loop {
+            let rest = self.versions.clone();
+            let (lsn, _) = self.versions.next()?;
+            if lsn < before {
+                return Some(rest);
+            }
+        }
     }
 }
 

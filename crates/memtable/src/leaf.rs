@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! leaf     head: link to the newest version │ key length u16 │ key bytes …
-//! version  lsn u64 │ next: link to an older version │ (value length << 2 | was read << 1 | is a delete) u32 │ value bytes …
+//! version  lsn u64 │ next: link to an older version │ (payload length << 4 | was read << 2 | kind) u32 │ payload bytes …
 //! ```
 //!
 //! A leaf and its first version are allocated together, so that a record occupies consecutive cache
@@ -18,19 +18,18 @@ use std::ptr::{self, NonNull};
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::sync::atomic::{AtomicPtr, AtomicU32};
-use terrapin_base::{Lsn, Message, mutant};
+use terrapin_base::{Fold, Lsn, Message, MessageKind, Result, mutant};
 use terrapin_disk::prefetch;
 
 /// Alignment of leaves and versions.
 pub(crate) const ALIGNMENT: usize = 8;
 const LEAF_HEAD: usize = 10;
 const VERSION_HEAD: usize = 20;
-/// In [`VersionHead::what`]: the version is a delete.
-const DELETE: u32 = 1;
-/// In [`VersionHead::what`]: the version was read.
-const READ: u32 = 1 << 1;
-const LENGTH_SHIFT: u32 = 2;
-/// Longest value in bytes: its length shares 32 bits with two flags.
+/// In [`VersionHead::what`]: the version was read. The kind is below.
+const READ: u32 = 1 << MessageKind::BITS;
+/// A bit behind it is free.
+const LENGTH_SHIFT: u32 = MessageKind::BITS + 2;
+/// Longest payload in bytes: its length shares 32 bits with the kind and flags.
 pub(crate) const VALUE_BYTES_MAX: usize = (u32::MAX >> LENGTH_SHIFT) as usize;
 
 #[repr(C)]
@@ -43,7 +42,7 @@ struct LeafHead {
 struct VersionHead {
     lsn: u64,
     older: AtomicPtr<VersionHead>,
-    /// Value length << 2 | was read << 1 | is a delete. Only the bit *was read* changes.
+    /// Payload length << 4 | was read << 2 | kind. Only the bit *was read* changes.
     what: AtomicU32,
 }
 
@@ -79,12 +78,9 @@ impl<'a> VersionRef<'a> {
     /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nothing else uses, and
     /// stays allocated for `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
     pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, message: Message<'_>) -> Self {
-        let value = message.value().unwrap_or_default();
-        let delete = match message {
-            Message::Put(_) => 0,
-            Message::Delete => DELETE,
-        };
-        let what = AtomicU32::new((value.len() as u32) << LENGTH_SHIFT | delete);
+        let value = message.payload();
+        let kind = message.kind() as u32;
+        let what = AtomicU32::new((value.len() as u32) << LENGTH_SHIFT | kind);
         let head = at.cast::<VersionHead>();
         // SAFETY: the contract gives alignment and room. The value is written after the head, whose
         // padding it shares.
@@ -114,16 +110,14 @@ impl<'a> VersionRef<'a> {
     #[inline]
     pub(crate) fn message(self) -> Message<'a> {
         let what = self.head().what.load(Ordering::Relaxed);
-        if what & DELETE != 0 {
-            return Message::Delete;
-        }
         // SAFETY: that many bytes were written behind the head and never change.
-        Message::Put(unsafe {
+        let payload = unsafe {
             std::slice::from_raw_parts(
                 self.0.as_ptr().cast::<u8>().add(VERSION_HEAD),
                 (what >> LENGTH_SHIFT) as usize,
             )
-        })
+        };
+        Message::of(MessageKind::from_bits(what), payload)
     }
 
     /// Marks the version as read. It writes only if the mark is missing, so that the cache line
@@ -156,6 +150,29 @@ pub struct Versions<'a>(Option<VersionRef<'a>>);
 impl<'a> Versions<'a> {
     pub(crate) fn from(newest: VersionRef<'a>) -> Self {
         Versions(Some(newest))
+    }
+
+    /// Adds these versions' messages to a fold, newest first, down to the first that needs nothing
+    /// older. A range delete hides versions below the LSN `deleted`. Returns whether nothing older
+    /// counts. O(operands).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Fold::push`].
+    pub fn fold(self, deleted: Option<Lsn>, fold: &mut Fold) -> Result<bool> {
+        let deleted = deleted.filter(|_| !mutant::active("operands-ignore-range-deletes"));
+        for (lsn, message) in self {
+            if deleted > Some(lsn) {
+                break;
+            }
+            if fold.push(message)? {
+                return Ok(true);
+            }
+        }
+        match deleted {
+            Some(_) => fold.push(Message::Delete),
+            None => Ok(false),
+        }
     }
 }
 

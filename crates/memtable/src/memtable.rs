@@ -26,15 +26,15 @@
 
 use std::fmt;
 
-use terrapin_base::sync::{Arc, Backoff, Mutex, OnceLock, atomic::AtomicPtr};
-use terrapin_base::{Budget, Charge, KEY_BYTES_MAX, Lsn, Message, Purpose, mutant};
+use terrapin_base::sync::{Arc, AtomicBool, Backoff, Mutex, OnceLock, Ordering, atomic::AtomicPtr};
+use terrapin_base::{Budget, Charge, Fold, KEY_BYTES_MAX, Lsn, Message, Purpose, Result, mutant};
 
 use crate::arena::{Arena, Count, Entered};
 use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
 use crate::fragments::{Fragments, Tree};
-use crate::leaf::{self, Added, LeafRef, VersionRef};
+use crate::leaf::{self, Added, LeafRef, VersionRef, Versions};
 use crate::lock::{NodeGuard, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
 
@@ -46,6 +46,8 @@ pub struct Memtable {
     arena: Arena,
     /// Made at the first range delete.
     ranges: OnceLock<Box<Ranges>>,
+    /// Set before the first version with operands enters.
+    has_operands: AtomicBool,
 }
 
 /// The range deletes of a memtable, and the charge for their memory.
@@ -110,6 +112,7 @@ impl Memtable {
             root_lock: VersionLock::new(),
             arena,
             ranges: OnceLock::new(),
+            has_operands: AtomicBool::new(false),
         }
     }
 
@@ -117,7 +120,7 @@ impl Memtable {
     /// LSN. Otherwise LSNs may come in any order. O(key length + newer versions of the key).
     ///
     /// # Panics
-    /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. The process
+    /// If the key is longer than 65,535 bytes or the payload longer than 256 MiB - 1. The process
     /// aborts if the system has no memory, as for any allocation.
     pub fn insert(&self, key: &[u8], lsn: Lsn, message: Message<'_>) {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
@@ -126,6 +129,9 @@ impl Memtable {
             "a value of {} bytes",
             message.value_bytes()
         );
+        if message.has_operands() {
+            self.has_operands.store(true, Ordering::Release);
+        }
         let mut insert = Insert {
             entered: self.arena.enter(),
             key,
@@ -211,6 +217,26 @@ impl Memtable {
         }
     }
 
+    /// Adds the messages of a key below the LSN `before` to a fold, newest first, down to the first
+    /// that needs nothing older, or to the delete of a range. Returns whether nothing older counts;
+    /// `None` if there is no message. O(key length + operands).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Fold::push`].
+    pub fn fold(&self, key: &[u8], before: Lsn, fold: &mut Fold) -> Result<Option<bool>> {
+        let newest = self.leaf(key).and_then(|leaf| leaf.newest(before));
+        let deleted = match self.ranges.get() {
+            None => None,
+            Some(ranges) => ranges.fragments.tree().newest_over(key, before),
+        };
+        match newest {
+            Some(newest) => Versions::from(newest).fold(deleted, fold).map(Some),
+            None if deleted.is_some() => fold.push(Message::Delete).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Like [`Self::get`], and returns the message's LSN too.
     #[must_use]
     pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Message<'_>)> {
@@ -279,7 +305,8 @@ impl Memtable {
         self.arena.bytes() + self.range_bytes()
     }
 
-    /// Keys whose newest version is a put. Exact while no thread writes. O(threads that wrote).
+    /// Keys whose newest version is a put or a merge. Exact while no thread writes.
+    /// O(threads that wrote).
     #[must_use]
     pub fn records(&self) -> u64 {
         self.arena.count(Count::Records)
@@ -289,6 +316,12 @@ impl Memtable {
     #[must_use]
     pub fn tombstones(&self) -> u64 {
         self.arena.count(Count::Tombstones)
+    }
+
+    /// Whether a merge's operand was ever inserted. O(1).
+    #[must_use]
+    pub fn has_operands(&self) -> bool {
+        self.has_operands.load(Ordering::Acquire)
     }
 
     /// Whether nothing was ever inserted, no range delete either. Always exact. O(1).
@@ -536,7 +569,7 @@ impl<'a> Insert<'a, '_> {
 
 fn kind(message: Message<'_>) -> Count {
     match message {
-        Message::Put(_) => Count::Records,
+        Message::Put(_) | Message::Merge(_) | Message::Stack(_) => Count::Records,
         Message::Delete => Count::Tombstones,
     }
 }

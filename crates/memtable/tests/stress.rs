@@ -48,7 +48,7 @@ fn value(key: &[u8], lsn: u64) -> Vec<u8> {
 }
 
 fn check(key: &[u8], message: Message<'_>) -> u64 {
-    let bytes = message.value().expect("only puts were written");
+    let bytes = message.put_value().expect("only puts were written");
     let (lsn, of) = bytes.split_at(8);
     assert_eq!(of, key, "a value of another key");
     u64::from_be_bytes(lsn.try_into().expect("eight bytes"))

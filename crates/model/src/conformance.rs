@@ -31,6 +31,7 @@ scripts!(
     "key_shapes",
     "keyspaces",
     "large_records",
+    "merges",
     "open_ranges",
     "prefixes",
     "range_deletes",

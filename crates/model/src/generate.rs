@@ -250,12 +250,23 @@ impl Generator {
                 key,
                 durability,
             },
+            What::Merge(key, operand) => Operation::Merge {
+                keyspace,
+                key,
+                operand,
+                durability,
+            },
             What::Erase(span) => Operation::Erase {
                 keyspace,
                 span,
                 durability,
             },
         }
+    }
+
+    fn merge(&mut self, keyspace: String) -> Change {
+        let what = What::Merge(self.key(&keyspace), self.value());
+        Change { keyspace, what }
     }
 
     /// An erase, mostly of a few neighbouring keys.
@@ -291,9 +302,10 @@ impl Generator {
         for _ in 0..=self.random.scaled(30) {
             let keyspace = same.clone().unwrap_or_else(|| self.keyspace());
             let deletes = self.random.one_in(3);
-            let change = match self.random.one_in(12) {
-                true => self.erase(keyspace),
-                false => self.change(keyspace, deletes),
+            let change = match self.random.below(12) {
+                0 => self.erase(keyspace),
+                1..4 => self.merge(keyspace),
+                _ => self.change(keyspace, deletes),
             };
             let bytes = change.bytes();
             if bytes > room {
@@ -498,9 +510,10 @@ impl Generator {
     fn mixed(&mut self) -> Operation {
         if self.profile.crashes && self.random.one_in(12) {
             let deletes = self.random.one_in(5);
-            let change = match self.random.one_in(12) {
-                true => self.erase(UNLOGGED.to_owned()),
-                false => self.change(UNLOGGED.to_owned(), deletes),
+            let change = match self.random.below(12) {
+                0 => self.erase(UNLOGGED.to_owned()),
+                1..4 => self.merge(UNLOGGED.to_owned()),
+                _ => self.change(UNLOGGED.to_owned(), deletes),
             };
             let unlogged = Self::write(change.clone(), Some(terrapin::Durability::None));
             if !self.random.one_in(6) {
@@ -509,7 +522,7 @@ impl Generator {
             // A logged write behind what was flushed, and one of the same key that covers it in a
             // tree.
             let what = match change.what {
-                What::Put(key, _) => What::Delete(key),
+                What::Put(key, _) | What::Merge(key, _) => What::Delete(key),
                 What::Delete(key) => What::Put(key, self.value()),
                 What::Erase(_) => What::Put(self.key(UNLOGGED), self.value()),
             };
@@ -518,7 +531,13 @@ impl Generator {
             return Operation::Flush;
         }
         match self.random.below(100) {
-            0..30 => {
+            0..10 => {
+                let keyspace = self.keyspace();
+                let change = self.merge(keyspace);
+                let durability = self.durability();
+                Self::write(change, durability)
+            }
+            10..30 => {
                 let keyspace = self.keyspace();
                 let change = self.change(keyspace, false);
                 let durability = self.durability();
@@ -606,8 +625,12 @@ impl Generator {
             Phase::Reads => self.read(),
             Phase::Hot => {
                 let keyspace = self.keyspaces[0].clone();
-                let (key, value) = (self.key_of(&keyspace, 5), Some(self.value()));
-                Self::write(Change::of(&keyspace, key, value), None)
+                let (key, value) = (self.key_of(&keyspace, 5), self.value());
+                let what = match self.random.one_in(3) {
+                    true => What::Put(key, value),
+                    false => What::Merge(key, value),
+                };
+                Self::write(Change { keyspace, what }, None)
             }
         })
     }

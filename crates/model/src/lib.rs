@@ -28,6 +28,7 @@ mod script;
 mod simulated;
 mod structures;
 mod subject;
+mod tail;
 mod turn;
 
 pub use conditional::{Conditional, updated};
@@ -47,3 +48,4 @@ pub use script::{Expected, Script, Step};
 pub use simulated::Simulated;
 pub use structures::Structures;
 pub use subject::Subject;
+pub use tail::Tail;

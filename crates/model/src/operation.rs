@@ -28,6 +28,8 @@ pub enum What {
     Put(Pattern, Pattern),
     /// Removes a key.
     Delete(Pattern),
+    /// Applies an operand to a key's value, by the operator [`crate::Tail`].
+    Merge(Pattern, Pattern),
     /// Removes the keys of a span.
     Erase(Span),
 }
@@ -51,7 +53,7 @@ impl Change {
         match &self.what {
             What::Put(key, value) => Some((key, Some(value))),
             What::Delete(key) => Some((key, None)),
-            What::Erase(_) => None,
+            What::Merge(..) | What::Erase(_) => None,
         }
     }
 
@@ -59,7 +61,7 @@ impl Change {
     #[must_use]
     pub fn bytes(&self) -> usize {
         16 + match &self.what {
-            What::Put(key, value) => key.len() + value.len(),
+            What::Put(key, value) | What::Merge(key, value) => key.len() + value.len(),
             What::Delete(key) => key.len(),
             What::Erase(span) => span.bytes(),
         }
@@ -156,6 +158,13 @@ pub enum Operation {
         key: Pattern,
         durability: Durability,
     },
+    /// Applies an operand to a value.
+    Merge {
+        keyspace: String,
+        key: Pattern,
+        operand: Pattern,
+        durability: Durability,
+    },
     /// Removes the keys of a span.
     Erase {
         keyspace: String,
@@ -229,6 +238,7 @@ impl Operation {
             self,
             O::Put { .. }
                 | O::Delete { .. }
+                | O::Merge { .. }
                 | O::Erase { .. }
                 | O::Batch { .. }
                 | O::Conditional { .. }
@@ -363,6 +373,7 @@ fn show_changes(f: &mut fmt::Formatter<'_>, changes: &[Change]) -> fmt::Result {
         match &change.what {
             What::Put(key, value) => write!(f, "put {key} {value}")?,
             What::Delete(key) => write!(f, "delete {key}")?,
+            What::Merge(key, operand) => write!(f, "merge {key} {operand}")?,
             What::Erase(span) => write!(f, "erase {span}")?,
         }
     }
@@ -459,6 +470,15 @@ impl fmt::Display for Operation {
             } => {
                 place(f, keyspace)?;
                 write!(f, "delete {key}{}", durability_word(*durability))
+            }
+            Operation::Merge {
+                keyspace,
+                key,
+                operand,
+                durability,
+            } => {
+                place(f, keyspace)?;
+                write!(f, "merge {key} {operand}{}", durability_word(*durability))
             }
             Operation::Erase {
                 keyspace,

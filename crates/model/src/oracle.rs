@@ -15,6 +15,7 @@ use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::subject::Subject;
+use crate::tail::Tail;
 
 /// A keyspace's records.
 pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;
@@ -402,6 +403,7 @@ impl Oracle {
         match write {
             Operation::Put { durability, .. }
             | Operation::Delete { durability, .. }
+            | Operation::Merge { durability, .. }
             | Operation::Erase { durability, .. }
             | Operation::Batch { durability, .. }
             | Operation::Guarded { durability, .. } => self.is_sync(*durability),
@@ -452,7 +454,9 @@ impl Oracle {
             return failed(ErrorKind::KeyspaceNotFound, &missing.keyspace);
         }
         let too_large = |c: &&Change| match &c.what {
-            What::Put(key, value) => key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX,
+            What::Put(key, value) | What::Merge(key, value) => {
+                key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX
+            }
             What::Delete(key) => key.len() > KEY_BYTES_MAX,
             What::Erase(span) => span.keys().any(|key| key.len() > KEY_BYTES_MAX),
         };
@@ -551,8 +555,8 @@ impl Oracle {
         self.write(changes, durability)
     }
 
-    /// Changes as puts and deletes of keys. An erase deletes the keys that are there, and those
-    /// that earlier changes put.
+    /// Changes as puts and deletes of keys. A merge puts what it makes. An erase deletes the keys
+    /// that are there, and those that earlier changes put.
     fn records_of(&self, changes: &[Change]) -> Vec<Committed> {
         let mut records: Vec<Committed> = Vec::new();
         for change in changes {
@@ -562,6 +566,20 @@ impl Oracle {
                     records.push((name.clone(), key.bytes(), Some(value.bytes().into())));
                 }
                 What::Delete(key) => records.push((name.clone(), key.bytes(), None)),
+                What::Merge(key, operand) => {
+                    let key = key.bytes();
+                    let same = |record: &&Committed| record.0 == *name && record.1 == key;
+                    let there = match records.iter().rev().find(same) {
+                        Some((.., value)) => value.clone(),
+                        None => self
+                            .state
+                            .keyspaces
+                            .get(name)
+                            .and_then(|m| m.get(&key).cloned()),
+                    };
+                    let value = Tail::of(&there.unwrap_or_default(), &operand.bytes());
+                    records.push((name.clone(), key, Some(value.into())));
+                }
                 What::Erase(span) => {
                     let mut map = self.state.keyspaces.get(name).cloned().unwrap_or_default();
                     let own = |record: &&Committed| record.0 == *name;
@@ -720,6 +738,18 @@ impl Subject for Oracle {
                 durability,
             } => {
                 let change = Change::of(keyspace, key.clone(), None);
+                self.write(&[change], *durability)
+            }
+            Operation::Merge {
+                keyspace,
+                key,
+                operand,
+                durability,
+            } => {
+                let change = Change {
+                    keyspace: keyspace.clone(),
+                    what: What::Merge(key.clone(), operand.clone()),
+                };
                 self.write(&[change], *durability)
             }
             Operation::Erase {

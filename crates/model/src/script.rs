@@ -109,6 +109,7 @@ fn record_bytes(operation: &Operation) -> usize {
         {
             key.len() + value.len()
         }
+        Operation::Merge { key, operand, .. } => key.len() + operand.len(),
         Operation::Conditional { how, .. } => match how {
             Conditional::Insert(key, value)
             | Conditional::Replace(key, value)
@@ -409,11 +410,13 @@ impl Line {
             What::Put(self.pattern("a key")?, self.pattern("a value")?)
         } else if self.takes("delete") {
             What::Delete(self.pattern("a key")?)
+        } else if self.takes("merge") {
+            What::Merge(self.pattern("a key")?, self.pattern("an operand")?)
         } else if self.takes("erase") {
             What::Erase(self.erased()?)
         } else {
             return Err(Error::invalid(
-                "a batch holds `put KEY VALUE`, `delete KEY` and `erase SPAN`, separated by `;`",
+                "a batch holds `put KEY VALUE`, `delete KEY`, `merge KEY VALUE` and `erase SPAN`, separated by `;`",
             ));
         };
         Ok(Change { keyspace, what })
@@ -525,6 +528,15 @@ impl Line {
                 Operation::Delete {
                     keyspace,
                     key,
+                    durability: self.durability(),
+                }
+            }
+            "merge" => {
+                let (key, operand) = (self.pattern("a key")?, self.pattern("an operand")?);
+                Operation::Merge {
+                    keyspace,
+                    key,
+                    operand,
                     durability: self.durability(),
                 }
             }

@@ -274,6 +274,9 @@ impl Simulated {
             match &change.what {
                 What::Put(key, value) => batch.put(&keyspace, key.bytes(), value.bytes()),
                 What::Delete(key) => batch.delete(&keyspace, key.bytes()),
+                What::Merge(key, operand) => {
+                    batch.merge(&keyspace, key.bytes(), operand.bytes());
+                }
                 What::Erase(Span::Prefix(prefix)) => {
                     batch.delete_prefix(&keyspace, prefix.bytes());
                 }
@@ -485,6 +488,21 @@ impl Simulated {
                 key,
                 durability,
             } => self.write(keyspace, key, None, *durability),
+            Operation::Merge {
+                keyspace,
+                key,
+                operand,
+                durability,
+            } => {
+                let keyspace = self.keyspace(keyspace)?;
+                match durability {
+                    None => keyspace.merge(key.bytes(), operand.bytes()),
+                    Some(durability) => {
+                        keyspace.merge_with(key.bytes(), operand.bytes(), *durability)
+                    }
+                }?;
+                Ok(Answer::Done)
+            }
             Operation::Erase {
                 keyspace,
                 span,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::tail::Tail;
 use terrapin::verify::VerifyOptions;
 use terrapin::{Options, StructureId, StructureParts};
 use terrapin_base::checksum::hash64;
@@ -107,6 +108,8 @@ impl Structures {
         options
             .structure_for_tests(maker)
             .default_structure_for_tests(self.of("default"))
+            .merge_operator(Tail)
+            .default_operator_for_tests(Tail::NAME)
     }
 
     /// Options of a verification of any of these stores.

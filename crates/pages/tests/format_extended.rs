@@ -2,7 +2,9 @@
 //! executes them, and what the format does not have is damage.
 
 use proptest::prelude::*;
-use terrapin_base::{ErrorKind, KEY_BYTES_MAX, Message, PageId, VALUE_BYTES_MAX};
+use terrapin_base::{
+    ErrorKind, KEY_BYTES_MAX, Message, PageId, STACK_BYTES_MAX, Stack, StackBase, VALUE_BYTES_MAX,
+};
 use terrapin_pages::block::{
     AnyBlock, Block, BlockBuilder, Compression, DEADLINE_MS_MAX, Record, RecordKind, seal_block,
 };
@@ -106,8 +108,7 @@ fn records_that_this_version_does_not_execute_are_refused_by_name() {
     let deadline = [1, 2, 3, 4, 5, 6];
     let with_deadline = |kind: u8| [&[0x80 | kind][..], &deadline, b"v"].concat();
     for (behind_key, kind, refusal) in [
-        (with_deadline(0), RecordKind::Put, "puts with a deadline"),
-        (vec![1, b'v'], RecordKind::Merge, "kind merge"),
+        (with_deadline(0), RecordKind::Put, "records with a deadline"),
         (vec![2, b'v'], RecordKind::Separated, "kind separated value"),
         (
             with_deadline(2),
@@ -117,7 +118,7 @@ fn records_that_this_version_does_not_execute_are_refused_by_name() {
         (vec![3, b'v'], RecordKind::Large, "kind large value"),
         (with_deadline(3), RecordKind::Large, "kind large value"),
         (
-            vec![4, b'v'],
+            with_deadline(4),
             RecordKind::BaseWithOperands,
             "kind base with operands",
         ),
@@ -197,9 +198,9 @@ fn every_changed_byte_of_extended_records_is_harmless() {
 
 #[test]
 fn the_largest_extended_record_fits_a_block_and_a_longer_value_does_not() {
-    let (key, value) = (vec![7; KEY_BYTES_MAX], vec![9; VALUE_BYTES_MAX]);
+    let (key, value) = (vec![7; KEY_BYTES_MAX], vec![9; STACK_BYTES_MAX]);
     let record = Record {
-        kind: RecordKind::Put,
+        kind: RecordKind::BaseWithOperands,
         deadline_ms: Some(DEADLINE_MS_MAX),
         value: &value,
     };
@@ -218,4 +219,52 @@ fn the_largest_extended_record_fits_a_block_and_a_longer_value_does_not() {
         ..record
     };
     assert!(!longer.is_possible());
+    for (kind, longest) in [
+        (RecordKind::Put, STACK_BYTES_MAX),
+        (RecordKind::Merge, VALUE_BYTES_MAX),
+        (RecordKind::Separated, VALUE_BYTES_MAX),
+        (RecordKind::Large, VALUE_BYTES_MAX),
+    ] {
+        let of = |bytes: usize| Record {
+            kind,
+            deadline_ms: None,
+            value: &longer.value[..bytes],
+        };
+        assert!(of(longest).is_possible() && !of(longest + 1).is_possible());
+    }
+}
+
+/// Operands, alone and in a stack, are executed; damaged stacks are not.
+#[test]
+fn merges_and_stacks_are_messages() {
+    let mut stack = Vec::new();
+    Stack::encode(StackBase::Value(b"7"), [&b"+1"[..], b"+2"], &mut stack);
+    let messages = [
+        Message::Put(b"value"),
+        Message::Merge(b"+1"),
+        Message::Merge(b""),
+        Message::Stack(&stack),
+        Message::Delete,
+    ];
+    let mut builder = BlockBuilder::new(1024, Compression::None);
+    for (i, message) in (0u8..).zip(messages) {
+        assert!(builder.add(&[b'k', i], message).unwrap());
+    }
+    let mut bytes = Vec::new();
+    builder.finish(ID, 0, &mut bytes).unwrap();
+    let block = Block::decode(&bytes, ID, 0).unwrap();
+    assert!(block.has_extended() && block.has_deletes() && !block.is_plain());
+    for (i, message) in messages.into_iter().enumerate() {
+        assert_eq!(block.message(i), message);
+        assert_eq!(block.message_of(&block.entry(i).place), message);
+        assert_eq!(block.kind(i), message.kind());
+        let (place, _) = block.look(i);
+        let kinds = (place.is_put(), place.is_delete());
+        assert_eq!(kinds, (i == 0, message == Message::Delete));
+    }
+    for damaged in [&[4, 9][..], &[4, 2, 5, b'x'], &[4, 0]] {
+        let error = Block::decode(&extended(damaged), ID, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("base with operands"), "{error}");
+    }
 }

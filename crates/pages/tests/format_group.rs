@@ -64,7 +64,7 @@ fn get(image: &[u8], group: &GroupRef, index: &GroupIndex, key: &[u8]) -> Option
     let found = block
         .search(key)
         .ok()
-        .map(|i| block.message(i).value().map(<[u8]>::to_vec));
+        .map(|i| block.message(i).put_value().map(<[u8]>::to_vec));
     if group.filter_bytes > 0 {
         let hash = terrapin_base::checksum::hash64(key);
         let partition = partition_of(hash, group.filter_partitions());

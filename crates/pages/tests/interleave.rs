@@ -67,7 +67,7 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
                     let fill = if reader == 2 { Fill::Low } else { Fill::Normal };
                     let block = store.block(&group, &index, number, fill).unwrap();
                     let at = block.search(&key(record)).expect("the record is there");
-                    let found = block.message(at).value().map(<[u8]>::to_vec);
+                    let found = block.message(at).put_value().map(<[u8]>::to_vec);
                     assert_eq!(found, Some(value(record, VALUE_BYTES)));
                 }
             })

@@ -54,7 +54,7 @@ fn stream_over(store: &PageStore, group: &GroupRef, mut before: impl FnMut(usize
             before(taken);
             assert_eq!(block.key(0), key(records));
             assert_eq!(
-                block.message(0).value().unwrap(),
+                block.message(0).put_value().unwrap(),
                 value(records, VALUE_BYTES)
             );
             records += block.len();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Budget, Charge, Condition, Error, Message, Purpose, Result, Signal};
+use terrapin_base::{Budget, Charge, Condition, Error, Message, Operator, Purpose, Result, Signal};
 use terrapin_pages::block::{Block, TARGET_BYTES_MAX};
 use terrapin_pages::group::{
     GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupIndex, GroupOptions, PendingGroup,
@@ -81,6 +81,7 @@ impl PlainMerge {
                 compression: options.compression,
                 filter_bits: 0,
             }),
+            operator: options.operator.clone(),
             class: match options.space_is_short {
                 true => SpaceClass::Reserve,
                 false => SpaceClass::Normal,
@@ -225,6 +226,7 @@ struct Work {
     input: Option<Box<dyn MessageCursor>>,
     stream: Option<KWayMerge<Source>>,
     builder: GroupBuilder,
+    operator: Operator,
     class: SpaceClass,
     /// Bytes of records after which a step ends.
     step_bytes: u64,
@@ -266,17 +268,21 @@ impl Work {
         if let Some(input) = self.input.take() {
             let old = OldRecords::open(&self.store, self.old.clone())?;
             let sources = vec![Source::Input(input), Source::Old(old)];
-            self.stream = Some(KWayMerge::new(sources, 0));
+            self.stream = Some(KWayMerge::new(sources, 0).folding(&self.operator, true));
         }
         let Some(stream) = &mut self.stream else {
             return Err(Error::internal("a merge has no stream"));
         };
         let (mut merged, mut finished) = (0, None);
-        while let Some(key) = stream.key() {
+        loop {
+            stream.settle(|_| {})?;
+            let Some(key) = stream.key() else { break };
             let message = stream.message();
             merged += (key.len() + message.value_bytes()) as u64;
             finished = match message {
-                Message::Put(_) => self.builder.add(key, message)?,
+                Message::Put(_) | Message::Merge(_) | Message::Stack(_) => {
+                    self.builder.add(key, message)?
+                }
                 Message::Delete => None,
             };
             stream.advance()?;

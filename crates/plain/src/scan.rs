@@ -7,7 +7,7 @@
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{MessageKind, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupIndex;
 use terrapin_pages::{Fill, PageStore};
@@ -236,7 +236,18 @@ impl PlainScan {
             Direction::Forward => (Bound::Unbounded, until),
             Direction::Backward => (until, Bound::Unbounded),
         };
-        let count = common(&self.records, records_inside(block, until)).len();
+        let mut count = common(&self.records, records_inside(block, until)).len();
+        if block.has_extended() {
+            // As far as records are puts.
+            let number = |record: usize| match self.direction {
+                Direction::Forward => next + record,
+                Direction::Backward => next - record,
+            };
+            let mut records = 0..count;
+            count = records
+                .position(|record| block.kind(number(record)) != MessageKind::Put)
+                .unwrap_or(count);
+        }
         if batch.lends() && !batch.keys_only() && count > 0 {
             let lent = count.min(batch.room());
             batch.lend(block, next, lent, self.direction);
@@ -257,6 +268,14 @@ impl PlainScan {
         count > 0
     }
 
+    /// Whether the next record is inside `until` and no put.
+    fn is_unresolved(&self, until: Bound<&[u8]>) -> bool {
+        let (Some(block), Some(next)) = (&self.block, first(&self.records, self.direction)) else {
+            return false;
+        };
+        block.kind(next) != MessageKind::Put && lets_in(until, &block.key(next), self.direction)
+    }
+
     fn fill_batch(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
         loop {
             if batch.is_full() {
@@ -264,6 +283,7 @@ impl PlainScan {
             }
             match self.find_next(until, batch.spares_reads())? {
                 Next::Record if self.take_some(until, batch) => {}
+                Next::Record if self.is_unresolved(until) => return Ok(Filled::Unresolved),
                 Next::Record | Next::Reached => return Ok(Filled::Reached),
                 Next::Unread => return Ok(Filled::Full),
                 Next::End => return Ok(Filled::End),
@@ -309,7 +329,8 @@ impl Scan for PlainScan {
         };
         pass(&mut self.records, 1, self.direction);
         block.key_into(at, &mut self.key);
-        Ok(Some((&self.key, &block.bytes()[block.value_range(at)])))
+        let value = block.message(at).put_value().unwrap_or_default();
+        Ok(Some((&self.key, value)))
     }
 
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
@@ -319,6 +340,13 @@ impl Scan for PlainScan {
         let filled = self.fill_batch(until, batch);
         self.is_done = matches!(filled, Ok(Filled::End) | Err(_));
         filled
+    }
+
+    fn unresolved(&self, key: &mut Vec<u8>) {
+        if let (Some(block), Some(at)) = (&self.block, first(&self.records, self.direction)) {
+            key.extend_from_slice(block.prefix());
+            key.extend_from_slice(block.key_suffix(at));
+        }
     }
 
     fn skip(&mut self, key: &[u8]) {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Message, Result};
+use terrapin_base::{Error, Fold, Message, MessageKind, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupIndex;
 use terrapin_pages::{Fill, PageKind, PageStore, PageUse};
@@ -98,10 +98,15 @@ pub(crate) fn check_block(block: &Block, listed: &Listed) -> Result<()> {
     }
 }
 
-fn found(block: &Arc<Block>, at: usize) -> Found {
+fn found(block: &Arc<Block>, at: usize) -> Result<Found> {
     match block.message(at) {
-        Message::Put(_) => Found::Value(block.value_slice(at)),
-        Message::Delete => Found::Nothing,
+        Message::Put(_) => Ok(Found::Value(block.value_slice(at))),
+        Message::Delete => Ok(Found::Nothing),
+        message @ (Message::Merge(_) | Message::Stack(_)) => {
+            let mut fold = Fold::default();
+            fold.push(message)?;
+            Ok(Found::gathered(&mut fold, &block.key(at)))
+        }
     }
 }
 
@@ -118,13 +123,14 @@ impl Version for PlainVersion {
     }
 
     fn get(&self, key: &[u8], _hash: u64) -> Result<Found> {
-        Ok(self.find(key, found)?.unwrap_or_default())
+        self.find(key, found)?.unwrap_or(Ok(Found::Nothing))
     }
 
     fn contains(&self, key: &[u8], _hash: u64) -> Result<Presence> {
-        let presence = |block: &Arc<Block>, at: usize| match block.message(at) {
-            Message::Put(_) => Presence::Present,
-            Message::Delete => Presence::Absent,
+        let presence = |block: &Arc<Block>, at: usize| match block.kind(at) {
+            MessageKind::Put => Presence::Present,
+            MessageKind::Delete => Presence::Absent,
+            MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
         };
         Ok(self.find(key, presence)?.unwrap_or(Presence::Absent))
     }
@@ -151,7 +157,7 @@ impl Version for PlainVersion {
         for ((number, at), block) in places.into_iter().zip(&blocks) {
             check_block(block, &list.groups[at])?;
             if let Ok(record) = block.search(keys[number].0) {
-                out[number] = found(block, record);
+                out[number] = found(block, record)?;
             }
         }
         Ok(())

@@ -2,11 +2,11 @@
 //! in one piece. Merges use it, and code that looks at a whole segment. Scans look at the blocks of
 //! a walk directly. Keys are assembled in one reused buffer, so there is no allocation per record.
 
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{Message, PageId, Result};
-use terrapin_pages::block::Block;
+use terrapin_pages::block::{Block, EntryPlace};
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds, MessageCursor};
@@ -29,8 +29,8 @@ pub struct GroupCursor {
     /// The current record's number in the block, and how many records of the range follow it there.
     at: usize,
     following: usize,
-    /// Byte range of the current value in the block; `None` for a delete.
-    value: Option<Range<usize>>,
+    /// What the current record says, in the block.
+    place: EntryPlace,
     /// The current key. Its first `prefix_bytes` are the block's prefix.
     key: Vec<u8>,
     prefix_bytes: usize,
@@ -106,7 +106,7 @@ impl GroupCursor {
             block: None,
             at: 0,
             following: 0,
-            value: None,
+            place: EntryPlace::default(),
             key: Vec::new(),
             prefix_bytes: 0,
             is_replaced: false,
@@ -139,9 +139,9 @@ impl GroupCursor {
     /// The current message; a delete behind the last record.
     #[inline]
     pub fn current_message(&self) -> Message<'_> {
-        match (&self.block, &self.value) {
-            (Some(block), Some(value)) => Message::Put(&block.bytes()[value.clone()]),
-            _ => Message::Delete,
+        match &self.block {
+            Some(block) => block.message_of(&self.place),
+            None => Message::Delete,
         }
     }
 
@@ -180,7 +180,7 @@ impl GroupCursor {
                 let entry = block.entry(self.at);
                 self.key.truncate(self.prefix_bytes);
                 self.key.extend_from_slice(entry.suffix);
-                self.value = (!entry.is_delete).then_some(entry.value);
+                self.place = entry.place;
                 Ok(())
             }
             _ => self.next_block(),
@@ -211,7 +211,7 @@ impl GroupCursor {
         self.key.extend_from_slice(block.prefix());
         self.prefix_bytes = self.key.len();
         self.key.extend_from_slice(entry.suffix);
-        self.value = (!entry.is_delete).then_some(entry.value);
+        self.place = entry.place;
         // The cache has another reference to a cached block.
         if self.is_replaced && Arc::strong_count(&block) > 1 {
             self.standing = self.walk.bequeath(&self.store);

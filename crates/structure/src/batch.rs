@@ -341,6 +341,10 @@ pub enum Filled {
     Reached,
     /// The range has no more records.
     End,
+    /// The next record is inside the bound, and only [`crate::Version::get`] tells its value, as
+    /// for operands of merges. The caller takes its key from [`crate::Scan::unresolved`], and steps
+    /// over it with [`crate::Scan::skip`].
+    Unresolved,
 }
 
 #[cfg(test)]

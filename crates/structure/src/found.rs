@@ -1,7 +1,7 @@
 //! What a structure knows about one key. One place above all structures
 //! (`terrapin/src/read/resolve.rs`) makes the user's answer of it.
 
-use terrapin_base::Slice;
+use terrapin_base::{Fold, Message, Operator, Slice};
 
 /// What a version holds for a key.
 ///
@@ -17,8 +17,21 @@ pub enum Found {
     Value(Slice),
     /// The handle of a value that is stored elsewhere, as the record has it.
     Handle(Slice),
-    /// Operands of merges, with or without the value that they apply to, as the record has them.
+    /// Operands of merges and the base that they apply to: the bytes of a [`terrapin_base::Stack`]
+    /// whose base is known. The version gathered them from all its places.
     Operands(Slice),
+}
+
+impl Found {
+    /// What a key's gathered messages are, if nothing older exists. Applies no operand.
+    #[must_use]
+    pub fn gathered(fold: &mut Fold, key: &[u8]) -> Self {
+        match fold.finish(&Operator::default(), key, true) {
+            Message::Put(value) => Found::Value(Slice::copy(value)),
+            Message::Delete => Found::Nothing,
+            Message::Merge(bytes) | Message::Stack(bytes) => Found::Operands(Slice::copy(bytes)),
+        }
+    }
 }
 
 /// Whether a version holds a value for a key.

@@ -1,12 +1,16 @@
-//! A merge of sorted runs, newest first. If several runs have a message for one key, only the
-//! newest run's message counts.
+//! A merge of sorted runs, newest first. If several runs have a message for one key, the newest
+//! run's message counts alone, unless it has operands of a merge operator. Then the messages of all
+//! runs are folded into one.
 
-use terrapin_base::{Message, Result, mutant};
+use terrapin_base::{Fold, Message, MessageKind, Operator, Result, mutant};
 
 use crate::MessageCursor;
 
 /// Merges cursors into one. The first cursor is the newest. If several cursors have the same key,
-/// the newest one's message is taken and the others move on.
+/// the newest one's message is taken and the others move on. Operands of merges are folded with
+/// what the others say ([`Fold`]).
+///
+/// [`KWayMerge::settle`] does that for the current key. The current message counts only after it.
 ///
 /// The cursors are in an array sorted by their current keys. The cursor that moved sinks to its new
 /// position. Runs of a level-tiered buffer double in size from one to the next. So the next record
@@ -38,6 +42,7 @@ use crate::MessageCursor;
 /// let mut merge = KWayMerge::new(vec![newer, older], 0);
 /// assert_eq!(merge.key(), Some(&b"a"[..]));
 /// merge.advance()?;
+/// merge.settle(|_| {})?;
 /// assert_eq!((merge.key(), merge.message()), (Some(&b"b"[..]), Message::Put(b"new")));
 /// merge.advance()?;
 /// assert_eq!(merge.key(), None);
@@ -49,6 +54,19 @@ pub struct KWayMerge<C> {
     shared: usize,
     /// Cursors that are not at their end, sorted by (key, cursor number).
     order: Vec<Positioned>,
+    /// How operands are folded.
+    operator: Operator,
+    is_last: bool,
+    /// What the messages of the current key were folded into, if its newest one has operands.
+    folded: Option<Folded>,
+    fold: Fold,
+}
+
+/// A folded message.
+#[derive(Default)]
+struct Folded {
+    kind: MessageKind,
+    bytes: Vec<u8>,
 }
 
 /// A cursor and the start of its current key.
@@ -69,6 +87,10 @@ impl<C: MessageCursor> KWayMerge<C> {
             order: Vec::with_capacity(cursors.len()),
             cursors,
             shared,
+            operator: Operator::default(),
+            is_last: false,
+            folded: None,
+            fold: Fold::default(),
         };
         for cursor in 0..merge.cursors.len() {
             if let Some(head) = merge.head(cursor) {
@@ -85,6 +107,14 @@ impl<C: MessageCursor> KWayMerge<C> {
         merge
     }
 
+    /// Folds operands by this operator. `is_last` says that nothing older than the cursors exists.
+    #[must_use]
+    pub fn folding(mut self, operator: &Operator, is_last: bool) -> Self {
+        self.operator = operator.clone();
+        self.is_last = is_last;
+        self
+    }
+
     /// The cursors, in the order in which they were given.
     #[must_use]
     pub fn cursors(&self) -> &[C] {
@@ -98,30 +128,57 @@ impl<C: MessageCursor> KWayMerge<C> {
         self.order.first().map(|first| first.cursor as usize)
     }
 
-    /// Moves all older cursors past the current key; the current message stays. Calls `dropped`
-    /// with the number of each such cursor first.
-    ///
-    /// [`MessageCursor::advance`] does this too. Only callers that need to know which messages are
-    /// dropped call this before.
+    /// Moves all older cursors past the current key, and folds their messages into the current one
+    /// if that has operands. Calls `dropped` with the number of each such cursor first.
     ///
     /// # Errors
     ///
-    /// Errors of the cursors.
+    /// Errors of the cursors; `Corrupt` for damaged operands.
     #[inline]
-    pub fn drop_older(&mut self, mut dropped: impl FnMut(usize)) -> Result<()> {
+    pub fn settle(&mut self, mut dropped: impl FnMut(usize)) -> Result<()> {
         let Some(&first) = self.order.first() else {
             return Ok(());
         };
-        while let Some(&second) = self.order.get(1) {
-            let same = first.head == second.head
-                && self.cursors[first.cursor as usize].key()
-                    == self.cursors[second.cursor as usize].key();
-            if !same {
-                break;
-            }
-            dropped(second.cursor as usize);
+        if self.cursors[first.cursor as usize].message().has_operands() && self.folded.is_none() {
+            return self.settle_operands(first, &mut dropped);
+        }
+        while self.second_is_at(first) {
+            dropped(self.order[1].cursor as usize);
             self.step(1)?;
         }
+        Ok(())
+    }
+
+    /// Whether the second cursor in the order is at the key of the first.
+    #[inline]
+    fn second_is_at(&self, first: Positioned) -> bool {
+        self.order.get(1).is_some_and(|second| {
+            first.head == second.head
+                && self.cursors[first.cursor as usize].key()
+                    == self.cursors[second.cursor as usize].key()
+        })
+    }
+
+    #[cold]
+    fn settle_operands(&mut self, first: Positioned, dropped: &mut dyn FnMut(usize)) -> Result<()> {
+        self.fold.clear();
+        let newest = &self.cursors[first.cursor as usize];
+        let mut is_based = self.fold.push(newest.message())?;
+        while self.second_is_at(first) {
+            let second = self.order[1].cursor as usize;
+            dropped(second);
+            if !is_based && !mutant::active("merge-forgets-older-operands") {
+                is_based = self.fold.push(self.cursors[second].message())?;
+            }
+            self.step(1)?;
+        }
+        let key = self.cursors[first.cursor as usize]
+            .key()
+            .unwrap_or_default();
+        let message = self.fold.finish(&self.operator, key, self.is_last);
+        let folded = self.folded.insert(Folded::default());
+        folded.kind = message.kind();
+        folded.bytes.extend_from_slice(message.payload());
         Ok(())
     }
 
@@ -196,6 +253,9 @@ impl<C: MessageCursor> MessageCursor for KWayMerge<C> {
 
     #[inline]
     fn message(&self) -> Message<'_> {
+        if let Some(folded) = &self.folded {
+            return Message::of(folded.kind, &folded.bytes);
+        }
         self.cursors[self.order[0].cursor as usize].message()
     }
 
@@ -204,7 +264,10 @@ impl<C: MessageCursor> MessageCursor for KWayMerge<C> {
         if self.order.is_empty() {
             return Ok(());
         }
-        self.drop_older(|_| {})?;
+        self.settle(|_| {})?;
+        if self.folded.is_some() {
+            self.folded = None;
+        }
         self.step(0)
     }
 }
@@ -290,14 +353,74 @@ mod tests {
             cursors.reverse();
             let mut merge = KWayMerge::new(cursors, prefix.len());
             let mut got = Vec::new();
-            while let Some(key) = merge.key() {
-                got.push((key.to_vec(), merge.message().value().map(<[u8]>::to_vec)));
+            while merge.key().is_some() {
+                merge.settle(|_| {}).unwrap();
+                let (key, message) = (merge.key().unwrap().to_vec(), merge.message());
+                got.push((key, message.put_value().map(<[u8]>::to_vec)));
                 merge.advance().unwrap();
             }
             assert_eq!(got, expected.into_iter().collect::<Vec<_>>());
             assert!(merge.current().is_none());
             merge.advance().unwrap();
         }
+    }
+
+    /// Every row and column of the table of combinations, at a last place and above it.
+    #[test]
+    fn operands_fold_with_what_older_runs_say() {
+        struct One(Option<Message<'static>>);
+        impl MessageCursor for One {
+            fn key(&self) -> Option<&[u8]> {
+                self.0.map(|_| &b"key"[..])
+            }
+            fn message(&self) -> Message<'_> {
+                self.0.unwrap()
+            }
+            fn advance(&mut self) -> Result<()> {
+                self.0 = None;
+                Ok(())
+            }
+        }
+        let append = Operator::named("append", &[]);
+        let (put, delete) = (Message::Put(b"v"), Message::Delete);
+        let (a, b) = (Message::Merge(b"a"), Message::Merge(b"b"));
+        for (runs, above, last) in [
+            (vec![put, a], put, put),
+            (vec![delete, a], delete, delete),
+            (vec![a, put], Message::Put(b"va"), Message::Put(b"va")),
+            (vec![a, delete, put], Message::Put(b"a"), Message::Put(b"a")),
+            (vec![b, a], Message::Merge(b"ab"), Message::Put(b"ab")),
+            (
+                vec![b, a, put, a],
+                Message::Put(b"vab"),
+                Message::Put(b"vab"),
+            ),
+            (vec![a], a, Message::Put(b"a")),
+            (vec![put], put, put),
+        ] {
+            for (is_last, expected) in [(false, above), (true, last)] {
+                let cursors = runs.iter().map(|&message| One(Some(message))).collect();
+                let mut merge = KWayMerge::new(cursors, 0).folding(&append, is_last);
+                let mut dropped = Vec::new();
+                merge.settle(|run| dropped.push(run)).unwrap();
+                assert_eq!(merge.message(), expected, "{runs:?}");
+                merge.settle(|_| panic!("settled before")).unwrap();
+                assert_eq!(merge.message(), expected, "{runs:?}");
+                assert_eq!(dropped, (1..runs.len()).collect::<Vec<_>>());
+                merge.advance().unwrap();
+                assert_eq!(merge.key(), None);
+            }
+        }
+        // Without an operator, operands and base stay side by side.
+        let cursors = vec![One(Some(b)), One(Some(a)), One(Some(put))];
+        let mut merge = KWayMerge::new(cursors, 0);
+        merge.settle(|_| {}).unwrap();
+        let Message::Stack(bytes) = merge.message() else {
+            panic!("{:?}", merge.message());
+        };
+        let stack = terrapin_base::Stack::decode(bytes).unwrap();
+        assert_eq!(stack.base, terrapin_base::StackBase::Value(b"v"));
+        assert_eq!(stack.operands().collect::<Vec<_>>(), [b"a", b"b"]);
     }
 
     #[test]

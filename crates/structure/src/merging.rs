@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Result};
+use terrapin_base::{Condition, Operator, Result};
 use terrapin_pages::Changes;
 
 use crate::Version;
@@ -24,6 +24,8 @@ pub struct MergeOptions {
     /// Disk space is short (D10). The merge flushes the input straight to the leaves, changes
     /// little else, and allocates from the reserve.
     pub space_is_short: bool,
+    /// The keyspace's merge operator. Operands that it does not combine or apply stay as they are.
+    pub operator: Operator,
 }
 
 /// The result of one step of a merge.

@@ -58,7 +58,7 @@ pub trait Ordered {
 /// [`Scan::next`] and [`Scan::fill`] may be mixed.
 pub trait Scan: Send {
     /// Returns the next record, valid until the next call. Returns `None` at the end and after an
-    /// error.
+    /// error. Of a record that only [`crate::Version::get`] resolves, it returns the key alone.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
     /// Appends the next records to a batch. It stops when the batch is full, at the end, or before
     /// the first record outside `until`.
@@ -71,8 +71,11 @@ pub trait Scan: Send {
     /// Values are left out if [`Batch::keys_only`] is set. Records may stay in their blocks if
     /// [`Batch::lends`] is set. After an error the scan is at its end.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
+    /// After [`Filled::Unresolved`], appends the key of the next record to `key`.
+    fn unresolved(&self, key: &mut Vec<u8>);
     /// Steps over the next record or tombstone if it has this key. Allowed only after
-    /// [`Filled::Reached`] or [`Filled::End`], with the key of the bound that [`Scan::fill`] got.
+    /// [`Filled::Reached`] or [`Filled::End`], with the key of the bound that [`Scan::fill`] got,
+    /// and after [`Filled::Unresolved`], with the key of the record.
     fn skip(&mut self, key: &[u8]);
     /// Moves on to a key: forward to the first record at or above it, backward to the last record
     /// at or below it. A key that the scan has passed already changes nothing. Costs what starting

@@ -188,7 +188,9 @@ pub use read::estimate::Estimate;
 pub use read::iter::Range;
 pub use read::iter::keys_values::{Keys, Values};
 pub use terrapin_base::{
-    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX,
+    AddI64, Append, BitOr, CheckedAddI64, Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Max,
+    MergeOperator, Min, Outcome, Result, SaturatingAddI64, Slice, VALUE_BYTES_MAX,
+    built_in_operator,
 };
 #[doc(hidden)]
 pub use terrapin_structure::StructureId;
@@ -202,7 +204,7 @@ pub use types::integer_key::IntegerKey;
 pub use types::key_range::{KeyRange, prefix_range};
 pub use types::options::{
     CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,
-    MEMORY_BYTES_MIN, Options, SpaceAmplification,
+    MEMORY_BYTES_MIN, OperatorName, Options, SpaceAmplification,
 };
 pub use types::structure_kind::StructureKind;
 #[doc(hidden)]

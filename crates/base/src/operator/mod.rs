@@ -8,12 +8,18 @@
 //! The store chooses when it combines and when it applies, and an operator cannot tell.
 
 mod bytes;
+mod fold;
+mod named;
 mod numbers;
+mod stack;
 
 use crate::Result;
 
 pub use bytes::{Append, BitOr, Max, Min};
+pub use fold::Fold;
+pub use named::Operator;
 pub use numbers::{AddI64, CheckedAddI64, SaturatingAddI64};
+pub use stack::{STACK_BYTES_MAX, Stack, StackBase};
 
 /// What an operator made of a value and an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -195,6 +195,8 @@ impl Hiding {
             self.look(store, pivot, key, message)?
         } else if message.is_delete() {
             self.mean_deleted(pivot).saturating_add(key.len() as u64)
+        } else if message.has_operands() {
+            own_bytes(key, message)
         } else {
             self.mean(pivot).saturating_mul(self.replaced_permille) / 1000
         };
@@ -211,8 +213,10 @@ impl Hiding {
         message: Message<'_>,
     ) -> Result<u64> {
         let Below { mean, longest } = self.below[pivot];
-        let own = (key.len() + message.value_bytes()) as u64;
-        Ok(if message.is_delete() {
+        let own = own_bytes(key, message);
+        Ok(if message.has_operands() {
+            own
+        } else if message.is_delete() {
             let found = match self.below[pivot].is_uneven() {
                 true => readable(self.find(store, key))?,
                 false => None,
@@ -266,6 +270,12 @@ impl Hiding {
             first = 0;
         }
     }
+}
+
+/// Key and payload bytes of a message. Operands vanish with them when they are applied: the record
+/// below keeps its length, as far as anybody can tell.
+fn own_bytes(key: &[u8], message: Message<'_>) -> u64 {
+    (key.len() + message.value_bytes()) as u64
 }
 
 /// `None` if damage or the device prevents the read. The merge may not need the data; a read that
@@ -330,9 +340,9 @@ fn sampled(
                 let message = messages.message();
                 let (of_kind, put_bytes) = match message.is_delete() {
                     true => (&mut deletes, None),
-                    false => (&mut puts, Some((key.len() + message.value_bytes()) as u64)),
+                    false => (&mut puts, Some(own_bytes(key, message))),
                 };
-                if *of_kind < most {
+                if *of_kind < most && !message.has_operands() {
                     *of_kind += 1;
                     let key = key.to_vec();
                     sampled.push(Sampled { key, put_bytes });

@@ -57,16 +57,19 @@ impl Context {
         }
     }
 
-    /// Opens a merge of runs inside a range ([`terrapin_runs::run::open_stream`]).
+    /// Opens a merge of runs inside a range ([`terrapin_runs::run::open_stream`]). `is_last` says
+    /// that nothing older than the runs exists.
     pub(super) fn open_stream(
         &self,
         range: &KeyRange,
         newer: Vec<Run>,
         older: Vec<Run>,
         always: bool,
+        is_last: bool,
     ) -> Result<Option<RunMerge>> {
         let from = (&self.store, &self.input);
-        terrapin_runs::run::open_stream(from, range, newer, older, always)
+        let folding = (&self.options.operator, is_last);
+        terrapin_runs::run::open_stream(from, range, newer, older, always, folding)
     }
 
     /// Estimates the content of a run inside a range.

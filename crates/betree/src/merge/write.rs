@@ -110,14 +110,17 @@ impl WriteLeaves {
         let Writing {
             stream, builder, ..
         } = &mut state.writing;
-        while let Some(key) = stream.key() {
-            let message = stream.message();
+        while stream.key().is_some() {
             if merged >= look {
                 look = merged + look_bytes;
                 // Behind the last record of the old leaves there is no standing.
                 let among = stream.cursors()[state.base_run].standing();
                 builder.takes_place_of(among.unwrap_or_default());
             }
+            let mut replaced_base = false;
+            stream.settle(|run| replaced_base |= run == state.base_run)?;
+            let Some(key) = stream.key() else { break };
+            let message = stream.message();
             merged += (key.len() + message.value_bytes()) as u64;
             if stream.current() == Some(state.base_run) {
                 state.base_seen += 1;
@@ -125,8 +128,7 @@ impl WriteLeaves {
                 state.messages += 1;
             }
             let finished = if message.is_delete() {
-                let (base, deleted) = (state.base_run, &mut state.deleted);
-                stream.drop_older(|run| *deleted += u64::from(run == base))?;
+                state.deleted += u64::from(replaced_base);
                 None
             } else {
                 builder
@@ -178,7 +180,7 @@ impl WriteLeaves {
             older = older.narrowed_to_all(&context.erased.kept_of(&self.range));
         }
         let always = self.always || self.erases;
-        let stream = context.open_stream(&self.range, newer, vec![older], always)?;
+        let stream = context.open_stream(&self.range, newer, vec![older], always, true)?;
         let Some(stream) = stream else {
             return Ok(None);
         };
@@ -338,7 +340,7 @@ impl WriteLevel {
         } = &mut state.writing;
         loop {
             let mut replaces = false;
-            stream.drop_older(|_| replaces = true)?;
+            stream.settle(|_| replaces = true)?;
             let Some(key) = stream.key() else { break };
             let message = stream.message();
             while self
@@ -415,7 +417,7 @@ impl WriteLevel {
         // If there are other parts, the old levels are replaced even without new messages for this
         // part.
         let always = !self.of.is_whole;
-        let stream = context.open_stream(&self.range, newer, older, always)?;
+        let stream = context.open_stream(&self.range, newer, older, always, false)?;
         Ok(stream.map(|stream| {
             let mut writing = Writing::new(context.group_options(), &context.budget, stream);
             if context.store.has_room_for_outlines() {

@@ -71,8 +71,10 @@ enum Next {
     Record,
     /// There are no more records.
     End,
-    /// The next item is outside the bound: a delete, or a source that must be read to know more.
+    /// The next item is outside the bound: no put, or a source that must be read to know more.
     Reached,
+    /// The first source is at operands of merges, inside the bound.
+    Operands,
     /// A read would be needed, but the caller did not want one.
     Unread,
 }
@@ -191,11 +193,15 @@ impl TreeScan {
                     return Ok(Next::Reached);
                 }
                 Item::Record => {
-                    if !source.place.is_delete {
+                    if source.place.is_put() {
                         return Ok(Next::Record);
                     }
                     if !self.is_let_in(Queued { head, source_index }, until, until_head) {
                         return Ok(Next::Reached);
+                    }
+                    let place = self.sources[usize::from(source_index)].place;
+                    if !place.is_delete() {
+                        return Ok(Next::Operands);
                     }
                     self.passed += 1;
                     self.move_first()?;
@@ -233,7 +239,7 @@ impl TreeScan {
             .order
             .first()
             .map(|queued| &self.sources[usize::from(queued.source_index)]);
-        first.is_some_and(|first| first.item == Item::Record && !first.place.is_delete)
+        first.is_some_and(|first| first.item == Item::Record && first.place.is_put())
             && !self.returned
     }
 
@@ -351,6 +357,7 @@ impl TreeScan {
                     Next::End => return Ok(Filled::End),
                     Next::Reached => return Ok(Filled::Reached),
                     Next::Unread => return Ok(Filled::Full),
+                    Next::Operands => return Ok(Filled::Unresolved),
                     Next::Record => {}
                 }
             }
@@ -394,8 +401,8 @@ impl TreeScan {
                 self.returned = true;
                 return Ok(());
             }
-            let head = source.key_head;
-            if head > limit || !self.comes_first(source_index, until, until_head) {
+            let (head, has_operands) = (source.key_head, source.is_at_operands());
+            if head > limit || has_operands || !self.comes_first(source_index, until, until_head) {
                 return self.sink(Queued { head, source_index });
             }
         }
@@ -492,7 +499,9 @@ impl Scan for TreeScan {
             return Ok(None);
         }
         let next = self.find_next(false, 1, (Bound::Unbounded, u64::MAX));
-        if self.ended(next, |next| *next != Next::Record, Next::End)? != Next::Record {
+        let is_record = |next: &Next| matches!(next, Next::Record | Next::Operands);
+        let next = self.ended(next, |next| !is_record(next), Next::End)?;
+        if !is_record(&next) {
             return Ok(None);
         }
         self.returned = true;
@@ -504,7 +513,11 @@ impl Scan for TreeScan {
         self.key.clear();
         self.key.extend_from_slice(block.prefix());
         self.key.extend_from_slice(&bytes[place.suffix()]);
-        Ok(Some((&self.key, &bytes[place.value()])))
+        let value = match next {
+            Next::Record => &bytes[place.value()],
+            _ => &[],
+        };
+        Ok(Some((&self.key, value)))
     }
 
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
@@ -516,6 +529,15 @@ impl Scan for TreeScan {
             false => self.fill_batch::<false>(until, batch),
         };
         self.ended(filled, |filled| *filled == Filled::End, Filled::End)
+    }
+
+    fn unresolved(&self, key: &mut Vec<u8>) {
+        let first = self.order.first();
+        let source = first.map(|first| &self.sources[usize::from(first.source_index)]);
+        if let Some((block, place)) = source.and_then(Source::record) {
+            key.extend_from_slice(block.prefix());
+            key.extend_from_slice(&block.bytes()[place.suffix()]);
+        }
     }
 
     fn skip(&mut self, key: &[u8]) {

@@ -120,6 +120,12 @@ impl Source {
         }
     }
 
+    /// Whether the current record is operands of merges.
+    #[inline]
+    pub(super) fn is_at_operands(&self) -> bool {
+        !self.place.is_put() && !self.place.is_delete()
+    }
+
     /// The current record; `None` if the source is at another item.
     #[inline]
     pub(super) fn record(&self) -> Option<(&Block, RecordPlace)> {
@@ -158,9 +164,9 @@ impl Source {
     /// Appends the current record to a batch, and the records behind it in the block whose heads
     /// are below `limit`. It passes deletes, and leaves values out if `KEYS` is set.
     ///
-    /// Returns true if it stopped at a record with a head at or above the limit. Otherwise the
-    /// current record is the last one appended. It is a function of its own so that the loop gets
-    /// the registers.
+    /// Returns true if it stopped at a record with a head at or above the limit, or at operands of
+    /// merges. Otherwise the current record is the last one appended. It is a function of its own
+    /// so that the loop gets the registers.
     #[inline(never)]
     pub(super) fn copy_run<const KEYS: bool>(
         &mut self,
@@ -179,12 +185,14 @@ impl Source {
         let (mut place, mut head) = (self.place, self.key_head);
         let (mut at, mut following) = (self.at, self.following);
         let came = loop {
-            if !place.is_delete {
+            if place.is_put() {
                 let record = match KEYS {
                     true => &bytes[place.suffix()],
                     false => &bytes[place.suffix_and_value()],
                 };
                 batch.push_behind(prefix, word, record, place.suffix().len());
+            } else if !place.is_delete() {
+                break true;
             }
             if following == 0 || batch.is_full() {
                 break false;
@@ -203,7 +211,7 @@ impl Source {
 
     /// Like [`Source::copy_run`], but the records stay in their block. Returns `None` if copies are
     /// cheaper: for small records, because the reader decodes lent ones again, and for a block with
-    /// deletes.
+    /// deletes or operands.
     pub(super) fn lend_run(
         &mut self,
         limit: u64,
@@ -212,7 +220,7 @@ impl Source {
     ) -> Option<bool> {
         let block = self.block.as_ref()?;
         let are_large = block.bytes().len() >= LENT_BYTES_MIN * block.len();
-        if !are_large || block.has_deletes() {
+        if !are_large || !block.is_plain() {
             return None;
         }
         let most = batch.room().min(self.following + 1);

@@ -50,7 +50,12 @@ fn walk(
     let mut got = Vec::new();
     while let Some((block, records)) = walk.next(store.pages(), || bounds, None).unwrap() {
         let mut here: Vec<_> = records
-            .map(|i| (block.key(i), block.message(i).value().map(<[u8]>::to_vec)))
+            .map(|i| {
+                (
+                    block.key(i),
+                    block.message(i).put_value().map(<[u8]>::to_vec),
+                )
+            })
             .collect();
         if direction == Direction::Backward {
             here.reverse();
@@ -96,7 +101,10 @@ fn cursors_return_the_records_inside_their_bounds() {
             cursor.start().unwrap();
             let mut got = Vec::new();
             while let Some(key) = cursor.key() {
-                got.push((key.to_vec(), cursor.message().value().map(<[u8]>::to_vec)));
+                got.push((
+                    key.to_vec(),
+                    cursor.message().put_value().map(<[u8]>::to_vec),
+                ));
                 cursor.advance().unwrap();
             }
             assert_eq!(got, wanted, "{bounds:?} {direction:?}");

@@ -168,6 +168,7 @@ fn list_in_batches(
         let next = wanted.get(out.len());
         match filled {
             Filled::Full => assert!(batch.is_full() || batch.spares_reads()),
+            Filled::Unresolved => panic!("no record has operands"),
             Filled::Reached => {
                 // Only deletes outside the bound may be left.
                 let Some(next) = next else { continue };

@@ -86,6 +86,7 @@ impl Seeking<'_> {
         }
         match (filled, self.left.first()) {
             (Filled::Full, _) => {}
+            (Filled::Unresolved, _) => panic!("no record has operands"),
             (Filled::End, next) => assert_eq!(next, None),
             (Filled::Reached, None) => {}
             (Filled::Reached, Some((key, _))) => {

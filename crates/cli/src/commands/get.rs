@@ -1,5 +1,5 @@
 //! `terrapin get`: one value, byte for byte. On a terminal, control characters are escaped and a
-//! newline follows.
+//! newline follows. `--i64` prints a counter as a number.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -27,6 +27,9 @@ pub struct Get {
     /// Print a line of JSON: {"key":…,"value":…}
     #[arg(long)]
     json: bool,
+    /// Print the value as a whole number: 8 bytes, little-endian, as the operators that add keep it
+    #[arg(long, conflicts_with_all = ["json", "hex"])]
+    i64: bool,
 }
 
 impl Get {
@@ -39,7 +42,12 @@ impl Get {
             output::complain(&missing.with("key", bytes::show(&key)));
             return Ok(ExitCode::from(output::NO));
         };
-        if self.json {
+        if self.i64 {
+            let number = value[..].try_into().map_err(|_| {
+                Error::invalid("with --i64 the value has 8 bytes").with("bytes", value.len())
+            })?;
+            output::say(i64::from_le_bytes(number))?;
+        } else if self.json {
             self.print_json(&key, &value)?;
         } else {
             self.print(&value).map_err(output::stdout_failed)?;

@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::{Value, json};
 use terrapin::{
-    CheckpointDistance, Compression, KeyspaceOptions, SpaceAmplification, StructureKind,
+    CheckpointDistance, Compression, KeyspaceOptions, OperatorName, SpaceAmplification,
+    StructureKind,
 };
 
 use crate::arguments::{self, Own};
@@ -30,6 +31,10 @@ pub struct OptionArgs {
     /// unbounded, or default (1.3)
     #[arg(long, value_name = "FACTOR", value_parser = arguments::own_space_amplification)]
     space_amplification: Option<Own<SpaceAmplification>>,
+    /// Merge operator: add-i64, saturating-add-i64, checked-add-i64, max, min, append, bit-or, or
+    /// default (none). It can change only while the keyspace has no records
+    #[arg(long, value_name = "NAME", value_parser = arguments::own_merge_operator)]
+    merge_operator: Option<Own<OperatorName>>,
 }
 
 impl OptionArgs {
@@ -50,6 +55,9 @@ impl OptionArgs {
         if let Some(Own(bound)) = self.space_amplification {
             options.space_amplification = bound;
         }
+        if let Some(Own(operator)) = self.merge_operator {
+            options.merge_operator = operator;
+        }
         options
     }
 
@@ -60,6 +68,7 @@ impl OptionArgs {
             && self.compression.is_none()
             && self.filter_bits.is_none()
             && self.space_amplification.is_none()
+            && self.merge_operator.is_none()
     }
 }
 
@@ -90,6 +99,7 @@ pub fn as_json(options: &KeyspaceOptions) -> Value {
         "compression": options.compression.map(compression),
         "filter_bits": options.filter_bits,
         "space_amplification": options.space_amplification.map(amplification),
+        "merge_operator": options.merge_operator.map(|name| name.to_string()),
     })
 }
 
@@ -112,5 +122,9 @@ pub fn as_text(options: &KeyspaceOptions) -> Vec<(&'static str, String)> {
         ("compression", text(compression)),
         ("filter bits", text(options.filter_bits.map(Into::into))),
         ("space amplification", text(bound)),
+        (
+            "merge operator",
+            text(options.merge_operator.map(|name| name.as_str().into())),
+        ),
     ]
 }

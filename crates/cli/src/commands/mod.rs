@@ -13,6 +13,7 @@ mod help;
 mod import;
 mod keyspace;
 mod keyspace_options;
+mod merge;
 mod put;
 mod restore;
 mod salvage;
@@ -38,6 +39,11 @@ pub enum Command {
     /// Bytes are exact; only on a terminal control characters other than line ends and tabs, and
     /// what is not UTF-8, are shown as \xNN.
     Get(get::Get),
+    /// Apply an operand to a value by the keyspace's merge operator
+    ///
+    /// keyspace create NAME --merge-operator chooses the operator. With one that adds, the operand
+    /// is a whole number.
+    Merge(merge::Merge),
     /// Remove a key; exit 0 also if it was not there
     Delete(delete::Delete),
     /// Print records in key order, one a line: key, tab, value
@@ -91,6 +97,7 @@ impl Command {
         match self {
             Command::Put(command) => command.run(),
             Command::Get(command) => return command.run(),
+            Command::Merge(command) => command.run(),
             Command::Delete(command) => command.run(),
             Command::Scan(command) => command.run(),
             Command::Count(command) => command.run(),

@@ -104,6 +104,7 @@ pub fn merge(count: u64) -> Result<()> {
         space_amplification_percent: Some(130),
         filter_bits: 12,
         space_is_short: false,
+        operator: terrapin_base::Operator::default(),
     };
     let mut version = tree.empty();
     let mut merge = |number: u64, memtable: Arc<Memtable>| -> Result<()> {

@@ -171,6 +171,7 @@ impl World {
                 space_amplification_percent: None,
                 filter_bits: 12,
                 space_is_short: false,
+                operator: terrapin_base::Operator::default(),
             },
             oracle: Records::new(),
             references: BTreeMap::new(),

@@ -3,13 +3,13 @@
 //! Invariant: keys ascend within a block and across the blocks of a run.
 
 use terrapin_base::codec::{put_varint, varint_bytes};
-use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, STACK_BYTES_MAX};
 
 use super::codec::{Compression, Compressor};
 use super::common_prefix;
 use super::format::{
-    BLOCK_HEADER_BYTES, Extension, Header, KIND_BITS, KIND_DELETE, START_BYTES, TARGET_BYTES_MAX,
-    checksum, kind_of,
+    BLOCK_HEADER_BYTES, Extension, Header, KIND_BITS, KIND_DELETE, KIND_EXTENDED,
+    MESSAGE_EXTENSION_BYTES, START_BYTES, TARGET_BYTES_MAX, checksum, kind_of,
 };
 use super::record::Record;
 
@@ -211,13 +211,18 @@ impl BlockBuilder {
     }
 
     fn entry(&self, key: &[u8], message: Message<'_>) -> Entry {
-        self.entry_of(key, kind_of(message), message.value_bytes(), 0)
+        let kind = kind_of(message);
+        let extension_bytes = match kind {
+            KIND_EXTENDED => MESSAGE_EXTENSION_BYTES,
+            _ => 0,
+        };
+        self.entry_of(key, kind, message.value_bytes(), extension_bytes)
     }
 
     #[inline(always)]
     fn entry_of(&self, key: &[u8], kind: u8, value_bytes: usize, extension_bytes: usize) -> Entry {
         assert!(
-            key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX,
+            key.len() <= KEY_BYTES_MAX && value_bytes <= STACK_BYTES_MAX,
             "record too large"
         );
         Entry {
@@ -252,8 +257,12 @@ impl BlockBuilder {
     /// [`terrapin_base::ErrorKind::Corrupt`] if the key is not above the last one. Memtables are
     /// sorted, so the key came from a damaged page.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<bool> {
-        let entry = self.entry(key, message);
-        self.push(key, entry, &[], message.value().unwrap_or_default())
+        let kind = kind_of(message);
+        if kind == KIND_EXTENDED {
+            return self.add_record(key, Record::from(message));
+        }
+        let entry = self.entry_of(key, kind, message.value_bytes(), 0);
+        self.push(key, entry, &[], message.payload())
     }
 
     /// Like [`BlockBuilder::add`], for a record of any kind. Also panics if [`Record::is_possible`]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use terrapin_base::codec::Reader;
 use terrapin_base::{
-    Error, KEY_BYTES_MAX, Message, PageId, Result, Slice, VALUE_BYTES_MAX, mutant,
+    Error, KEY_BYTES_MAX, Message, MessageKind, PageId, Result, STACK_BYTES_MAX, Slice,
+    VALUE_BYTES_MAX, mutant,
 };
 use terrapin_disk::{Piece, prefetch, prefetch_all};
 
@@ -68,7 +69,7 @@ fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
             .len();
         known = true;
     }
-    if !known || prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
+    if !known || prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > STACK_BYTES_MAX {
         return Err(Error::corrupt("impossible record").with("kind", kind));
     }
     let head = match *reader.bytes(suffix_bytes)? {
@@ -339,13 +340,21 @@ impl Block {
         self.has_deletes
     }
 
-    /// Whether any record is extended.
+    /// Whether any record is an extended one: operands of merges.
     #[inline]
-    pub(super) fn has_extended(&self) -> bool {
+    #[must_use]
+    pub fn has_extended(&self) -> bool {
         self.has_extended
     }
 
-    /// The kind in a record's tag, and the bytes behind its key.
+    /// Whether all records are plain puts.
+    #[inline]
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.has_deletes && !self.has_extended
+    }
+
+    /// The kind in a record's tag, and what lies behind its key.
     pub(super) fn behind_key(&self, index: usize) -> (u8, &[u8]) {
         let (kind, _, behind_key, end) = self.record(index);
         (kind, &self.payload[behind_key..end])
@@ -490,8 +499,10 @@ impl Block {
         let (kind, suffix, value, end) = self.record(index);
         Entry {
             suffix: &self.payload[suffix..value],
-            value: value..end,
-            is_delete: kind == KIND_DELETE,
+            place: EntryPlace {
+                behind_key: value..end,
+                kind,
+            },
         }
     }
 
@@ -522,7 +533,7 @@ impl Block {
                 suffix,
                 value: suffix + u32::from(tag >> KIND_BITS),
                 end: self.prefix as u32 + u32::from(u16::from_le_bytes([*c, *d])),
-                is_delete: tag & KIND_MASK == KIND_DELETE,
+                kind: tag & KIND_MASK,
             };
         }
         self.any_record_place(index)
@@ -536,7 +547,7 @@ impl Block {
             suffix: suffix as u32,
             value: value as u32,
             end: end as u32,
-            is_delete: kind == KIND_DELETE,
+            kind,
         }
     }
 
@@ -599,15 +610,30 @@ impl Block {
     #[inline]
     #[must_use]
     pub fn message(&self, index: usize) -> Message<'_> {
-        let (kind, _, value, end) = self.record(index);
-        if kind == KIND_DELETE {
-            Message::Delete
-        } else {
-            Message::Put(&self.payload[value..end])
+        let (kind, _, behind_key, end) = self.record(index);
+        message_of(kind, &self.payload[behind_key..end])
+    }
+
+    /// What an entry of this block says.
+    #[inline]
+    #[must_use]
+    pub fn message_of(&self, entry: &EntryPlace) -> Message<'_> {
+        message_of(entry.kind, &self.payload[entry.behind_key.clone()])
+    }
+
+    /// The kind of a record.
+    #[inline]
+    #[must_use]
+    pub fn kind(&self, index: usize) -> MessageKind {
+        match self.record(index) {
+            (KIND_PUT, ..) => MessageKind::Put,
+            (KIND_DELETE, ..) => MessageKind::Delete,
+            _ => self.message(index).kind(),
         }
     }
 
-    /// Where a record's value lies in [`Block::bytes`]; empty for a delete.
+    /// Where a put's value lies in [`Block::bytes`]; empty for a delete. What an extended record
+    /// has behind its key.
     #[inline]
     #[must_use]
     pub fn value_range(&self, index: usize) -> Range<usize> {
@@ -623,11 +649,13 @@ impl Block {
         self.slice(self.value_range(index))
     }
 
-    /// Like [`Block::value_slice`], but `None` for a delete.
-    #[must_use]
-    pub fn put_slice(self: &Arc<Self>, index: usize) -> Option<Slice> {
-        let (kind, _, value, end) = self.record(index);
-        (kind != KIND_DELETE).then(|| self.slice(value..end))
+    /// As [`Block::value_slice`], for a put; the kind of another record.
+    #[inline]
+    pub fn put_slice(self: &Arc<Self>, index: usize) -> Result<Slice, MessageKind> {
+        match self.record(index) {
+            (KIND_PUT, _, value, end) => Ok(self.slice(value..end)),
+            _ => Err(self.kind(index)),
+        }
     }
 
     fn slice(self: &Arc<Self>, range: Range<usize>) -> Slice {
@@ -674,15 +702,40 @@ pub struct KeyMemory {
     long: Vec<u8>,
 }
 
+/// What a record says, from the kind in its tag and the bytes behind its key. All records of a
+/// block are proven to be messages.
+#[inline]
+fn message_of(kind: u8, behind_key: &[u8]) -> Message<'_> {
+    match kind {
+        KIND_PUT => Message::Put(behind_key),
+        KIND_DELETE => Message::Delete,
+        _ => extended_message(behind_key),
+    }
+}
+
+#[cold]
+fn extended_message(behind_key: &[u8]) -> Message<'_> {
+    match Record::decode_extended(behind_key).map(|record| record.as_message()) {
+        Ok(Some(message)) => message,
+        // `AnyBlock::executable` refuses such a block.
+        _ => unreachable!("decoding proved the record"),
+    }
+}
+
 /// A record of a block, as [`Block::entry`] decodes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The key's bytes behind the block's prefix.
     pub suffix: &'a [u8],
-    /// Where the value lies in [`Block::bytes`]; empty for a delete.
-    pub value: Range<usize>,
-    /// Whether the record is a delete.
-    pub is_delete: bool,
+    /// What it says, for [`Block::message_of`].
+    pub place: EntryPlace,
+}
+
+/// The kind of a record, and where it has what its kind needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryPlace {
+    behind_key: Range<usize>,
+    kind: u8,
 }
 
 /// A record's position in [`Block::bytes`], as [`Block::look`] decodes it. The value follows the
@@ -692,12 +745,25 @@ pub struct RecordPlace {
     suffix: u32,
     value: u32,
     end: u32,
-    /// Whether the record is a delete.
-    pub is_delete: bool,
+    kind: u8,
 }
 
 impl RecordPlace {
-    /// The key's bytes behind the block's prefix.
+    /// Whether the record is a plain put.
+    #[inline]
+    #[must_use]
+    pub fn is_put(self) -> bool {
+        self.kind == KIND_PUT
+    }
+
+    /// Whether the record says that the key has no value.
+    #[inline]
+    #[must_use]
+    pub fn is_delete(self) -> bool {
+        self.kind == KIND_DELETE
+    }
+
+    /// What the key has behind the block's prefix.
     #[inline]
     #[must_use]
     pub fn suffix(self) -> Range<usize> {

@@ -3,7 +3,7 @@
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;
-use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, STACK_BYTES_MAX};
 
 use super::record::{Record, RecordKind};
 
@@ -29,10 +29,10 @@ pub const PART_FILTER: u32 = 1 << 31;
 pub(super) const BLOCK_MAGIC: u8 = 0xb1;
 /// Most bytes of a tag: a varint of the longest key's length and two bits.
 const TAG_BYTES_MAX: usize = 3;
-/// Most bytes of a payload: a full target, or one record of the longest key and value with its tag
-/// and its extension.
+/// Most bytes of a payload: a full target, or one record of the longest key and stack of operands
+/// with its tag and its extension.
 pub(super) const PAYLOAD_BYTES_MAX: usize =
-    KEY_BYTES_MAX + VALUE_BYTES_MAX + TAG_BYTES_MAX + EXTENSION_BYTES_MAX;
+    KEY_BYTES_MAX + STACK_BYTES_MAX + TAG_BYTES_MAX + EXTENSION_BYTES_MAX;
 /// LZ4's number as a compression.
 pub(super) const LZ4: u8 = 1;
 /// Most bytes that one byte of LZ4's block format expands to.
@@ -55,6 +55,8 @@ const HAS_DEADLINE: u8 = 0x80;
 const DEADLINE_BYTES: usize = 6;
 /// Most bytes of an extension.
 pub(super) const EXTENSION_BYTES_MAX: usize = 1 + DEADLINE_BYTES;
+/// Bytes of the extension of a message without a deadline.
+pub(super) const MESSAGE_EXTENSION_BYTES: usize = 1;
 /// The latest deadline that a record can have, in milliseconds since 1970: about the year 10,889.
 pub const DEADLINE_MS_MAX: u64 = (1 << (8 * DEADLINE_BYTES)) - 1;
 
@@ -84,6 +86,7 @@ pub(super) fn kind_of(message: Message<'_>) -> u8 {
     match message {
         Message::Put(_) => KIND_PUT,
         Message::Delete => KIND_DELETE,
+        Message::Merge(_) | Message::Stack(_) => KIND_EXTENDED,
     }
 }
 

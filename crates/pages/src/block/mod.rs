@@ -24,7 +24,7 @@ mod record;
 pub use any::AnyBlock;
 pub use build::{BlockBuilder, CutBlock, seal_block};
 pub use codec::{Compression, Compressor, decompress};
-pub use decode::{Block, Entry, KeyMemory, RecordPlace};
+pub use decode::{Block, Entry, EntryPlace, KeyMemory, RecordPlace};
 pub(crate) use format::stored_block_bytes;
 pub use format::{
     BLOCK_HEADER_BYTES, DEADLINE_MS_MAX, PART_FILTER, PART_FOOTER, PART_INDEX, TARGET_BYTES_MAX,

@@ -2,7 +2,7 @@
 //!
 //! [`Record::message`] is the only place that decides which records this version executes.
 
-use terrapin_base::{Error, Message, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, Message, Result, STACK_BYTES_MAX, Stack, VALUE_BYTES_MAX};
 
 use super::format::DEADLINE_MS_MAX;
 
@@ -19,7 +19,8 @@ pub enum RecordKind {
     Separated,
     /// The key's value lies in a page of its own. The record's value is a handle.
     Large,
-    /// A base and operands above it, which a merge operator could not apply.
+    /// Operands that a merge operator did not combine or apply, and what they apply to: the bytes
+    /// of a [`Stack`].
     BaseWithOperands,
 }
 
@@ -33,6 +34,18 @@ impl RecordKind {
         RecordKind::Large,
         RecordKind::BaseWithOperands,
     ];
+
+    /// Most bytes of the value of such a record. A user's value is shorter. Runs of views have
+    /// records that hold a stack of operands as a value.
+    #[must_use]
+    pub(super) fn value_bytes_max(self) -> usize {
+        match self {
+            RecordKind::Put | RecordKind::BaseWithOperands => STACK_BYTES_MAX,
+            RecordKind::Delete | RecordKind::Merge | RecordKind::Separated | RecordKind::Large => {
+                VALUE_BYTES_MAX
+            }
+        }
+    }
 
     /// Its name in errors.
     #[must_use]
@@ -71,7 +84,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record as a message. O(1).
+    /// The record as a message. O(1), except for a base with operands, whose bytes are checked.
     ///
     /// # Errors
     ///
@@ -81,16 +94,32 @@ impl<'a> Record<'a> {
         let refused = match (self.kind, self.deadline_ms) {
             (RecordKind::Put, None) => return Ok(Message::Put(self.value)),
             (RecordKind::Delete, _) => return Ok(Message::Delete),
-            (RecordKind::Put, Some(_)) => "this version does not execute puts with a deadline",
-            (
-                RecordKind::Merge
-                | RecordKind::Separated
-                | RecordKind::Large
-                | RecordKind::BaseWithOperands,
-                _,
-            ) => "this version does not execute records of this kind",
+            (RecordKind::Merge, _) => return Ok(Message::Merge(self.value)),
+            (RecordKind::BaseWithOperands, None) => {
+                let checked = Stack::decode(self.value);
+                checked.map_err(|e| e.with("kind", self.kind.name()))?;
+                return Ok(Message::Stack(self.value));
+            }
+            (RecordKind::Put | RecordKind::BaseWithOperands, Some(_)) => {
+                "this version does not execute records with a deadline"
+            }
+            (RecordKind::Separated | RecordKind::Large, _) => {
+                "this version does not execute records of this kind"
+            }
         };
         Err(Error::corrupt(refused).with("kind", self.kind.name()))
+    }
+
+    /// The record as a message, for a record that [`Record::message`] did not refuse before. O(1).
+    #[inline]
+    pub(super) fn as_message(self) -> Option<Message<'a>> {
+        match self.kind {
+            RecordKind::Put if self.deadline_ms.is_none() => Some(Message::Put(self.value)),
+            RecordKind::Delete => Some(Message::Delete),
+            RecordKind::Merge => Some(Message::Merge(self.value)),
+            RecordKind::BaseWithOperands => Some(Message::Stack(self.value)),
+            RecordKind::Put | RecordKind::Separated | RecordKind::Large => None,
+        }
     }
 
     /// Whether the record needs no extension. O(1).
@@ -118,21 +147,22 @@ impl<'a> Record<'a> {
             | RecordKind::BaseWithOperands => true,
         };
         fits_kind
-            && self.value.len() <= VALUE_BYTES_MAX
+            && self.value.len() <= self.kind.value_bytes_max()
             && self.deadline_ms.is_none_or(|ms| ms <= DEADLINE_MS_MAX)
     }
 }
 
 impl<'a> From<Message<'a>> for Record<'a> {
     fn from(message: Message<'a>) -> Self {
-        let (kind, value) = match message {
-            Message::Put(value) => (RecordKind::Put, value),
-            Message::Delete => (RecordKind::Delete, &[][..]),
-        };
         Record {
-            kind,
+            kind: match message {
+                Message::Put(_) => RecordKind::Put,
+                Message::Delete => RecordKind::Delete,
+                Message::Merge(_) => RecordKind::Merge,
+                Message::Stack(_) => RecordKind::BaseWithOperands,
+            },
             deadline_ms: None,
-            value,
+            value: message.payload(),
         }
     }
 }

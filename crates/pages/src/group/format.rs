@@ -4,7 +4,7 @@
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX, mutant};
+use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, STACK_BYTES_MAX, mutant};
 use terrapin_filter::{partition_bytes, partitions_in};
 
 use super::deadlines::Deadlines;
@@ -23,7 +23,7 @@ pub const LOGICAL_BYTES_MAX: u64 = 1 << 44;
 /// Most bytes of separated values that a group or a tree can have.
 pub const SEPARATED_BYTES_MAX: u64 = 1 << 47;
 /// Most key and value bytes of a record.
-pub const RECORD_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64;
+pub const RECORD_BYTES_MAX: u64 = (KEY_BYTES_MAX + STACK_BYTES_MAX) as u64;
 
 /// Filter kind: cells of a quotient filter.
 const FILTER_CELLS: u8 = 0;

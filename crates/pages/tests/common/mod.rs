@@ -189,5 +189,5 @@ pub fn get(store: &PageStore, group: &GroupRef, i: usize) -> Option<Vec<u8>> {
     let number = index.find(&key(i));
     let block = store.block(group, &index, number, Fill::Normal).unwrap();
     let at = block.search(&key(i)).ok()?;
-    block.message(at).value().map(<[u8]>::to_vec)
+    block.message(at).put_value().map(<[u8]>::to_vec)
 }

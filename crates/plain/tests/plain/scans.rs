@@ -133,6 +133,7 @@ fn one_call(
                 Filled::Full => assert!(!got.is_empty(), "a full batch has a record"),
                 Filled::Reached => assert_eq!(got.len(), count),
                 Filled::End => assert!(left.is_empty()),
+                Filled::Unresolved => panic!("all records are puts"),
             }
             if limits.records == 1 {
                 assert!(

@@ -145,6 +145,7 @@ impl World {
                 space_amplification_percent: None,
                 filter_bits: 0,
                 space_is_short: false,
+                operator: terrapin_base::Operator::default(),
             },
             oracle: Records::new(),
             references: BTreeMap::new(),

@@ -4,6 +4,7 @@ mod backups;
 mod conditions;
 mod inplace;
 mod log;
+mod merges;
 mod transactions;
 mod trees;
 
@@ -57,6 +58,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + conditions::MUTANTS.len()
     + transactions::MUTANTS.len()
     + backups::MUTANTS.len()
+    + merges::MUTANTS.len()
     + ENGINE.len();
 
 /// Every mutant.
@@ -66,6 +68,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         trees::MUTANTS,
         inplace::MUTANTS,
         conditions::MUTANTS,
+        merges::MUTANTS,
         transactions::MUTANTS,
         backups::MUTANTS,
         ENGINE,

@@ -14,8 +14,8 @@ use crate::types::key_range::{KeyRange, half_open, prefix_range};
 use crate::write::conditional::Required;
 use crate::write::{Asks, PreparedBatch};
 
-/// Puts, deletes and range deletes that are written as one. Of several operations on a key, the
-/// last one wins.
+/// Puts, deletes, range deletes and merges that are written as one, in their order. Of several
+/// operations on a key, the last one wins. A merge applies to what the operations before it leave.
 ///
 /// A batch has at most [`crate::Database::batch_bytes_max`] bytes (about a quarter of the log's
 /// ring). The write of a larger one fails with [`TooLarge`](crate::ErrorKind::TooLarge). An invalid
@@ -46,6 +46,7 @@ pub struct Batch {
     operations: usize,
     puts: usize,
     has_ranges: bool,
+    merges: usize,
     /// The keyspace of the last operation.
     keyspace: Option<KeyspaceId>,
     /// Whether the operations have more than one keyspace.
@@ -62,6 +63,7 @@ impl Batch {
             operations: 0,
             puts: 0,
             has_ranges: false,
+            merges: 0,
             keyspace: None,
             spreads: false,
             required: Vec::new(),
@@ -134,6 +136,31 @@ impl Batch {
         self.delete_range(keyspace, prefix_range(prefix));
     }
 
+    /// Adds a merge ([`Keyspace::merge`]). A batch of several operations with a merge among them is
+    /// written to the log even with [`Durability::None`](crate::Durability::None).
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-batch-merge-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let options = terrapin::KeyspaceOptions::new().merge_operator("append");
+    /// let log = database.create_keyspace("log", options)?;
+    /// let mut batch = database.batch();
+    /// batch.put(&log, "day", "sunny");
+    /// batch.merge(&log, "day", ", then rain");
+    /// batch.merge(&log, "day", ", then snow");
+    /// database.write(&batch)?;
+    /// assert_eq!(log.get("day")?.unwrap(), "sunny, then rain, then snow");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("update", "add", "increment"))]
+    pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
+        self.add(keyspace, key.as_ref(), Message::Merge(operand.as_ref()));
+    }
+
     /// Adds a condition: the write happens only if it holds, for all operations or for none. A
     /// write whose condition does not hold fails with [`Conflict`](crate::ErrorKind::Conflict) and
     /// names the key. Conditions are about the state before the batch; its own operations do not
@@ -188,6 +215,7 @@ impl Batch {
         self.touch(keyspace);
         self.operations += 1;
         self.puts += usize::from(matches!(message, Message::Put(_)));
+        self.merges += usize::from(message.has_operands());
         put_operation(&mut self.payload, keyspace.id(), key, message);
     }
 
@@ -200,7 +228,14 @@ impl Batch {
 
     fn check(&self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
         self.check_owner(keyspace)?;
-        check_sizes(key, message)
+        check_sizes(key, message)?;
+        match message {
+            Message::Merge(operand) => {
+                let core = keyspace.core();
+                core.check_operand(&keyspace.shared, key, operand)
+            }
+            Message::Put(_) | Message::Delete | Message::Stack(_) => Ok(()),
+        }
     }
 
     fn check_owner(&self, keyspace: &Keyspace) -> Result<()> {
@@ -253,8 +288,9 @@ impl Batch {
             None => Ok(PreparedBatch {
                 payload: &self.payload,
                 operations: self.operations,
-                frees: self.puts == 0,
+                frees: self.puts + self.merges == 0,
                 has_ranges: self.has_ranges,
+                merges: self.merges > 0,
                 only_keyspace: self.keyspace.filter(|_| !self.spreads),
                 asks: match self.required.is_empty() {
                     true => Asks::Nothing,

@@ -153,6 +153,47 @@ impl Keyspace {
         Err(Error::new(ErrorKind::Unsupported, message).with("keyspace", self.name()))
     }
 
+    /// Applies an operand to a key's value by the keyspace's merge operator
+    /// ([`KeyspaceOptions::merge_operator`]), without reading the value first. The next read sees
+    /// the result. Merges of several writers all count, in some order.
+    ///
+    /// Reads of the key return the error of the operator if it does not apply an operand, until a
+    /// put or a delete replaces the key's operands.
+    ///
+    /// Durability and errors as for [`Keyspace::put`]; also `InvalidArgument` without an operator,
+    /// and for an operand that the operator refuses; `Operator` if the operator is not registered.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-merge-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let options = terrapin::KeyspaceOptions::new().merge_operator("add-i64");
+    /// let hits = database.create_keyspace("hits", options)?;
+    /// hits.merge("home", 1i64.to_le_bytes())?;
+    /// hits.merge("home", 2i64.to_le_bytes())?;
+    /// assert_eq!(hits.get("home")?.unwrap(), 3i64.to_le_bytes());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("increment", "add", "append", "upsert"))]
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.merge_with(key, operand, self.core().settings.durability)
+    }
+
+    /// Applies an operand with the given durability. Errors as for [`Keyspace::merge`].
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        let (core, key, operand) = (self.core(), key.as_ref(), operand.as_ref());
+        core.check_operand(&self.shared, key, operand)?;
+        core.write_one(&self.shared, key, Message::Merge(operand), durability)
+    }
+
     /// Removes all records in one step, whatever their number. Existing snapshots keep them. The
     /// next checkpoint frees the space. Errors as for [`Keyspace::put`].
     ///

@@ -7,7 +7,7 @@ use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
 use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
-use crate::read::{in_memtables, newest, newest_of_many, resolve};
+use crate::read::{in_memtables, is_there, newest, newest_of_many, resolve};
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 
 impl Keyspace {
@@ -95,14 +95,14 @@ impl Keyspace {
             keyspace.shared.counters.looked_up(1);
             let key = key.as_ref();
             if let Some(message) = in_memtables(keyspace, before, key) {
-                return Ok(message.value().is_some());
+                return is_there(keyspace, before, key, message);
             }
             let hash = hash64(key);
             if core.records.contains(epoch, keyspace.collection, key, hash) {
                 core.counters.record_hits.add(1);
                 return Ok(true);
             }
-            resolve::contains(&*keyspace.version, key, hash)
+            resolve::contains(keyspace, key, hash)
         })
     }
 

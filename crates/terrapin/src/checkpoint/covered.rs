@@ -8,7 +8,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Lsn, Message, Result, mutant};
+use terrapin_base::{Error, Fold, Lsn, Message, MessageKind, Operator, Result, mutant};
 use terrapin_memtable::{Memtable, OwnedCursor};
 use terrapin_structure::{Direction, Erased, MessageCursor, Ordered, Scan, Version};
 
@@ -188,6 +188,10 @@ pub(crate) struct Messages {
     hidden: Option<Hidden>,
     hi: Option<Box<[u8]>>,
     at: At,
+    operator: Operator,
+    fold: Fold,
+    /// The memtable's current message, folded, if its newest version has operands.
+    folded: Option<(MessageKind, Vec<u8>)>,
 }
 
 /// Where the current message is from.
@@ -205,7 +209,7 @@ enum At {
 impl Messages {
     /// The messages from `lo` to below `hi`.
     pub fn new(
-        mut points: OwnedCursor,
+        (mut points, operator): (OwnedCursor, &Operator),
         below: Option<&Below>,
         lo: Option<&[u8]>,
         hi: Option<&[u8]>,
@@ -223,8 +227,11 @@ impl Messages {
             hidden,
             hi: hi.map(Into::into),
             at: At::End,
+            operator: operator.clone(),
+            fold: Fold::default(),
+            folded: None,
         };
-        messages.look();
+        messages.look()?;
         Ok(messages)
     }
 
@@ -239,7 +246,30 @@ impl Messages {
     }
 
     #[inline]
-    fn look(&mut self) {
+    fn look(&mut self) -> Result<()> {
+        self.find();
+        if self.folded.is_some() {
+            self.folded = None;
+        }
+        if matches!(self.at, At::Point | At::Both) && self.points.message().has_operands() {
+            return self.fold();
+        }
+        Ok(())
+    }
+
+    /// Folds the operands of the memtable's current key.
+    #[cold]
+    fn fold(&mut self) -> Result<()> {
+        self.fold.clear();
+        self.points.fold(&mut self.fold)?;
+        let key = self.points.key().unwrap_or_default();
+        let message = self.fold.finish(&self.operator, key, false);
+        self.folded = Some((message.kind(), message.payload().to_vec()));
+        Ok(())
+    }
+
+    #[inline]
+    fn find(&mut self) {
         let hi = self.hi.as_deref();
         let point = self
             .points
@@ -272,7 +302,10 @@ impl MessageCursor for Messages {
     fn message(&self) -> Message<'_> {
         match self.at {
             At::Hidden => Message::Delete,
-            _ => self.points.message(),
+            _ => match &self.folded {
+                Some((kind, payload)) => Message::of(*kind, payload),
+                None => self.points.message(),
+            },
         }
     }
 
@@ -285,7 +318,6 @@ impl MessageCursor for Messages {
         {
             hidden.advance()?;
         }
-        self.look();
-        Ok(())
+        self.look()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result, checksum::hash64, mutant};
+use terrapin_base::{Lsn, Operator, Result, checksum::hash64, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_recordcache::{Collection, SealedRecord};
 use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, Version};
@@ -28,6 +28,8 @@ pub(crate) struct MemtableInput {
     memtable: Arc<Memtable>,
     after: Lsn,
     before: Lsn,
+    /// Folds the operands of a key into one message.
+    operator: Operator,
     /// The tree below, if the memtable has range deletes.
     below: Option<Below>,
     slice: KeySlice,
@@ -168,10 +170,14 @@ impl Preparation {
                 self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
             }
-            let (value, mut was_there) = (messages.message().value(), messages.is_of_tree());
+            let message = messages.message();
+            // A cached value is older than operands without a base, and goes.
+            let (value, mut was_there) = (message.put_value(), messages.is_of_tree());
             total.records += 1;
-            total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
-            if let Some(sweep) = &self.sweeps {
+            total.bytes += (key.len() + message.value_bytes()) as u64;
+            let is_skipped =
+                message.has_operands() && mutant::active("operands-leave-cached-value");
+            if let Some(sweep) = self.sweeps.as_ref().filter(|_| !is_skipped) {
                 let (records, hash) = (&sweep.core.records, hash64(key));
                 let said = SealedRecord {
                     value,
@@ -183,7 +189,7 @@ impl Preparation {
             if is_asked && let Some(keyspace) = &self.asks {
                 let is_there = match was_there {
                     true => Ok(true),
-                    false => resolve::contains(&*keyspace.version, key, hash64(key)),
+                    false => resolve::contains(keyspace, key, hash64(key)),
                 };
                 // A read that needs an unreadable node reports the error.
                 if let Ok(is_there) = is_there {
@@ -212,8 +218,8 @@ impl Preparation {
             self.input.replacing_permille = share.permille().unwrap_or(0);
         }
         let memtable = self.input.memtable.clone();
-        let (after, before) = (self.input.after, self.input.before);
-        let nothing = MemtableInput::over(memtable, after, before);
+        let bounds = (self.input.after, self.input.before);
+        let nothing = MemtableInput::over(memtable, bounds, &self.input.operator);
         Arc::new(std::mem::replace(&mut self.input, nothing))
     }
 }
@@ -221,9 +227,13 @@ impl Preparation {
 impl MemtableInput {
     /// Prepares the versions of `memtable` in `[after, before)`. The caller steps the preparation
     /// to its end.
-    pub fn prepare(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Preparation {
+    pub fn prepare(
+        memtable: Arc<Memtable>,
+        (after, before): (Lsn, Lsn),
+        operator: &Operator,
+    ) -> Preparation {
         let spacing_bytes = (memtable.live_bytes() / MARKS).clamp(128, 64 << 10);
-        let input = MemtableInput::over(memtable, after, before);
+        let input = MemtableInput::over(memtable, (after, before), operator);
         Preparation {
             search: None,
             erases_cached: None,
@@ -238,12 +248,13 @@ impl MemtableInput {
         }
     }
 
-    fn over(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Self {
+    fn over(memtable: Arc<Memtable>, (after, before): (Lsn, Lsn), operator: &Operator) -> Self {
         MemtableInput {
             memtable,
             below: None,
             after,
             before,
+            operator: operator.clone(),
             slice: KeySlice::default(),
             marks: Vec::new(),
             total: Estimate::default(),
@@ -285,7 +296,7 @@ impl MemtableInput {
             (a, b) => a.or(b),
         };
         let points = self.memtable.cursor_owned(self.after, self.before);
-        Messages::new(points, self.below.as_ref(), lo, hi)
+        Messages::new((points, &self.operator), self.below.as_ref(), lo, hi)
     }
 }
 
@@ -370,7 +381,11 @@ mod tests {
             key[..8].copy_from_slice(&i.to_be_bytes());
             memtable.insert(&key, Lsn(1 + i), Message::Put(b""));
         }
-        let input = prepared(MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(1000)));
+        let input = prepared(MemtableInput::prepare(
+            memtable.clone(),
+            (Lsn(0), Lsn(1000)),
+            &Operator::default(),
+        ));
         let sketch: usize = input.marks.iter().map(|mark| mark.key.len()).sum();
         assert!(input.marks.len() > 10);
         assert!((sketch as u64) < memtable.live_bytes() / 8, "{sketch}");
@@ -379,7 +394,11 @@ mod tests {
     #[test]
     fn a_sketch_estimates_within_a_mark_and_the_cursor_keeps_its_bounds() {
         let memtable = memtable();
-        let mut preparation = MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(50_000));
+        let mut preparation = MemtableInput::prepare(
+            memtable.clone(),
+            (Lsn(0), Lsn(50_000)),
+            &Operator::default(),
+        );
         let input = std::iter::from_fn(|| Some(preparation.step().unwrap()))
             .flatten()
             .next()
@@ -444,8 +463,8 @@ mod tests {
         let memtable = memtable();
         let input = prepared(MemtableInput::prepare(
             memtable.clone(),
-            Lsn(0),
-            Lsn(50_000),
+            (Lsn(0), Lsn(50_000)),
+            &Operator::default(),
         ));
         let version = merge(&tree.empty(), input, &settings.merge);
         let pages = |version: &Arc<dyn Version>| {
@@ -466,7 +485,8 @@ mod tests {
         // The delete of a key in the middle.
         let from: Box<[u8]> = 5000u64.to_be_bytes().into();
         let slice =
-            MemtableInput::prepare(memtable, Lsn(50_000), Lsn(200_000)).slice(Some(from), 1);
+            MemtableInput::prepare(memtable, (Lsn(50_000), Lsn(200_000)), &Operator::default())
+                .slice(Some(from), 1);
         let input = prepared(slice);
         assert_eq!((input.total.records, input.marks.len()), (1, 0));
         assert!(input.estimate(None, Some(&[])).bytes * 2 >= input.total.bytes - 1);
@@ -490,7 +510,8 @@ mod tests {
     #[test]
     fn seals_make_equal_parts() {
         let memtable = memtable();
-        let mut preparation = MemtableInput::prepare(memtable, Lsn(0), Lsn(50_000));
+        let mut preparation =
+            MemtableInput::prepare(memtable, (Lsn(0), Lsn(50_000)), &Operator::default());
         let input = std::iter::from_fn(|| Some(preparation.step().unwrap()))
             .flatten()
             .next()
@@ -515,8 +536,12 @@ mod tests {
         let memtable = memtable();
         let (mut lo, mut keys, mut slices) = (None, Vec::new(), 0);
         loop {
-            let mut preparation = MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(50_000))
-                .slice(lo.clone(), 70_050);
+            let mut preparation = MemtableInput::prepare(
+                memtable.clone(),
+                (Lsn(0), Lsn(50_000)),
+                &Operator::default(),
+            )
+            .slice(lo.clone(), 70_050);
             let input = std::iter::from_fn(|| Some(preparation.step().unwrap()))
                 .flatten()
                 .next()

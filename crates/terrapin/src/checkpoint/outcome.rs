@@ -71,10 +71,13 @@ impl Part {
         }
     }
 
-    /// Whether the memtable is merged in one piece, however little room there is.
+    /// Whether the memtable is merged in one piece, however little room there is. A slice would be
+    /// replayed after a kill, and its operands would apply again.
     pub fn is_whole(&self) -> bool {
         let memtable = self.sealed.as_ref().map(|sealed| &sealed.records);
-        memtable.is_some_and(|memtable| memtable.unlogged_batch.load(Ordering::Acquire))
+        memtable.is_some_and(|memtable| {
+            memtable.unlogged_batch.load(Ordering::Acquire) || memtable.memtable.has_operands()
+        })
     }
 }
 

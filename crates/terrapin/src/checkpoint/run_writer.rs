@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Lsn, Message, Purpose, Result, mutant};
-use terrapin_memtable::{Estimate as Counted, Memtable, OwnedCursor, OwnedVersions};
+use terrapin_base::{Error, KeyspaceId, Lsn, Message, Operator, Purpose, Result, mutant};
+use terrapin_memtable::{Estimate as Counted, FragmentTree, Memtable, OwnedCursor, OwnedVersions};
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, MessageCursor, Version};
 
 use crate::engine::core::Core;
 use crate::engine::running_merge::guarded;
 use crate::engine::state::LoggedMemtable;
-use crate::run::chain::{kept, long_key, put_long, put_short, short_bytes};
+use crate::run::chain::{Folding, kept, long_key, put_long, put_short, short_bytes};
 use crate::run::{Run, Seen};
 
 /// Keys that one step of the first walk passes: about a millisecond of work.
@@ -28,6 +28,8 @@ pub(crate) struct RunWriter {
     pub memtable: Arc<LoggedMemtable>,
     /// Exclusive LSN bounds of the run's views, ascending, each once.
     pub moments: Arc<[Lsn]>,
+    /// The merge operator of the memtable's operands.
+    operator: Operator,
     stage: Stage,
     run: Run,
 }
@@ -38,6 +40,17 @@ enum Stage {
     /// A tree is being written. The estimate is that of the second tree, if one follows.
     Write(Arc<dyn Merge>, Option<Estimate>),
     Done,
+}
+
+/// The merge operator of a memtable's operands. It is known while the memtable is in the state: a
+/// cleared keyspace may have got another one since. Operands without an operator stay side by side.
+fn operator_of(core: &Core, keyspace: KeyspaceId, memtable: &Arc<LoggedMemtable>) -> Operator {
+    let state = core.state.load();
+    let keyspace = state.keyspaces.get(keyspace).filter(|keyspace| {
+        let mut memtables = keyspace.memtables();
+        memtables.any(|in_state| Arc::ptr_eq(in_state, memtable))
+    });
+    keyspace.map_or_else(Operator::default, |keyspace| keyspace.operator.clone())
 }
 
 /// The result of a writer: the run, or none if the views need nothing of the memtable.
@@ -52,7 +65,8 @@ impl RunWriter {
         moments: Vec<Lsn>,
     ) -> Self {
         let moments: Arc<[Lsn]> = moments.into();
-        let measure = Measure::new(&memtable.memtable, &moments);
+        let operator = operator_of(core, keyspace, &memtable);
+        let measure = Measure::new(&memtable.memtable, &moments, &operator);
         let mut run = Run::nothing(core.structures.of_runs().empty());
         let fragments = memtable.memtable.fragments();
         let fragments = fragments.filter(|_| !mutant::active("run-forgets-range-deletes"));
@@ -65,6 +79,7 @@ impl RunWriter {
             keyspace,
             memtable,
             moments,
+            operator,
             stage: Stage::Measure(Box::new(measure)),
             run,
         }
@@ -144,6 +159,8 @@ impl RunWriter {
         let input = Arc::new(Input {
             memtable: self.memtable.memtable.clone(),
             moments: self.moments.clone(),
+            operator: self.operator.clone(),
+            fragments: self.memtable.memtable.fragments(),
             part,
             total,
         });
@@ -189,6 +206,8 @@ impl RunWriter {
 struct Measure {
     cursor: OwnedCursor,
     moments: Arc<[Lsn]>,
+    operator: Operator,
+    fragments: Option<Arc<FragmentTree>>,
     keys: Estimate,
     long: Estimate,
     /// What appears and what disappears, from one moment on.
@@ -210,10 +229,12 @@ struct Measured {
 }
 
 impl Measure {
-    fn new(memtable: &Arc<Memtable>, moments: &Arc<[Lsn]>) -> Self {
+    fn new(memtable: &Arc<Memtable>, moments: &Arc<[Lsn]>, operator: &Operator) -> Self {
         Measure {
             cursor: cursor_over(memtable, moments),
             moments: moments.clone(),
+            operator: operator.clone(),
+            fragments: memtable.fragments(),
             keys: Estimate::default(),
             long: Estimate::default(),
             changes: vec![Change::default(); moments.len() + 1],
@@ -225,15 +246,20 @@ impl Measure {
             let Some(key) = self.cursor.key() else {
                 return Some(self.finish());
             };
-            let versions = || kept(self.cursor.versions(), &self.moments);
-            let short = short_bytes(versions().map(|(lsn, message, _)| (lsn, message)));
+            let folding = Folding {
+                operator: &self.operator,
+                key,
+                fragments: self.fragments.as_deref(),
+            };
+            let versions = || kept(self.cursor.versions(), &self.moments, folding);
+            let short = short_bytes(versions().map(|(lsn, kept, _)| (lsn, kept)));
             let is_long = short.is_none();
             let mut is_kept = false;
-            for (_, message, seen_by) in versions() {
+            for (_, kept, seen_by) in versions() {
                 is_kept = true;
-                let value = message.value_bytes();
-                let (records, tombstones) = match message {
-                    Message::Put(_) => (1, 0),
+                let value = kept.message().value_bytes();
+                let (records, tombstones) = match kept.message() {
+                    Message::Put(_) | Message::Merge(_) | Message::Stack(_) => (1, 0),
                     Message::Delete => (0, 1),
                 };
                 let bytes = (key.len() + value) as i64;
@@ -307,8 +333,21 @@ enum Part {
 struct Input {
     memtable: Arc<Memtable>,
     moments: Arc<[Lsn]>,
+    operator: Operator,
+    fragments: Option<Arc<FragmentTree>>,
     part: Part,
     total: Estimate,
+}
+
+impl Input {
+    /// How the operands of a key are folded.
+    fn folding<'f>(&'f self, key: &'f [u8]) -> Folding<'f> {
+        Folding {
+            operator: &self.operator,
+            key,
+            fragments: self.fragments.as_deref(),
+        }
+    }
 }
 
 impl MergeInput for Input {
@@ -368,8 +407,9 @@ impl ChainCursor {
         self.is_inside = false;
         while let Some(key) = self.cursor.key() {
             let versions = || {
-                kept(self.cursor.versions(), &self.input.moments)
-                    .map(|(lsn, message, _)| (lsn, message))
+                let folding = self.input.folding(key);
+                kept(self.cursor.versions(), &self.input.moments, folding)
+                    .map(|(lsn, kept, _)| (lsn, kept))
             };
             self.is_long = short_bytes(versions()).is_none();
             match self.input.part {
@@ -406,18 +446,21 @@ impl ChainCursor {
         let Some(last) = moments.last() else {
             return false;
         };
-        let Some((lsn, message)) = versions.below(*last) else {
+        let Some(mut versions) = versions.below(*last) else {
             return false;
         };
+        let Some((lsn, message)) = versions.next() else {
+            return false;
+        };
+        let user_key = self.cursor.key().unwrap_or_default();
+        let kept = self.input.folding(user_key).of((lsn, message), versions);
         *end = moments.partition_point(|moment| *moment <= lsn);
         let record = &mut self.record;
         record.key.clear();
-        let key = long_key(self.chains, lsn, message);
+        let key = long_key(self.chains, lsn, kept.message());
         record.key.extend_from_slice(&key);
         record.value.clear();
-        record
-            .value
-            .extend_from_slice(message.value().unwrap_or_default());
+        record.value.extend_from_slice(kept.message().payload());
         self.shown();
         true
     }

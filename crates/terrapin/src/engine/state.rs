@@ -12,7 +12,7 @@ use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{
-    Budget, Charge, Error, ErrorKind, Generation, KeyspaceId, Lsn, Purpose, Result,
+    Budget, Charge, Error, ErrorKind, Generation, KeyspaceId, Lsn, Operator, Purpose, Result,
 };
 use terrapin_memtable::Memtable;
 use terrapin_pages::Pin;
@@ -108,6 +108,8 @@ pub(crate) struct KeyspaceState {
     pub collection: Collection,
     /// The options at this moment.
     pub options: KeyspaceOptions,
+    /// The merge operator that the options name.
+    pub operator: Operator,
     /// Takes the writes from its start on.
     pub active: Arc<LoggedMemtable>,
     /// A memtable that waits for its merge or is being merged.
@@ -222,7 +224,7 @@ fn keeps_no_order(structure: &dyn Structure) -> Error {
 
 /// Bytes that an open keyspace takes, besides its name, as measured. They include its state at one
 /// moment, an empty memtable, and an entry in each map of keyspaces.
-const KEYSPACE_BYTES: u64 = 1800;
+const KEYSPACE_BYTES: u64 = 1900;
 
 /// The data of a keyspace that belongs to no moment. All states and handles share it.
 pub(crate) struct KeyspaceShared {

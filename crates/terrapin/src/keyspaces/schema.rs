@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_structure::{Estimate, Structure};
-use terrapin_wal::{Append, Appended, Log};
+use terrapin_wal::{Append, Appended, From, Log, Reach, Touched};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State};
@@ -16,6 +16,9 @@ use crate::log_record::Schema;
 use crate::log_record::format::check_name;
 use crate::pacing::patience::Patience;
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
+
+/// Attempts to change the merge operator of an empty keyspace beside other writers.
+const OPERATOR_ATTEMPTS: u32 = 1000;
 
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
@@ -246,7 +249,11 @@ impl Core {
             self.settings
                 .check_keyspace(&options, self.budget.limit())?;
             let (kind, payload) = Schema::SetOptions(shared.id, options).encode();
-            let appended = match log.try_append(kind, &[&payload])? {
+            let appended = match before.merge_operator == options.merge_operator {
+                true => log.try_append(kind, &[&payload])?,
+                false => self.append_to_empty(log, shared, (kind, &payload))?,
+            };
+            let appended = match appended {
                 Append::Done(appended) => appended,
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
@@ -254,6 +261,38 @@ impl Core {
             Ok(Attempt::Done(appended, shared.clone(), None))
         })
         .map(drop)
+    }
+
+    /// Appends the record of another merge operator, which a keyspace gets only while it has no
+    /// records. No write comes between the look at the keyspace and the record.
+    fn append_to_empty(
+        &self,
+        log: &Log,
+        shared: &KeyspaceShared,
+        (kind, payload): (u8, &[u8]),
+    ) -> Result<Append> {
+        for _ in 0..OPERATOR_ATTEMPTS {
+            log.watch_a_while();
+            log.wait_until_published();
+            let observed = self.observe_apart()?;
+            let keyspace = observed.state.keyspaces.get(shared.id);
+            let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
+            let is_empty = keyspace.version.root() == keyspace.structure.empty().root();
+            if keyspace.is_written() || !is_empty {
+                let message = "the merge operator of a keyspace can change only while the keyspace \
+                               has no records: clear it first, or create another one";
+                return Err(Error::invalid(message).with("keyspace", &shared.name));
+            }
+            let hits = |entry: &Touched| {
+                entry.touch.reach == Reach::All || entry.touch.keyspace == shared.id
+            };
+            let from = From::Lsn(observed.before);
+            if let Some(appended) = log.try_append_unless((kind, &[payload]), &[], from, hits)? {
+                return Ok(appended);
+            }
+        }
+        let message = "others write to the database all the time: the operator was not changed";
+        Err(Error::new(ErrorKind::Conflict, message).with("keyspace", &shared.name))
     }
 
     /// Runs one change under the `install` lock, publishes its record, and syncs the log if the
@@ -358,6 +397,7 @@ impl Core {
             shared: shared.clone(),
             collection: self.new_collection(),
             options,
+            operator: self.settings.operator_of(&options),
             active: LoggedMemtable::new(lsn, self.new_memtable()),
             sealed: None,
             structure: structure.clone(),
@@ -455,6 +495,7 @@ impl Core {
         let mut next = (**keyspace).clone();
         // The structure is chosen when the keyspace is created.
         next.options = options.structure(keyspace.options.structure);
+        next.operator = self.settings.operator_of(&next.options);
         self.set_limits(&next, &self.plan_in_force());
         install.changed.insert(id);
         let mut keyspaces = current.keyspaces.clone();

@@ -5,10 +5,12 @@
 //! 16 + operation kind
 //!          one operation, without its kind: keyspace: varint, then
 //!            put           key length: varint, key, value (the rest)
+//!            merge         key length: varint, key, operand (the rest)
 //!            delete        key (the rest)
 //!            delete range  as in a batch
 //! BATCH    operations: kind: u8, keyspace: varint, then
 //!            put           key length: varint, key, value length: varint, value
+//!            merge         key length: varint, key, operand length: varint, operand
 //!            delete        key length: varint, key
 //!            delete range  start length: varint, start, end length + 1 or 0 without an end: varint, end
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
@@ -25,15 +27,16 @@ use std::ops::Range;
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{
-    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Message, Result, VALUE_BYTES_MAX, mutant,
+    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Message, MessageKind, Result,
+    VALUE_BYTES_MAX, mutant,
 };
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::format::{put_options, read_options};
 
-/// The names of the kinds of operations, by number. This version reads and writes puts, deletes and
-/// range deletes. It refuses the others by name.
+/// The names of the kinds of operations, by number. This version reads and writes puts, deletes,
+/// merges and range deletes. It refuses the others by name.
 const OPERATIONS: [&str; 6] = [
     "put",
     "delete",
@@ -44,6 +47,7 @@ const OPERATIONS: [&str; 6] = [
 ];
 const PUT_OPERATION: u8 = 0;
 const DELETE_OPERATION: u8 = 1;
+const MERGE_OPERATION: u8 = 2;
 const DELETE_RANGE_OPERATION: u8 = 3;
 /// In the kind of an operation, and of a record of one operation: a deadline follows the kind.
 /// Reserved for puts and merges; this version refuses it.
@@ -56,6 +60,8 @@ const SINGLE_KINDS: u8 = 16;
 pub(crate) const PUT: u8 = RECORD_KIND_USER_MIN + PUT_OPERATION;
 /// One delete.
 pub(crate) const DELETE: u8 = RECORD_KIND_USER_MIN + DELETE_OPERATION;
+/// One merge.
+pub(crate) const MERGE: u8 = RECORD_KIND_USER_MIN + MERGE_OPERATION;
 /// Any number of operations.
 pub(crate) const BATCH: u8 = RECORD_KIND_USER_MIN + SINGLE_KINDS;
 /// Stands for writes that only a memtable holds.
@@ -72,14 +78,14 @@ const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
-/// The head of a single PUT or DELETE payload, built on the stack.
+/// The head of the payload of one operation, built on the stack.
 pub(crate) struct Head {
     bytes: [u8; 8],
     count: usize,
 }
 
 impl Head {
-    /// The head for a put whose key has `key_bytes` bytes.
+    /// The head for a put or a merge whose key has `key_bytes` bytes.
     pub fn put(keyspace: KeyspaceId, key_bytes: usize) -> Self {
         let mut head = Head {
             bytes: [0; 8],
@@ -127,11 +133,13 @@ pub(crate) fn put_operation(
     out.push(match message {
         Message::Put(_) => PUT_OPERATION,
         Message::Delete => DELETE_OPERATION,
+        Message::Merge(_) => MERGE_OPERATION,
+        Message::Stack(_) => unreachable!("users write no stacks"),
     });
     put_varint(out, u64::from(keyspace.0));
     put_prefixed(out, key);
-    if let Message::Put(value) = message {
-        put_prefixed(out, value);
+    if !message.is_delete() {
+        put_prefixed(out, message.payload());
     }
 }
 
@@ -231,7 +239,7 @@ impl<'a> Operations<'a> {
         };
         if !matches!(
             kind,
-            PUT_OPERATION | DELETE_OPERATION | DELETE_RANGE_OPERATION
+            PUT_OPERATION | DELETE_OPERATION | MERGE_OPERATION | DELETE_RANGE_OPERATION
         ) {
             return Err(unknown_operation(reader, kind));
         }
@@ -245,10 +253,20 @@ impl<'a> Operations<'a> {
             });
         }
         let (key, message) = match (kind, is_only) {
-            (PUT_OPERATION, true) => (reader.prefixed()?, Message::Put(rest(reader)?)),
-            (PUT_OPERATION, false) => (reader.prefixed()?, Message::Put(reader.prefixed()?)),
-            (_, true) => (rest(reader)?, Message::Delete),
-            (_, false) => (reader.prefixed()?, Message::Delete),
+            (DELETE_OPERATION, true) => (rest(reader)?, Message::Delete),
+            (DELETE_OPERATION, false) => (reader.prefixed()?, Message::Delete),
+            _ => {
+                let key = reader.prefixed()?;
+                let bytes = match is_only {
+                    true => rest(reader)?,
+                    false => reader.prefixed()?,
+                };
+                let kind = match kind {
+                    MERGE_OPERATION => MessageKind::Merge,
+                    _ => MessageKind::Put,
+                };
+                (key, Message::of(kind, bytes))
+            }
         };
         if key.len() > KEY_BYTES_MAX || message.value_bytes() > VALUE_BYTES_MAX {
             return Err(reader.corrupt("a key or value exceeds the limit"));
@@ -565,7 +583,9 @@ mod tests {
                 assert_eq!(alone, in_batch, "{kind}");
             }
             match (OPERATIONS.get(usize::from(number)), in_batch) {
-                (Some(&("put" | "delete" | "delete range")), None) => assert_eq!(kind, number),
+                (Some(&("put" | "delete" | "merge" | "delete range")), None) => {
+                    assert_eq!(kind, number)
+                }
                 (Some(name), Some((ErrorKind::NewerFormat, text))) => {
                     assert!(text.contains(&format!("operation kind {name}")), "{text}");
                     let has_deadline = text.contains(&format!("{name} with a deadline"));

@@ -356,6 +356,13 @@ impl Pass {
             behind.extend_from_slice(first);
             behind.extend_from_slice(rest);
         }
+        if filled == Filled::Unresolved {
+            // The block is cached. Reads apply the record's operands until a merge has done so.
+            let behind = self.behind.get_or_insert_default();
+            behind.clear();
+            stretch.scan.unresolved(behind);
+            stretch.scan.skip(behind);
+        }
         self.stretch = Some(stretch);
         Ok(false)
     }

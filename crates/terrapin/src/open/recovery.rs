@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(cursor.key(), Some(key.as_bytes()));
         let versions = cursor.versions();
         versions
-            .map(|(lsn, message)| (lsn.0, message.value().map(<[u8]>::to_vec)))
+            .map(|(lsn, message)| (lsn.0, message.put_value().map(<[u8]>::to_vec)))
             .collect()
     }
 
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn operations_of_later_versions_are_refused_by_name() {
         for (kind, payload, name) in [
-            (BATCH, &[0, 0, 1, b'a', 0, 2][..], "merge"),
+            (BATCH, &[0, 0, 1, b'a', 0, 4][..], "put large"),
             (BATCH, &[0x83], "delete range with a deadline"),
             (BATCH, &[0x80, 0, 0, 0, 0, 0, 0], "put with a deadline"),
             (PUT + 4, &[], "put large"),

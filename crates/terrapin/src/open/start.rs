@@ -99,6 +99,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
             shared,
             collection: Collection(number),
             options: stored.options,
+            operator: settings.operator_of(&stored.options),
             active: LoggedMemtable::new(start, Memtable::with_pool(&budget, &pool)),
             sealed: None,
             structure: structure.clone(),

@@ -440,7 +440,7 @@ impl Range {
         let cover =
             Cover::of(keyspace, view.before).filter(|_| !mutant::active("range-shows-deleted-gap"));
         let alone = match cover {
-            None => from_tree(tree, region, in_memtables, batch),
+            None => from_tree((tree, keyspace), region, in_memtables, batch),
             Some(_) => Ok(None),
         };
         let filled = match alone {

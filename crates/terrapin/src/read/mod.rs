@@ -9,7 +9,7 @@ pub mod resolve;
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, Slice, checksum::hash64, mutant};
+use terrapin_base::{Fold, Lsn, Message, Result, Slice, checksum::hash64, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_recordcache::Epoch;
 
@@ -88,12 +88,13 @@ fn in_layers(
     hash: u64,
 ) -> Result<Option<Option<Slice>>> {
     for layer in layers(keyspace, spilled, before).into_iter().flatten() {
-        let answer = match layer {
-            Layer::Memtable(memtable) => memtable
-                .read(key, before)
-                .map(|message| message.value().map(Slice::copy)),
+        let answer = match &layer {
+            Layer::Memtable(memtable) => match memtable.read(key, before) {
+                Some(message) => Some(answer(keyspace, before, key, message)?),
+                None => None,
+            },
             Layer::Run(run) => match run.get(key, hash, before)? {
-                Some(found) => Some(resolve::value(key, found)?),
+                Some(found) => Some(answer(keyspace, before, key, found.message())?),
                 None => None,
             },
         };
@@ -104,6 +105,49 @@ fn in_layers(
     Ok(None)
 }
 
+/// The value of a key whose newest message above the tree is this one. Operands are folded with all
+/// older messages of the key.
+#[inline]
+fn answer(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    key: &[u8],
+    message: Message<'_>,
+) -> Result<Option<Slice>> {
+    match message {
+        Message::Put(value) => Ok(Some(Slice::copy(value))),
+        Message::Delete => Ok(None),
+        Message::Merge(_) | Message::Stack(_) => folded(keyspace, before, key),
+    }
+}
+
+/// The value of a key that has operands above the tree. Asks no record cache, and adds nothing to
+/// it: the cache holds what the tree says, and a value with the operands applied would get them
+/// again.
+#[cold]
+pub(crate) fn folded(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
+    let (mut fold, hash) = (Fold::default(), hash64(key));
+    let nothing = Spilled::default();
+    let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
+    let mut is_based = false;
+    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+        is_based = match layer {
+            Layer::Memtable(memtable) => memtable.fold(key, before, &mut fold)? == Some(true),
+            Layer::Run(run) => match run.get(key, hash, before)? {
+                Some(found) => fold.push(found.message())?,
+                None => false,
+            },
+        };
+        if is_based || mutant::active("fold-skips-sealed-memtable") {
+            break;
+        }
+    }
+    if !is_based {
+        resolve::push(&mut fold, key, keyspace.version.get(key, hash)?)?;
+    }
+    Ok(fold.value(&keyspace.operator, key)?.map(Slice::copy))
+}
+
 /// The value of a key, without the record cache.
 #[inline]
 pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
@@ -111,12 +155,12 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
         let hash = hash64(key);
         return match in_layers(keyspace, spilled, before, key, hash)? {
             Some(value) => Ok(value),
-            None => resolve::get(&*keyspace.version, key, hash),
+            None => resolve::get(keyspace, key, hash),
         };
     }
     match in_memtables(keyspace, before, key) {
-        Some(message) => Ok(message.value().map(Slice::copy)),
-        None => resolve::get(&*keyspace.version, key, hash64(key)),
+        Some(message) => answer(keyspace, before, key, message),
+        None => resolve::get(keyspace, key, hash64(key)),
     }
 }
 
@@ -144,7 +188,7 @@ pub(crate) fn newest(
     key: &[u8],
 ) -> Result<Option<Slice>> {
     if let Some(message) = in_memtables(keyspace, before, key) {
-        return Ok(message.value().map(Slice::copy));
+        return answer(keyspace, before, key, message);
     }
     let hash = hash64(key);
     if let Some(value) = core.records.get(epoch, keyspace.collection, key, hash) {
@@ -152,11 +196,26 @@ pub(crate) fn newest(
         return Ok(Some(value));
     }
     core.missed_records();
-    let value = resolve::get(&*keyspace.version, key, hash)?;
+    let value = resolve::get(keyspace, key, hash)?;
     if let Some(value) = &value {
         core.keep(epoch, keyspace.collection, key, hash, value);
     }
     Ok(value)
+}
+
+/// Whether a key has a value whose newest message above the tree is this one.
+#[inline]
+pub(crate) fn is_there(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    key: &[u8],
+    message: Message<'_>,
+) -> Result<bool> {
+    match message {
+        Message::Put(_) => Ok(true),
+        Message::Delete => Ok(false),
+        Message::Merge(_) | Message::Stack(_) => Ok(folded(keyspace, before, key)?.is_some()),
+    }
 }
 
 /// Whether a key has a value.
@@ -165,12 +224,12 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
         let hash = hash64(key);
         return match in_layers(keyspace, spilled, before, key, hash)? {
             Some(value) => Ok(value.is_some()),
-            None => resolve::contains(&*keyspace.version, key, hash),
+            None => resolve::contains(keyspace, key, hash),
         };
     }
     match in_memtables(keyspace, before, key) {
-        Some(message) => Ok(message.value().is_some()),
-        None => resolve::contains(&*keyspace.version, key, hash64(key)),
+        Some(message) => is_there(keyspace, before, key, message),
+        None => resolve::contains(keyspace, key, hash64(key)),
     }
 }
 
@@ -192,7 +251,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     for (place, key) in keys.iter().enumerate() {
         let key = key.as_ref();
         match in_memtables(keyspace, before, key) {
-            Some(message) => values[place] = message.value().map(Slice::copy),
+            Some(message) => values[place] = answer(keyspace, before, key, message)?,
             None => {
                 let hash = hash64(key);
                 values[place] = cached(key, hash);
@@ -204,7 +263,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         }
     }
     if !below.is_empty() {
-        let found = resolve::multi_get(&*keyspace.version, &below)?;
+        let found = resolve::multi_get(keyspace, &below)?;
         for (&place, value) in places.iter().zip(found) {
             values[place] = value?;
         }
@@ -254,15 +313,18 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
         let mut answers = vec![None; below.len()];
         match layer {
             Layer::Memtable(memtable) => {
-                for (answer, (key, _)) in answers.iter_mut().zip(&below) {
-                    let message = memtable.read(key, before);
-                    *answer = message.map(|message| message.value().map(Slice::copy));
+                for (out, (key, _)) in answers.iter_mut().zip(&below) {
+                    if let Some(message) = memtable.read(key, before) {
+                        *out = Some(answer(keyspace, before, key, message)?);
+                    }
                 }
             }
             Layer::Run(run) => {
                 let found = run.multi_get(&below, before)?;
-                for ((answer, (key, _)), found) in answers.iter_mut().zip(&below).zip(found) {
-                    *answer = found.map(|found| resolve::value(key, found)).transpose()?;
+                for ((out, (key, _)), found) in answers.iter_mut().zip(&below).zip(found) {
+                    if let Some(found) = found {
+                        *out = Some(answer(keyspace, before, key, found.message())?);
+                    }
                 }
             }
         }
@@ -278,7 +340,7 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
         let mut open = is_open.iter();
         places.retain(|_| open.next() == Some(&true));
     }
-    let found = resolve::multi_get(&*keyspace.version, &below)?;
+    let found = resolve::multi_get(keyspace, &below)?;
     for (place, value) in places.into_iter().zip(found) {
         values[place] = value?;
     }

@@ -2,19 +2,22 @@
 //!
 //! ```text
 //! short   0 │ for each version, newest first: LSN varint (from the second on the difference to the version before) │
-//!           (value length << 1 | is a delete) varint │ value bytes
+//!           (payload length << 2 | kind) varint │ payload bytes
 //! long    1 │ the chain's number varint; the versions are records of the run's second tree
 //! ```
 //!
-//! A record of the second tree has the key `chain number u64 │ !LSN u64 │ is a delete u8`, all
+//! A record of the second tree has the key `chain number u64 │ !LSN u64 │ kind u8`, all
 //! big-endian. The versions of a chain are therefore consecutive, newest first. The first record at
-//! or after a search key is the answer. Its value is the version's value. A value that is too long
-//! for a short chain is never too long for this record.
+//! or after a search key is the answer. Its value is the version's payload. A payload that is too
+//! long for a short chain is never too long for this record.
+//!
+//! A version with operands of merges holds all operands that its moments see in the memtable.
 
 use std::ops::Range;
 
 use terrapin_base::codec::{Reader, put_varint, varint_bytes};
-use terrapin_base::{Lsn, Message, Result, mutant};
+use terrapin_base::{Fold, Lsn, Message, MessageKind, Operator, Result, mutant};
+use terrapin_memtable::FragmentTree;
 
 /// A chain of more bytes is long. A read of one version would otherwise decode too much of other
 /// versions.
@@ -24,11 +27,14 @@ pub(crate) const LONG: u8 = 1;
 
 /// The versions of a key that views of some moments see, newest first. Each comes with the moments
 /// that see it, as a range of `moments`. A moment is an exclusive LSN bound. `moments` is
-/// ascending. O(versions + versions kept · log moments).
+/// ascending. Operands are folded with all older versions.
+///
+/// O(versions + versions kept · (log moments + operands below)).
 pub(crate) fn kept<'a>(
-    mut versions: impl Iterator<Item = (Lsn, Message<'a>)>,
+    mut versions: impl Iterator<Item = (Lsn, Message<'a>)> + Clone,
     moments: &[Lsn],
-) -> impl Iterator<Item = (Lsn, Message<'a>, Range<usize>)> {
+    folding: Folding<'_>,
+) -> impl Iterator<Item = (Lsn, Kept<'a>, Range<usize>)> {
     // Moments at or above this index see a newer version.
     let mut end = moments.len();
     std::iter::from_fn(move || {
@@ -41,17 +47,75 @@ pub(crate) fn kept<'a>(
             let from = moments[..end - 1].partition_point(|moment| *moment <= lsn);
             let seen_by = from..end;
             end = from;
-            return Some((lsn, message, seen_by));
+            let kept = folding.of((lsn, message), versions.clone());
+            return Some((lsn, kept, seen_by));
         }
     })
 }
 
+/// A version that a run keeps.
+pub(crate) enum Kept<'a> {
+    /// As the memtable has it.
+    AsIs(Message<'a>),
+    /// Operands, folded with older versions.
+    Folded(MessageKind, Vec<u8>),
+}
+
+impl Kept<'_> {
+    /// The message.
+    pub fn message(&self) -> Message<'_> {
+        match self {
+            Kept::AsIs(message) => *message,
+            Kept::Folded(kind, payload) => Message::of(*kind, payload),
+        }
+    }
+}
+
+/// How the operands of a key are folded with its older versions.
+#[derive(Clone, Copy)]
+pub(crate) struct Folding<'f> {
+    pub operator: &'f Operator,
+    pub key: &'f [u8],
+    /// The range deletes of the memtable.
+    pub fragments: Option<&'f FragmentTree>,
+}
+
+impl Folding<'_> {
+    /// A version, folded with the older ones if it has operands.
+    pub fn of<'a>(
+        self,
+        (lsn, message): (Lsn, Message<'a>),
+        older: impl Iterator<Item = (Lsn, Message<'a>)>,
+    ) -> Kept<'a> {
+        if !message.has_operands() || mutant::active("run-keeps-newest-operand") {
+            return Kept::AsIs(message);
+        }
+        // Newer range deletes hide the version itself: reads of the run know them.
+        let deleted = self
+            .fragments
+            .and_then(|tree| tree.newest_over(self.key, lsn));
+        let older = older.take_while(|(lsn, _)| deleted < Some(*lsn));
+        let older = older.map(|(_, message)| message);
+        let below = deleted.map(|_| Message::Delete);
+        let mut fold = Fold::default();
+        for message in std::iter::once(message).chain(older).chain(below) {
+            // A memtable holds no damaged stack.
+            if fold.push(message).unwrap_or(true) {
+                break;
+            }
+        }
+        let folded = fold.finish(self.operator, self.key, false);
+        Kept::Folded(folded.kind(), folded.payload().to_vec())
+    }
+}
+
 /// Bytes of a short chain of these versions. None if the chain is long.
-pub(crate) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>) -> Option<usize> {
+pub(crate) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Kept<'a>)>) -> Option<usize> {
     let (mut bytes, mut newer) = (1, None);
-    for (lsn, message) in versions {
-        let value = message.value().unwrap_or_default();
-        bytes += varint_bytes(shown(lsn, newer)) + varint_bytes(what(message)) + value.len();
+    for (lsn, kept) in versions {
+        let what = what(kept.message());
+        bytes += varint_bytes(shown(lsn, newer)) + varint_bytes(what);
+        bytes += kept.message().value_bytes();
         if bytes > SHORT_BYTES_MAX {
             return None;
         }
@@ -61,13 +125,13 @@ pub(crate) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>
 }
 
 /// Writes a short chain.
-pub(crate) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Message<'a>)>, out: &mut Vec<u8>) {
+pub(crate) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Kept<'a>)>, out: &mut Vec<u8>) {
     out.push(SHORT);
     let mut newer = None;
-    for (lsn, message) in versions {
+    for (lsn, kept) in versions {
         put_varint(out, shown(lsn, newer));
-        put_varint(out, what(message));
-        out.extend_from_slice(message.value().unwrap_or_default());
+        put_varint(out, what(kept.message()));
+        out.extend_from_slice(kept.message().payload());
         newer = Some(lsn);
     }
 }
@@ -84,14 +148,7 @@ pub(crate) fn shown(lsn: Lsn, newer: Option<Lsn>) -> u64 {
 }
 
 pub(crate) fn what(message: Message<'_>) -> u64 {
-    (message.value_bytes() as u64) << 1 | u64::from(delete_bit(message))
-}
-
-pub(crate) fn delete_bit(message: Message<'_>) -> u8 {
-    match message {
-        Message::Put(_) => 0,
-        Message::Delete => 1,
-    }
+    (message.value_bytes() as u64) << MessageKind::BITS | message.kind() as u64
 }
 
 /// What a record holds for its key at a moment.
@@ -122,14 +179,12 @@ pub(crate) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
         };
         let lsn = lsn.ok_or_else(|| reader.corrupt("versions out of order"))?;
         let what = reader.varint()?;
-        let bytes = usize::try_from(what >> 1).map_err(|_| reader.corrupt("length too large"))?;
-        let value = reader.bytes(bytes)?;
+        let bytes = usize::try_from(what >> MessageKind::BITS)
+            .map_err(|_| reader.corrupt("length too large"))?;
+        let payload = reader.bytes(bytes)?;
         if Lsn(lsn) < before || mutant::active("run-shows-later-writes") {
-            let message = match what & 1 {
-                0 => Message::Put(value),
-                _ => Message::Delete,
-            };
-            return Ok(Said::Message(Lsn(lsn), message));
+            let kind = MessageKind::from_bits(what as u32);
+            return Ok(Said::Message(Lsn(lsn), Message::of(kind, payload)));
         }
         newer = Some(lsn);
     }
@@ -144,7 +199,7 @@ pub(crate) fn long_key(number: u64, lsn: Lsn, message: Message<'_>) -> [u8; LONG
     let mut key = [0; LONG_KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
     key[8..16].copy_from_slice(&(!lsn.0).to_be_bytes());
-    key[16] = delete_bit(message);
+    key[16] = message.kind() as u8;
     key
 }
 
@@ -169,8 +224,10 @@ pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<(Lsn, Mess
     lsn.copy_from_slice(&key[8..16]);
     let lsn = Lsn(!u64::from_be_bytes(lsn));
     match key[16] {
-        0 => Ok((lsn, Message::Put(value))),
-        1 => Ok((lsn, Message::Delete)),
+        kind @ 0..4 => {
+            let kind = MessageKind::from_bits(u32::from(kind));
+            Ok((lsn, Message::of(kind, value)))
+        }
         _ => Err(damaged()),
     }
 }
@@ -187,6 +244,42 @@ mod tests {
         all: &'a [(u64, Message<'a>)],
     ) -> impl Iterator<Item = (Lsn, Message<'a>)> + Clone {
         all.iter().map(|&(lsn, message)| (Lsn(lsn), message))
+    }
+
+    fn as_is<'a>(all: &'a [(u64, Message<'a>)]) -> impl Iterator<Item = (Lsn, Kept<'a>)> {
+        versions(all).map(|(lsn, message)| (lsn, Kept::AsIs(message)))
+    }
+
+    #[test]
+    fn a_kept_version_with_operands_holds_all_that_its_moment_sees() {
+        let all = [
+            (110, Message::Merge(b"e")),
+            (90, Message::Merge(b"d")),
+            (80, Message::Merge(b"c")),
+            (70, Message::Put(b"b")),
+            (60, Message::Merge(b"a")),
+        ];
+        let fragments = terrapin_memtable::Fragments::default();
+        fragments.insert(b"k", None, Lsn(100));
+        let folding = Folding {
+            operator: &Operator::named("append", &[]),
+            key: b"key",
+            fragments: Some(&fragments.tree()),
+        };
+        let moments = lsns(&[65, 75, 85, 95, 115]);
+        let mut record = Vec::new();
+        let kept = kept(versions(&all), &moments, folding);
+        put_short(kept.map(|(lsn, kept, _)| (lsn, kept)), &mut record);
+        for (before, lsn, expected) in [
+            (65, 60, Message::Merge(b"a")),
+            (75, 70, Message::Put(b"b")),
+            (85, 80, Message::Put(b"bc")),
+            (95, 90, Message::Put(b"bcd")),
+            (115, 110, Message::Put(b"e")),
+        ] {
+            let found = look(&record, Lsn(before)).unwrap();
+            assert_eq!(found, Said::Message(Lsn(lsn), expected), "{before}");
+        }
     }
 
     #[test]
@@ -208,9 +301,14 @@ mod tests {
             (vec![], vec![]),
         ] {
             let moments = lsns(&moments);
-            let kept: Vec<_> = kept(versions(&all), &moments)
-                .map(|(lsn, message, seen_by)| {
-                    assert!(message != Message::Put(b"before c in its batch"));
+            let folding = Folding {
+                operator: &Operator::default(),
+                key: b"key",
+                fragments: None,
+            };
+            let kept: Vec<_> = kept(versions(&all), &moments, folding)
+                .map(|(lsn, kept, seen_by)| {
+                    assert!(kept.message() != Message::Put(b"before c in its batch"));
                     (lsn.0, seen_by)
                 })
                 .collect();
@@ -227,8 +325,8 @@ mod tests {
             (7, Message::Put(&[1; 300])),
         ];
         let mut record = Vec::new();
-        put_short(versions(&all), &mut record);
-        assert_eq!(short_bytes(versions(&all)), Some(record.len()));
+        put_short(as_is(&all), &mut record);
+        assert_eq!(short_bytes(as_is(&all)), Some(record.len()));
         for before in [0, 7, 8, 299, 300, 301, 1 << 40, u64::MAX] {
             let expected = all.iter().find(|(lsn, _)| *lsn < before);
             let expected = expected.map_or(Said::Nothing, |(lsn, message)| {
@@ -247,7 +345,7 @@ mod tests {
     #[test]
     fn the_keys_of_a_long_chain_are_in_the_order_of_its_moments() {
         let value = [0; SHORT_BYTES_MAX];
-        assert_eq!(short_bytes(versions(&[(1, Message::Put(&value))])), None);
+        assert_eq!(short_bytes(as_is(&[(1, Message::Put(&value))])), None);
         let mut record = Vec::new();
         put_long(9, &mut record);
         assert_eq!(look(&record, Lsn(0)).unwrap(), Said::Long(9));

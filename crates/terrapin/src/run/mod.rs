@@ -21,12 +21,12 @@ mod scan;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Charge, Error, Lsn, Message, Result, Slice};
+use terrapin_base::{Charge, Error, Lsn, Message, MessageKind, Result, Slice};
 use terrapin_memtable::{Estimate, FragmentTree};
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Direction, Found, KeyBounds, Ordered, Version};
 
-use chain::{Said, look};
+use chain::{Said as InRecord, look};
 pub(crate) use scan::RunScan;
 
 /// The versions of one memtable that held views see.
@@ -62,7 +62,28 @@ pub(crate) struct Spilled {
 }
 
 /// A run's answer for a key at a moment, if it has one. It finds nothing for a deleted key.
-pub(crate) type Answer = Option<Found>;
+pub(crate) type Answer = Option<Said>;
+
+/// What a run says of a key. Its operands need what is below the run.
+#[derive(Clone)]
+pub(crate) struct Said {
+    kind: MessageKind,
+    payload: Slice,
+}
+
+impl Said {
+    fn copy(message: Message<'_>) -> Self {
+        Said {
+            kind: message.kind(),
+            payload: Slice::copy(message.payload()),
+        }
+    }
+
+    /// The message.
+    pub fn message(&self) -> Message<'_> {
+        Message::of(self.kind, &self.payload)
+    }
+}
 
 impl Run {
     /// A run that holds no version, over a tree without records.
@@ -111,7 +132,7 @@ impl Run {
     /// The answer for a key, given its record in the first tree.
     fn answer(&self, key: &[u8], record: Found, before: Lsn) -> Result<Answer> {
         let deleted = self.deleted(key, before);
-        let hidden = deleted.map(|_| Found::Nothing);
+        let hidden = deleted.map(|_| Said::copy(Message::Delete));
         let record = match record {
             Found::Value(record) => record,
             Found::Nothing => return Ok(hidden),
@@ -119,14 +140,14 @@ impl Run {
                 return Err(Error::corrupt("a record of a run is no chain of versions"));
             }
         };
-        let found = |lsn: Lsn, message: Message<'_>| match message {
-            Message::Put(value) if deleted < Some(lsn) => Found::Value(Slice::copy(value)),
-            _ => Found::Nothing,
+        let found = |lsn: Lsn, message: Message<'_>| match deleted < Some(lsn) {
+            true => Said::copy(message),
+            false => Said::copy(Message::Delete),
         };
         match look(&record, before)? {
-            Said::Nothing => Ok(hidden),
-            Said::Message(lsn, message) => Ok(Some(found(lsn, message))),
-            Said::Long(number) => Ok(self.in_long(number, before, found)?.or(hidden)),
+            InRecord::Nothing => Ok(hidden),
+            InRecord::Message(lsn, message) => Ok(Some(found(lsn, message))),
+            InRecord::Long(number) => Ok(self.in_long(number, before, found)?.or(hidden)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result};
+use terrapin_base::{Lsn, Message, MessageKind, Result};
 use terrapin_structure::Scan;
 
 use super::Run;
@@ -23,8 +23,8 @@ pub(crate) struct RunScan {
 enum At {
     /// Nothing was read yet.
     Start,
-    Put,
-    Delete,
+    /// A version of this kind.
+    Version(MessageKind),
     End,
 }
 
@@ -52,7 +52,7 @@ impl RunScan {
     /// The current key. None at the end.
     pub fn key(&self) -> Option<&[u8]> {
         match self.at {
-            At::Put | At::Delete => Some(&self.key),
+            At::Version(_) => Some(&self.key),
             At::Start | At::End => None,
         }
     }
@@ -60,8 +60,8 @@ impl RunScan {
     /// The run's message for the current key.
     pub fn message(&self) -> Message<'_> {
         match self.at {
-            At::Put => Message::Put(&self.value),
-            _ => Message::Delete,
+            At::Version(kind) => Message::of(kind, &self.value),
+            At::Start | At::End => Message::Delete,
         }
     }
 
@@ -76,13 +76,11 @@ impl RunScan {
             let deleted = self.run.deleted(key, self.before);
             let mut take = |lsn: Lsn, message: Message<'_>| {
                 value.clear();
-                match message {
-                    Message::Put(bytes) if deleted < Some(lsn) => {
-                        value.extend_from_slice(bytes);
-                        At::Put
-                    }
-                    _ => At::Delete,
+                if deleted < Some(lsn) {
+                    value.extend_from_slice(message.payload());
+                    return At::Version(message.kind());
                 }
+                At::Version(MessageKind::Delete)
             };
             let at = match look(record, self.before)? {
                 Said::Nothing => None,

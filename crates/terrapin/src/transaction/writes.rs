@@ -124,6 +124,9 @@ impl Writes {
                 let newest = match message {
                     Message::Put(value) => Newest::Put(end - value.len()..end),
                     Message::Delete => Newest::Delete,
+                    Message::Merge(_) | Message::Stack(_) => {
+                        unreachable!("transactions write no merges")
+                    }
                 };
                 self.puts += usize::from(matches!(newest, Newest::Put(_)));
                 match own.points.get_mut(key) {
@@ -238,6 +241,7 @@ impl Writes {
             operations: self.operations,
             frees: self.puts == 0,
             has_ranges: self.has_ranges,
+            merges: false,
             only_keyspace: ids.next().filter(|_| self.keyspaces.len() == 1).copied(),
             asks,
         }

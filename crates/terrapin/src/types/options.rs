@@ -3,11 +3,14 @@
 
 pub mod format;
 pub mod keyspace;
+pub mod operators;
 pub mod settings;
 
 use std::time::Duration;
 
 pub use keyspace::{KeyspaceOptions, SpaceAmplification};
+pub use operators::OperatorName;
+use operators::Operators;
 pub use terrapin_pages::block::Compression;
 use terrapin_pages::group::FILTER_BITS_DEFAULT;
 use terrapin_structure::StructureId;
@@ -109,6 +112,7 @@ pub struct Options {
     fanout: Option<usize>,
     further_structures: Vec<StructureMaker>,
     default_structure: StructureId,
+    operators: Operators,
 }
 
 impl Default for Options {
@@ -137,6 +141,7 @@ impl Default for Options {
             fanout: None,
             further_structures: Vec::new(),
             default_structure: StructureId::LEVELED,
+            operators: Operators::default(),
         }
     }
 }
@@ -435,6 +440,14 @@ impl Options {
     #[must_use]
     pub fn default_structure_for_tests(mut self, structure: StructureId) -> Self {
         self.default_structure = structure;
+        self
+    }
+
+    /// The merge operator of keyspaces that name none, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn default_operator_for_tests(mut self, name: &str) -> Self {
+        self.operators.set_default(name);
         self
     }
 }

@@ -160,7 +160,7 @@ impl Core {
     ) -> Result<bool> {
         check_sizes(key, message)?;
         let log = self.log()?;
-        let value = message.value().unwrap_or_default();
+        let value = message.payload();
         let bytes = (key.len() + value.len()) as u64;
         let frees = message.is_delete();
         let looks = self.admit_apart(shared, bytes, frees, patience)?.looks;

@@ -24,7 +24,7 @@ use terrapin_wal::{Append, Appended, Log, Touch};
 use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, State};
-use crate::log_record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
+use crate::log_record::format::{BATCH, DELETE, Head, MERGE, PUT, UNLOGGED};
 use crate::log_record::{Change, Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
@@ -62,6 +62,8 @@ pub(crate) struct PreparedBatch<'a> {
     pub frees: bool,
     /// Whether a range delete is among them.
     pub has_ranges: bool,
+    /// Whether a merge is among them.
+    pub merges: bool,
     /// The only keyspace of the operations. None if the batch is empty or writes to several.
     pub only_keyspace: Option<KeyspaceId>,
     /// The conditions of the write.
@@ -86,7 +88,7 @@ type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
 #[inline(always)]
 fn head_of(id: KeyspaceId, key: &[u8], message: Message<'_>) -> Head {
     match message {
-        Message::Put(_) => Head::put(id, key.len()),
+        Message::Put(_) | Message::Merge(_) | Message::Stack(_) => Head::put(id, key.len()),
         Message::Delete => Head::delete(id),
     }
 }
@@ -97,6 +99,8 @@ fn record_of<'a>(message: Message<'_>, pieces: &'a [&'a [u8]; 3]) -> (u8, &'a [&
     match message {
         Message::Put(_) => (PUT, &pieces[..]),
         Message::Delete => (DELETE, &pieces[..2]),
+        Message::Merge(_) => (MERGE, &pieces[..]),
+        Message::Stack(_) => unreachable!("users write no stacks"),
     }
 }
 
@@ -126,7 +130,17 @@ fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
 }
 
 impl Core {
-    /// Writes one put or delete.
+    /// Checks that a keyspace's merge operator takes an operand.
+    pub fn check_operand(&self, shared: &KeyspaceShared, key: &[u8], operand: &[u8]) -> Result<()> {
+        self.health.check_open()?;
+        let state = self.state.load();
+        let keyspace = state.keyspaces.get(shared.id);
+        let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
+        let checked = keyspace.operator.check(key, operand);
+        checked.map_err(|error| error.with("keyspace", &shared.name))
+    }
+
+    /// Writes one put, delete or merge. The operand of a merge was [checked](Core::check_operand).
     pub fn write_one(
         &self,
         shared: &Arc<KeyspaceShared>,
@@ -138,7 +152,7 @@ impl Core {
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let log = self.log()?;
-        let value = message.value().unwrap_or_default();
+        let value = message.payload();
         let bytes = key.len() + value.len();
         let frees = message.is_delete();
         let early =
@@ -216,7 +230,7 @@ impl Core {
     #[inline(always)]
     fn count_one(&self, shared: &KeyspaceShared, message: Message<'_>, bytes: u64) {
         match message {
-            Message::Put(_) => self.counters.puts.add(1),
+            Message::Put(_) | Message::Merge(_) | Message::Stack(_) => self.counters.puts.add(1),
             Message::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes);
@@ -243,6 +257,7 @@ impl Core {
             operations,
             frees,
             has_ranges,
+            merges,
             only_keyspace,
             asks,
         } = batch;
@@ -276,8 +291,9 @@ impl Core {
         // nearly full disk, the merge may need slices (D10), so both go into the log there.
         let is_alone = operations == 1 && !has_ranges;
         // The operations of an unlogged record share one LSN, which does not tell whether a put
-        // comes before or behind a range delete of its key.
-        let needs_lsns = operations > 1 && has_ranges;
+        // comes before or behind a range delete of its key. And only the last one on a key counts.
+        let merges = merges && !mutant::active("unlogged-batch-merges-once");
+        let needs_lsns = operations > 1 && (has_ranges || merges);
         let durability = match durability {
             Durability::None if needs_lsns => Durability::Process,
             Durability::None if !is_alone && self.schedule.disk() != DiskState::Ample => {
@@ -329,7 +345,8 @@ impl Core {
             {
                 let record = appended.lsn..appended.end;
                 enter(self, &state, &operation, record, durability);
-                let is_put = matches!(operation.change, Change::Message(_, Message::Put(_)));
+                let is_put =
+                    matches!(operation.change, Change::Message(_, message) if !message.is_delete());
                 let size = operation.change.bytes();
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
                     let counters = &keyspace.shared.counters;

@@ -180,6 +180,7 @@ impl Tree {
                 space_amplification_percent: space,
                 filter_bits: 12,
                 space_is_short: false,
+                operator: terrapin_base::Operator::default(),
             },
             fanout,
             oracle: BTreeMap::new(),

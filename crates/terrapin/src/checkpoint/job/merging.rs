@@ -51,10 +51,13 @@ impl Coordinator {
             self.is_whole = checkpoint.sliced && part.is_whole();
             let slice = (checkpoint.sliced && !self.is_whole).then(|| self.portion.bytes());
             let from = from.map(|(_, _, key)| key.clone());
-            let mut preparation =
-                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal)
-                    .into_tree(&part.keyspace.version)
-                    .asking(&part.keyspace);
+            let mut preparation = MemtableInput::prepare(
+                memtable.memtable.clone(),
+                (memtable.start, sealed.seal),
+                &part.keyspace.operator,
+            )
+            .into_tree(&part.keyspace.version)
+            .asking(&part.keyspace);
             preparation = match slice {
                 // A slice frees little at a time, so it writes little (D10).
                 Some(bytes) => preparation.slice(from, bytes),

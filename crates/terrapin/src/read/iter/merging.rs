@@ -4,7 +4,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result};
+use terrapin_base::{Lsn, Message, Result, checksum::hash64};
 use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
@@ -13,7 +13,7 @@ use crate::engine::compactions::KeySpan;
 use crate::engine::state::KeyspaceState;
 use crate::engine::views::Held;
 use crate::read::cover::{Cover, Gap};
-use crate::read::memtables;
+use crate::read::{folded, memtables, resolve};
 use crate::run::{Run, RunScan};
 use crate::types::key_range::borrowed;
 
@@ -194,7 +194,7 @@ impl<'a> Region<'a> {
 /// [`Merging::with`] returns. Returns none if the memtables have the next key or if that is
 /// unknown.
 pub(super) fn from_tree(
-    tree: &mut TreeScan,
+    (tree, keyspace): (&mut TreeScan, &KeyspaceState),
     region: Region<'_>,
     in_memtables: &InMemtables,
     chunk: &mut Batch,
@@ -205,10 +205,44 @@ pub(super) fn from_tree(
         InMemtables::Nothing => None,
     };
     let until = next.map_or(region.end(), Bound::Excluded);
-    if tree.scan.fill(until, chunk)? == Filled::Full || next.is_some() && chunk.is_full() {
+    let filled = fill(&mut *tree.scan, keyspace, until, chunk)?;
+    if filled == Filled::Full || next.is_some() && chunk.is_full() {
         return Ok(Some(false));
     }
     Ok(next.is_none().then_some(true))
+}
+
+/// Fills a chunk from the tree up to a bound. Operands that the tree holds are applied.
+#[inline]
+fn fill(
+    scan: &mut dyn Scan,
+    keyspace: &KeyspaceState,
+    until: Bound<&[u8]>,
+    chunk: &mut Batch,
+) -> Result<Filled> {
+    loop {
+        match scan.fill(until, chunk)? {
+            Filled::Unresolved => resolve_next(scan, keyspace, chunk)?,
+            filled => return Ok(filled),
+        }
+    }
+}
+
+/// Adds the scan's next record, whose operands are applied.
+#[cold]
+fn resolve_next(scan: &mut dyn Scan, keyspace: &KeyspaceState, chunk: &mut Batch) -> Result<()> {
+    let mut key = Vec::new();
+    scan.unresolved(&mut key);
+    if let Some(value) = resolve::get(keyspace, &key, hash64(&key))? {
+        push(chunk, &key, &value);
+    }
+    scan.skip(&key);
+    Ok(())
+}
+
+fn push(chunk: &mut Batch, key: &[u8], value: &[u8]) {
+    let value = if chunk.keys_only() { &[] } else { value };
+    chunk.push(key, value, 0);
 }
 
 /// Fills a chunk from the tree and from the memtables or runs above it.
@@ -300,7 +334,7 @@ impl Merging<'_> {
             cursor.is_valid().then_some(cursor)
         });
         let Some(runs) = runs else {
-            return self.with(memtables);
+            return self.with((keyspace, before), memtables);
         };
         let [mut newer, mut older] = memtables.map(|memtable| memtable.map(Above::Memtable));
         for (source, run) in [&mut newer, &mut older].into_iter().zip(runs) {
@@ -309,13 +343,17 @@ impl Merging<'_> {
                 *source = Some(Above::Run(run));
             }
         }
-        self.with([newer, older])
+        self.with((keyspace, before), [newer, older])
     }
 
     /// Merges the sources, newer first, with the tree from one end of the region. Returns `false`
     /// when the chunk is full, and `true` at the end of the region. Of equal keys the newest wins.
     /// A tombstone hides older records.
-    fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
+    fn with<S: Source>(
+        self,
+        (keyspace, before): (&KeyspaceState, Lsn),
+        mut sources: [Option<S>; 2],
+    ) -> Result<bool> {
         let Merging {
             scan,
             is_tree_over,
@@ -352,7 +390,8 @@ impl Merging<'_> {
                 && let Some(until) = region.until_gap(here, first_key)
             {
                 let begins_here = until == Bound::Unbounded;
-                if !begins_here && scan.fill(until, chunk)? == Filled::Full || chunk.is_full() {
+                let is_full = !begins_here && fill(scan, keyspace, until, chunk)? == Filled::Full;
+                if is_full || chunk.is_full() {
                     in_memtables.note(first_key);
                     return Ok(false);
                 }
@@ -377,7 +416,7 @@ impl Merging<'_> {
             let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
             let is_full = match is_tree_over {
                 true => false,
-                false => scan.fill(until, chunk)? == Filled::Full,
+                false => fill(scan, keyspace, until, chunk)? == Filled::Full,
             };
             if is_full || first.is_some() && chunk.is_full() {
                 in_memtables.note(first_key);
@@ -388,11 +427,11 @@ impl Merging<'_> {
             };
             let is_hidden = place > 0 && cover.is_some_and(|cover| cover.hides_below_newer(key));
             match sources[place].as_ref().map(S::message) {
-                Some(Message::Put(mut value)) if !is_hidden => {
-                    if chunk.keys_only() {
-                        value = &[];
+                Some(Message::Put(value)) if !is_hidden => push(chunk, key, value),
+                Some(Message::Merge(_) | Message::Stack(_)) if !is_hidden => {
+                    if let Some(value) = folded(keyspace, before, key)? {
+                        push(chunk, key, &value);
                     }
-                    chunk.push(key, value, 0);
                 }
                 // The active memtable is the first source.
                 Some(Message::Delete) if place == 0 => *passed += 1,

@@ -5,7 +5,8 @@
 //! options  number of options: varint, then each by ascending tag: tag: varint, value: prefixed
 //! ```
 //!
-//! A value is a varint. `docs/FORMAT.md` lists the tags, also those that this version refuses.
+//! A value is a varint, but the merge operator's name is UTF-8. `docs/FORMAT.md` lists the tags,
+//! also those that this version refuses.
 
 use std::fmt::Display;
 
@@ -13,7 +14,7 @@ use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, ErrorKind, Result};
 
 use super::keyspace::{SpaceAmplification, check_filter_bits};
-use super::{CheckpointDistance, Compression, KeyspaceOptions};
+use super::{CheckpointDistance, Compression, KeyspaceOptions, OperatorName};
 use terrapin_structure::StructureId;
 
 const STRUCTURE: u64 = 1;
@@ -21,14 +22,10 @@ const CHECKPOINT_DISTANCE: u64 = 2;
 const COMPRESSION: u64 = 3;
 const FILTER_BITS: u64 = 4;
 const SPACE_AMPLIFICATION: u64 = 6;
+const MERGE_OPERATOR: u64 = 8;
 
 /// Tags of options that this version does not have.
-const LATER: [(u64, &str); 4] = [
-    (5, "separation threshold"),
-    (7, "expiry"),
-    (8, "merge operator"),
-    (9, "runs"),
-];
+const LATER: [(u64, &str); 3] = [(5, "separation threshold"), (7, "expiry"), (9, "runs")];
 
 /// Appends a keyspace's options.
 pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
@@ -39,6 +36,7 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         compression,
         filter_bits,
         space_amplification,
+        merge_operator,
     } = *options;
     let distance = checkpoint_distance.map(|distance| match distance {
         CheckpointDistance::Auto => 0,
@@ -58,13 +56,18 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     let set = fields
         .iter()
         .filter_map(|&(tag, value)| Some((tag, value?)));
-    put_varint(out, set.clone().count() as u64);
+    let count = set.clone().count() + usize::from(merge_operator.is_some());
+    put_varint(out, count as u64);
     let mut bytes = Vec::with_capacity(10);
     for (tag, value) in set {
         put_varint(out, tag);
         bytes.clear();
         put_varint(&mut bytes, value);
         put_prefixed(out, &bytes);
+    }
+    if let Some(name) = merge_operator {
+        put_varint(out, MERGE_OPERATOR);
+        put_prefixed(out, name.as_str().as_bytes());
     }
 }
 
@@ -98,13 +101,26 @@ fn read_option(
 ) -> Result<()> {
     if !matches!(
         tag,
-        STRUCTURE | CHECKPOINT_DISTANCE | COMPRESSION | FILTER_BITS | SPACE_AMPLIFICATION
+        STRUCTURE
+            | CHECKPOINT_DISTANCE
+            | COMPRESSION
+            | FILTER_BITS
+            | SPACE_AMPLIFICATION
+            | MERGE_OPERATOR
     ) {
         let later = LATER.iter().find(|(later, _)| *later == tag);
         let name = later.map_or(String::new(), |(_, name)| format!(" ({name})"));
         return Err(newer(format_args!("option tag {tag}{name}"), keyspace));
     }
     let mut reader = Reader::new("option of a keyspace", bytes);
+    if tag == MERGE_OPERATOR {
+        let name = std::str::from_utf8(bytes).unwrap_or_default();
+        let name = OperatorName::from(name);
+        name.check()
+            .map_err(|_| reader.corrupt("an impossible name of a merge operator"))?;
+        options.merge_operator = Some(name);
+        return Ok(());
+    }
     let value = reader.varint()?;
     if reader.remaining() > 0 {
         return Err(reader.corrupt("there are bytes after the value"));
@@ -188,17 +204,19 @@ mod tests {
             .compression(Compression::Lz4)
             .filter_bits(8)
             .space_amplification(SpaceAmplification::Percent(130))
+            .merge_operator("max")
     }
 
     #[test]
     fn the_bytes_of_options_match_the_format_document() {
         assert_eq!(bytes_of(&KeyspaceOptions::new()), [0]);
         let bytes = [
-            4, // options
+            5, // options
             2, 2, 0xac, 0x02, // χ 300
             3, 1, 1, // LZ4
             4, 1, 8, // 8 bits a record
             6, 2, 0x82, 0x01, // 130 per cent
+            8, 3, b'm', b'a', b'x',
         ];
         assert_eq!(bytes_of(&all()), bytes);
         let special = KeyspaceOptions::new()
@@ -249,6 +267,9 @@ mod tests {
             &[1, 4, 0],                 // no value
             &[1, 4, 1, 5],              // filter bits out of bounds
             &[1, 4, 1, 21],
+            &[1, 8, 0], // no name
+            &[1, 8, 1, b'\n'],
+            &[1, 8, 1, 0xff],
             &[1, 6, 1, 100], // amplification out of bounds
             &[1, 6, 3, 0x91, 0x4e, 0],
             &[1, 2, 5, 0x80, 0x80, 0x80, 0x80, 0x10], // χ of 2^32

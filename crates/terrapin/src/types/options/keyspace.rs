@@ -4,7 +4,7 @@ use terrapin_base::{Error, Result, mutant};
 use terrapin_structure::MergeOptions;
 
 use super::settings::Settings;
-use super::{CheckpointDistance, Compression};
+use super::{CheckpointDistance, Compression, OperatorName};
 use crate::types::structure_kind::StructureKind;
 
 /// The smallest and the largest filter, in bits for each record. 0 is allowed too: no filter.
@@ -58,9 +58,9 @@ impl SpaceAmplification {
 /// and a change of the database's own options ([`crate::Options`]).
 ///
 /// An option that is `None` follows the database. [`crate::Keyspace::set_options`] changes all
-/// options but the structure at any time. χ counts at once. Compression, filters and space
-/// amplification count from the next checkpoint on. They apply to what merges write from then on,
-/// so existing data stays as it is until a merge rewrites it.
+/// options but the structure and the merge operator at any time. χ counts at once. Compression,
+/// filters and space amplification count from the next checkpoint on. They apply to what merges
+/// write from then on, so existing data stays as it is until a merge rewrites it.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -97,6 +97,8 @@ pub struct KeyspaceOptions {
     /// The bound of space amplification. `None` means that of the database
     /// ([`Options::space_amplification`](crate::Options::space_amplification)).
     pub space_amplification: Option<SpaceAmplification>,
+    /// The name of the merge operator. `None` means no operator: merges are refused.
+    pub merge_operator: Option<OperatorName>,
 }
 
 impl KeyspaceOptions {
@@ -151,6 +153,32 @@ impl KeyspaceOptions {
         self
     }
 
+    /// The merge operator that [`crate::Keyspace::merge`] uses, by its name: a built-in one
+    /// (`add-i64`, `saturating-add-i64`, `checked-add-i64`, `max`, `min`, `append`, `bit-or`), or
+    /// one that [`crate::Options::merge_operator`] registers. `None` (the default) means no
+    /// operator. It is chosen when the keyspace is created, and can change only while the keyspace
+    /// has no records.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-operator-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let options = terrapin::KeyspaceOptions::new().merge_operator("add-i64");
+    /// let hits = database.create_keyspace("hits", options)?;
+    /// hits.merge("home", 1i64.to_le_bytes())?;
+    /// hits.merge("home", 2i64.to_le_bytes())?;
+    /// assert_eq!(hits.get("home")?.unwrap(), 3i64.to_le_bytes());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn merge_operator<'a>(mut self, name: impl Into<Option<&'a str>>) -> Self {
+        self.merge_operator = name.into().map(OperatorName::from);
+        self
+    }
+
     /// Checks the options against their bounds and this build, without a database. Whether the
     /// memory budget holds χ shows only in a database.
     ///
@@ -167,6 +195,7 @@ impl KeyspaceOptions {
         }
         self.compression.unwrap_or_default().check()?;
         check_filter_bits(self.filter_bits.unwrap_or(0))?;
+        self.merge_operator.map_or(Ok(()), OperatorName::check)?;
         match self.space_amplification {
             Some(bound) if !bound.is_valid() => Err(Error::invalid(
                 "space amplification goes from 1.1 to 100 times the data, or is unbounded (space_amplification)",
@@ -201,6 +230,7 @@ impl Settings {
     pub fn merge_of(&self, options: &KeyspaceOptions, space_is_short: bool) -> MergeOptions {
         let mut merge = MergeOptions {
             space_is_short,
+            operator: self.operator_of(options),
             ..self.merge.clone()
         };
         if mutant::active("merge-ignores-keyspace-options") {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{Error, ErrorKind, Operator, Result};
 use terrapin_structure::{MergeOptions, StructureId};
 
 use super::keyspace::check_filter_bits;
+use super::operators::Operators;
 use crate::types::structures::StructureMaker;
 
 use super::{CheckpointDistance, Durability, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MIN, Options};
@@ -99,6 +100,7 @@ impl Options {
             fanout: self.fanout,
             further_structures: self.further_structures.clone(),
             default_structure: self.default_structure,
+            operators: self.operators.clone(),
             read_only: self.read_only,
             durability: self.durability,
             checkpoint_distance: self.checkpoint_distance,
@@ -109,6 +111,7 @@ impl Options {
                 space_amplification_percent,
                 filter_bits: self.filter_bits,
                 space_is_short: false,
+                operator: Operator::default(),
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
@@ -174,6 +177,8 @@ pub(crate) struct Settings {
     pub further_structures: Vec<StructureMaker>,
     /// The structure of the keyspace "default" of a database without a catalog.
     pub default_structure: StructureId,
+    /// Merge operators that the user registered.
+    pub operators: Operators,
     /// χ of keyspaces that have no own χ, as the database was opened.
     pub checkpoint_distance: CheckpointDistance,
     /// How merges write, including L. A keyspace may differ ([`Settings::merge_of`]).

@@ -1,0 +1,245 @@
+//! [`Fold`]: the messages of one key, made into one.
+//!
+//! | newer ∘ older | put | delete | merge | nothing, at the last place |
+//! | --- | --- | --- | --- | --- |
+//! | put, delete | newer | newer | newer | newer |
+//! | merge | put of the applied | put of the applied | the combined merge | put of the applied |
+//!
+//! Where the operator declines, fails or is missing, operands stay side by side in a
+//! [`crate::Message::Stack`], with their base if it is known.
+
+use crate::{Error, Message, MessageKind, Operator, Outcome, Result, mutant};
+
+use super::stack::{STACK_BYTES_MAX, Stack, StackBase};
+
+/// What the oldest operand applies to. Bytes of a value are in [`Fold::base_bytes`].
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Base {
+    #[default]
+    Older,
+    Nothing,
+    Value,
+    Lost,
+}
+
+/// Gathers the messages of one key, newest first, and makes one message or value of them. Its
+/// memory is used again.
+///
+/// ```
+/// use terrapin_base::{Fold, Message, Operator};
+/// let add = Operator::named("add-i64", &[]);
+/// let mut fold = Fold::default();
+/// assert!(!fold.push(Message::Merge(&2i64.to_le_bytes()))?);
+/// assert!(!fold.push(Message::Merge(&3i64.to_le_bytes()))?);
+/// assert!(fold.push(Message::Put(&7i64.to_le_bytes()))?, "nothing older counts");
+/// assert_eq!(fold.finish(&add, b"key", false), Message::Put(&12i64.to_le_bytes()));
+/// # Ok::<(), terrapin_base::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Fold {
+    /// Operands, newest first. Combining makes the list shorter.
+    operands: Vec<Operand>,
+    base: Base,
+    base_bytes: Vec<u8>,
+    out: Vec<u8>,
+    kind: MessageKind,
+    /// Memory of operands that were combined.
+    spare: Vec<Vec<u8>>,
+}
+
+struct Operand {
+    bytes: Vec<u8>,
+    /// How many operands it is made of. `PARTED` if the operator declined to combine it with the
+    /// next newer one.
+    weight: usize,
+}
+
+const PARTED: usize = usize::MAX;
+
+impl Fold {
+    /// Forgets all messages, and keeps the memory.
+    pub fn clear(&mut self) {
+        while let Some(operand) = self.operands.pop() {
+            self.keep(operand.bytes);
+        }
+        self.base = Base::Older;
+        self.base_bytes.clear();
+        self.out.clear();
+    }
+
+    fn keep(&mut self, mut bytes: Vec<u8>) {
+        // Enough for the neighbours that combining has in hand.
+        if self.spare.len() < 64 {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    fn push_operand(&mut self, operand: &[u8]) {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.extend_from_slice(operand);
+        self.operands.push(Operand { bytes, weight: 1 });
+    }
+
+    /// Adds the next older message. Returns whether nothing older counts.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Corrupt`] for a damaged stack.
+    pub fn push(&mut self, message: Message<'_>) -> Result<bool> {
+        match message {
+            Message::Put(value) => {
+                self.base = Base::Value;
+                self.base_bytes.extend_from_slice(value);
+            }
+            Message::Delete => self.base = Base::Nothing,
+            Message::Merge(operand) => self.push_operand(operand),
+            Message::Stack(bytes) => {
+                let stack = Stack::decode(bytes)?;
+                let first = self.operands.len();
+                stack
+                    .operands()
+                    .for_each(|operand| self.push_operand(operand));
+                self.operands[first..].reverse();
+                match stack.base {
+                    StackBase::Older => {}
+                    StackBase::Nothing => self.base = Base::Nothing,
+                    StackBase::Value(value) => {
+                        self.base = Base::Value;
+                        self.base_bytes.extend_from_slice(value);
+                    }
+                    StackBase::Lost => self.base = Base::Lost,
+                }
+            }
+        }
+        Ok(self.base != Base::Older)
+    }
+
+    /// Combines neighbours while the operator agrees. Operands of about equal weight are combined
+    /// first, so that operands that grow are copied a few times only.
+    fn combine(&mut self, operator: &Operator, key: &[u8]) {
+        if self.operands.len() < 2 || !operator.is_registered() {
+            return;
+        }
+        // Oldest first: the list is newest first.
+        let mut waiting = std::mem::take(&mut self.operands);
+        let mut done: Vec<Operand> = Vec::new();
+        while let Some(next) = waiting.pop() {
+            done.push(next);
+            while let [.., older, newer] = &done[..]
+                && older.weight <= newer.weight
+                && self.combine_last(&mut done, operator, key)
+            {}
+        }
+        while let [.., older, _] = &done[..]
+            && older.weight != PARTED
+            && self.combine_last(&mut done, operator, key)
+        {}
+        done.reverse();
+        self.operands = done;
+    }
+
+    /// Combines the last two operands, the older one first. Marks them if the operator declines.
+    fn combine_last(&mut self, done: &mut Vec<Operand>, operator: &Operator, key: &[u8]) -> bool {
+        let Some(newer) = done.pop() else {
+            return false;
+        };
+        let Some(older) = done.last_mut() else {
+            done.push(newer);
+            return false;
+        };
+        let mut out = self.spare.pop().unwrap_or_default();
+        let (first, second) = match mutant::active("operands-combine-newest-first") {
+            true => (&newer.bytes, &older.bytes),
+            false => (&older.bytes, &newer.bytes),
+        };
+        if !operator.combine(key, first, second, &mut out) {
+            older.weight = PARTED;
+            done.push(newer);
+            self.keep(out);
+            return false;
+        }
+        older.weight = older.weight.saturating_add(newer.weight).min(PARTED - 1);
+        let old = std::mem::replace(&mut older.bytes, out);
+        self.keep(old);
+        self.keep(newer.bytes);
+        true
+    }
+
+    /// Applies operands to the base, oldest first, until one fails. What was applied is the new
+    /// base.
+    fn apply(&mut self, operator: &Operator, key: &[u8]) -> Result<()> {
+        while let Some(oldest) = self.operands.last() {
+            let existing = (self.base == Base::Value).then_some(&self.base_bytes[..]);
+            let outcome = operator.apply(key, existing, &oldest.bytes, &mut self.out)?;
+            std::mem::swap(&mut self.base_bytes, &mut self.out);
+            self.base = match outcome {
+                Outcome::Value => Base::Value,
+                Outcome::Nothing => Base::Nothing,
+            };
+            if let Some(applied) = self.operands.pop() {
+                self.keep(applied.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The message that does what all messages do. At the last place (`is_last`) nothing older
+    /// exists. The result stays until the fold is cleared.
+    ///
+    /// An operator that declines, fails, panics or is missing leaves its operands in a stack.
+    pub fn finish(&mut self, operator: &Operator, key: &[u8], is_last: bool) -> Message<'_> {
+        if self.base == Base::Older && is_last {
+            self.base = Base::Nothing;
+        }
+        self.combine(operator, key);
+        let is_known = matches!(self.base, Base::Nothing | Base::Value);
+        // An error stays with the operands, and reads return it.
+        let _ = is_known.then(|| self.apply(operator, key));
+        self.out.clear();
+        let (base, bytes) = match (self.base, &self.operands[..]) {
+            (Base::Value, []) => return Message::Put(&self.base_bytes),
+            (Base::Nothing, []) => return Message::Delete,
+            (Base::Older, [operand]) => {
+                self.out.extend_from_slice(&operand.bytes);
+                self.kind = MessageKind::Merge;
+                return Message::of(self.kind, &self.out);
+            }
+            (Base::Older, _) => (StackBase::Older, 0),
+            (Base::Nothing, _) => (StackBase::Nothing, 0),
+            (Base::Value, _) => (StackBase::Value(&self.base_bytes), self.base_bytes.len()),
+            (Base::Lost, _) => (StackBase::Lost, 0),
+        };
+        // A length takes at most five bytes.
+        let operands: usize = self.operands.iter().map(|o| o.bytes.len() + 5).sum();
+        self.kind = MessageKind::Stack;
+        if base == StackBase::Lost || bytes + operands + 6 > STACK_BYTES_MAX {
+            Stack::encode(StackBase::Lost, [], &mut self.out);
+        } else {
+            let oldest_first = self.operands.iter().rev().map(|operand| &operand.bytes[..]);
+            Stack::encode(base, oldest_first, &mut self.out);
+        }
+        Message::of(self.kind, &self.out)
+    }
+
+    /// The user's value of all messages. If the oldest has no base, the key had no value before.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Operator`], with the operator's name and the key, if an operand does not
+    /// apply.
+    pub fn value(&mut self, operator: &Operator, key: &[u8]) -> Result<Option<&[u8]>> {
+        match self.base {
+            Base::Lost => return Err(operator.lost(key)),
+            Base::Older => self.base = Base::Nothing,
+            Base::Nothing | Base::Value => {}
+        }
+        self.combine(operator, key);
+        self.apply(operator, key)?;
+        match self.base {
+            Base::Value => Ok(Some(&self.base_bytes)),
+            Base::Nothing => Ok(None),
+            Base::Older | Base::Lost => Err(Error::internal("operands without a base")),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Merge operators: operands count exactly once, whatever the store does with them meanwhile.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{World, tiny};
+use terrapin::{
+    Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, MergeOperator, Outcome, Result,
+};
+
+fn with_operator(database: &Database, operator: &str) -> Keyspace {
+    let options = KeyspaceOptions::new().merge_operator(operator);
+    database.create_keyspace(operator, options).unwrap()
+}
+
+fn count(keyspace: &Keyspace, key: &[u8]) -> i64 {
+    let value = keyspace.get(key).unwrap().unwrap();
+    i64::from_le_bytes(value[..].try_into().unwrap())
+}
+
+#[test]
+fn operands_count_once_in_memtables_trees_ranges_and_snapshots() {
+    let world = World::new(7);
+    let database = world.open(&tiny());
+    let list = with_operator(&database, "append");
+    let mut snapshots = Vec::new();
+    let mut expected: Vec<String> = vec![String::new(); 40];
+    for round in 0..30 {
+        for (number, value) in expected.iter_mut().enumerate() {
+            let key = format!("key {number:02}");
+            match (round + number) % 11 {
+                0 => {
+                    list.delete(&key).unwrap();
+                    value.clear();
+                }
+                1 => {
+                    *value = format!("[{round}]");
+                    list.put(&key, &*value).unwrap();
+                }
+                _ => {
+                    let operand = format!(" {round}");
+                    list.merge(&key, &operand).unwrap();
+                    value.push_str(&operand);
+                }
+            }
+        }
+        match round % 4 {
+            0 => database.checkpoint().unwrap(),
+            1 => snapshots.push((database.snapshot().unwrap(), expected.clone())),
+            _ => {}
+        }
+        if round % 5 == 0 {
+            world.sim.advance_ns(2_000_000_000);
+            world.sim.settle();
+        }
+        for (number, value) in expected.iter().enumerate() {
+            let key = format!("key {number:02}");
+            let found = list.get(&key).unwrap();
+            let wanted = (!value.is_empty()).then_some(value.as_bytes());
+            assert_eq!(found.as_deref(), wanted, "round {round}, {key}");
+            assert_eq!(list.contains(&key).unwrap(), wanted.is_some());
+        }
+        let all: Vec<_> = list.iter().map(|record| record.unwrap().1).collect();
+        let live = || expected.iter().filter(|value| !value.is_empty());
+        assert!(all.iter().map(|v| &v[..]).eq(live().map(|v| v.as_bytes())));
+        let back: Vec<_> = list.iter().rev().map(|record| record.unwrap().1).collect();
+        assert!(back.iter().rev().eq(&all));
+        let keys: Vec<_> = (0..40).map(|number| format!("key {number:02}")).collect();
+        let many = list.multi_get(&keys).unwrap();
+        for (found, value) in many.iter().zip(&expected) {
+            assert_eq!(found.as_deref().unwrap_or_default(), value.as_bytes());
+        }
+    }
+    for (snapshot, expected) in &snapshots {
+        for (number, value) in expected.iter().enumerate() {
+            let found = snapshot.get(&list, format!("key {number:02}")).unwrap();
+            assert_eq!(found.as_deref().unwrap_or_default(), value.as_bytes());
+        }
+        let seen = snapshot.iter(&list).map(|record| record.unwrap().1);
+        let live = expected.iter().filter(|value| !value.is_empty());
+        assert!(
+            seen.collect::<Vec<_>>()
+                .iter()
+                .map(|v| &v[..])
+                .eq(live.map(|v| v.as_bytes()))
+        );
+    }
+    drop(snapshots);
+    drop(list);
+    database.close().unwrap();
+}
+
+#[test]
+fn each_operand_counts_once_across_kills() {
+    let world = World::new(7);
+    let options = tiny();
+    let mut counted = 0;
+    for life in 0..12 {
+        let database = world.open(&options);
+        let sums = match life {
+            0 => with_operator(&database, "add-i64"),
+            _ => database.keyspace("add-i64").unwrap(),
+        };
+        if life > 0 {
+            assert_eq!(count(&sums, b"sum"), counted, "life {life}");
+        }
+        for _ in 0..97 {
+            sums.merge("sum", 3i64.to_le_bytes()).unwrap();
+            counted += 3;
+        }
+        if life % 3 == 1 {
+            database.checkpoint().unwrap();
+            sums.merge("sum", 1i64.to_le_bytes()).unwrap();
+            counted += 1;
+        }
+        assert_eq!(count(&sums, b"sum"), counted);
+        drop(sums);
+        world.kill(database);
+    }
+}
+
+/// Operations of a batch have LSNs of their own, also with `Durability::None`.
+#[test]
+fn operations_of_a_batch_apply_in_their_order() {
+    for durability in [Durability::Process, Durability::None] {
+        let world = World::new(7);
+        let database = world.open(&tiny());
+        let list = with_operator(&database, "append");
+        let mut batch = database.batch();
+        batch.merge(&list, "twice", "a");
+        batch.merge(&list, "twice", "b");
+        batch.put(&list, "over a put", "base");
+        batch.merge(&list, "over a put", "+");
+        batch.merge(&list, "under a put", "+");
+        batch.put(&list, "under a put", "base");
+        batch.merge(&list, "over a delete", "lost");
+        batch.delete(&list, "over a delete");
+        batch.merge(&list, "over a delete", "kept");
+        database.write_with(&batch, durability).unwrap();
+        for merged in [false, true] {
+            if merged {
+                database.checkpoint().unwrap();
+            }
+            for (key, value) in [
+                ("twice", "ab"),
+                ("over a put", "base+"),
+                ("under a put", "base"),
+                ("over a delete", "kept"),
+            ] {
+                assert_eq!(
+                    list.get(key).unwrap().unwrap(),
+                    value,
+                    "{durability:?} {merged}"
+                );
+            }
+        }
+        drop((batch, list));
+        database.close().unwrap();
+    }
+}
+
+/// The cache holds what the tree says. A value with operands of a memtable applied would get them
+/// again after the merge.
+#[test]
+fn the_record_cache_holds_no_value_of_operands_in_a_memtable() {
+    let world = World::new(7);
+    let database = world.open(&tiny());
+    let sums = with_operator(&database, "add-i64");
+    let one = 1i64.to_le_bytes();
+    sums.put("sum", 0i64.to_le_bytes()).unwrap();
+    database.checkpoint().unwrap();
+    for round in 0..20 {
+        for _ in 0..3 {
+            assert_eq!(count(&sums, b"sum"), round * 2);
+        }
+        sums.merge("sum", one).unwrap();
+        for _ in 0..3 {
+            assert_eq!(count(&sums, b"sum"), round * 2 + 1);
+        }
+        sums.merge("sum", one).unwrap();
+        assert_eq!(count(&sums, b"sum"), round * 2 + 2);
+        database.checkpoint().unwrap();
+    }
+    drop(sums);
+    database.close().unwrap();
+}
+
+#[test]
+fn merges_that_no_operator_takes_are_refused_and_change_nothing() {
+    let world = World::new(7);
+    let database = world.open(&tiny());
+    let plain = database.keyspace("plain").unwrap();
+    let error = plain.merge("key", "operand").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("KeyspaceOptions::merge_operator")
+    );
+    let sums = with_operator(&database, "add-i64");
+    let error = sums.merge("key", "seven").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    let mut batch = database.batch();
+    batch.put(&sums, "other", 1i64.to_le_bytes());
+    batch.merge(&sums, "key", "seven");
+    assert!(batch.error().is_some() && database.write(&batch).is_err());
+    assert!(sums.is_empty().unwrap() && plain.is_empty().unwrap());
+    let missing = with_operator(&database, "nobody's");
+    let error = missing.merge("key", "operand").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Operator, "{error}");
+    assert!(error.to_string().contains("nobody's"), "{error}");
+    missing.put("key", "value").unwrap();
+    assert_eq!(missing.get("key").unwrap().unwrap(), "value");
+    drop((batch, plain, sums, missing));
+    database.close().unwrap();
+}
+
+/// Appends, and refuses what it is told to.
+struct Moody {
+    fails: Arc<AtomicBool>,
+    panics: bool,
+    combines: bool,
+}
+
+impl MergeOperator for Moody {
+    fn name(&self) -> &str {
+        "moody"
+    }
+
+    fn apply(
+        &self,
+        _key: &[u8],
+        existing: Option<&[u8]>,
+        operand: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Outcome> {
+        if self.fails.load(Ordering::Relaxed) {
+            assert!(!self.panics, "moody today");
+            return Err(terrapin::Error::invalid("moody today"));
+        }
+        out.extend_from_slice(existing.unwrap_or_default());
+        out.extend_from_slice(operand);
+        Ok(Outcome::Value)
+    }
+
+    fn combine(&self, _: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        if self.fails.load(Ordering::Relaxed) {
+            assert!(!self.panics, "moody today");
+            return Err(terrapin::Error::invalid("moody today"));
+        }
+        out.extend_from_slice(older);
+        out.extend_from_slice(newer);
+        Ok(self.combines)
+    }
+}
+
+/// Checkpoints go on; only reads of the key fail; all operands count once the operator applies
+/// them, and a put or a delete heals the key before that.
+#[test]
+fn a_failing_operator_stops_no_checkpoint_and_loses_no_operand() {
+    for (panics, combines) in [(false, true), (true, true), (false, false)] {
+        let world = World::new(7);
+        let fails = Arc::new(AtomicBool::new(false));
+        let operator = || Moody {
+            fails: fails.clone(),
+            panics,
+            combines,
+        };
+        let options = || tiny().merge_operator(operator());
+        let database = world.open(&options());
+        let moody = with_operator(&database, "moody");
+        let keys = ["base", "deleted", "nothing", "put later", "deleted later"];
+        for key in ["base", "put later", "deleted later"] {
+            moody.put(key, "0").unwrap();
+        }
+        database.checkpoint().unwrap();
+        fails.store(true, Ordering::Relaxed);
+        moody.delete("deleted").unwrap();
+        for round in 1..5 {
+            for key in keys {
+                moody.merge(key, format!("{round}")).unwrap();
+            }
+            moody.put("other", "there").unwrap();
+            database.checkpoint().unwrap();
+            for key in keys {
+                let error = moody.get(key).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Operator);
+                let text = error.to_string();
+                assert!(text.contains("moody") && text.contains(key), "{text}");
+                assert!(moody.contains(key).is_err());
+            }
+            assert_eq!(moody.get("other").unwrap().unwrap(), "there");
+            assert!(moody.iter().any(|record| record.is_err()));
+        }
+        moody.put("put later", "healed").unwrap();
+        moody.delete("deleted later").unwrap();
+        assert_eq!(moody.get("put later").unwrap().unwrap(), "healed");
+        assert!(moody.get("deleted later").unwrap().is_none());
+        drop(moody);
+        database.close().unwrap();
+
+        // Without the operator, operands are there, and unreadable.
+        let database = world.open(&tiny());
+        let moody = database.keyspace("moody").unwrap();
+        assert_eq!(moody.get("base").unwrap_err().kind(), ErrorKind::Operator);
+        assert_eq!(moody.get("put later").unwrap().unwrap(), "healed");
+        moody.put("new", "record").unwrap();
+        drop(moody);
+        database.close().unwrap();
+
+        fails.store(false, Ordering::Relaxed);
+        let database = world.open(&options());
+        let moody = database.keyspace("moody").unwrap();
+        for merged in [false, true] {
+            if merged {
+                moody.put("rewrite", "the leaf").unwrap();
+                database.checkpoint().unwrap();
+            }
+            for (key, value) in [
+                ("base", Some("01234")),
+                ("deleted", Some("1234")),
+                ("nothing", Some("1234")),
+                ("put later", Some("healed")),
+                ("deleted later", None),
+            ] {
+                let found = moody.get(key).unwrap();
+                assert_eq!(found.as_deref(), value.map(str::as_bytes), "{key}");
+            }
+        }
+        drop(moody);
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+#[test]
+fn the_operator_of_a_keyspace_is_fixed_once_it_has_records() {
+    let world = World::new(7);
+    let database = world.open(&tiny());
+    let keyspace = database.keyspace("words").unwrap();
+    let with = |name: &str| KeyspaceOptions::new().merge_operator(name);
+    keyspace.set_options(with("max")).unwrap();
+    keyspace.merge("key", "a").unwrap();
+    let error = keyspace.set_options(with("append")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("clear"), "{error}");
+    database.checkpoint().unwrap();
+    assert!(keyspace.set_options(with("append")).is_err());
+    keyspace.merge("key", "b").unwrap();
+    assert_eq!(keyspace.get("key").unwrap().unwrap(), "b");
+    keyspace.clear().unwrap();
+    keyspace.set_options(with("append")).unwrap();
+    keyspace.merge("key", "b").unwrap();
+    keyspace.merge("key", "a").unwrap();
+    assert_eq!(keyspace.get("key").unwrap().unwrap(), "ba");
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&tiny());
+    let keyspace = database.keyspace("words").unwrap();
+    assert_eq!(keyspace.get("key").unwrap().unwrap(), "ba");
+    let name = keyspace.options().unwrap().merge_operator.unwrap();
+    assert_eq!(name.as_str(), "append");
+    drop(keyspace);
+    database.close().unwrap();
+}
