@@ -21,6 +21,7 @@
 //! its checksums, its space and its commits.
 #![forbid(unsafe_code)]
 
+pub mod collect;
 mod handle;
 pub mod page;
 mod record;
