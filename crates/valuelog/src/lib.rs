@@ -25,10 +25,12 @@ pub mod collect;
 mod handle;
 pub mod page;
 mod record;
+mod separate;
 mod table;
 mod write;
 
 pub use handle::Handle;
+pub use separate::Separating;
 pub use table::{LEAF_BYTES_MAX, PartRef, TableEdit, TableRef, ValueTable};
 
 /// Records begin at multiples of this many bytes.

@@ -29,8 +29,10 @@ impl PendingPage {
             record_bytes: self.footer.record_bytes,
             directory_bytes: self.footer.directory_bytes,
             records: part.records().len() as u32,
-            bytes,
-            punched_bytes: 0,
+            bytes: bytes.records,
+            value_bytes: bytes.values,
+            dead_records: 0,
+            dead_value_bytes: 0,
         });
         Ok((page, parts.collect()))
     }

@@ -23,6 +23,14 @@ pub struct PageOptions {
     pub compression: Compression,
 }
 
+/// Bytes of the records of a part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PartBytes {
+    pub(crate) records: u32,
+    /// Of the values, decompressed.
+    pub(crate) values: u64,
+}
+
 /// Builds one value page after the other.
 ///
 /// ```
@@ -46,8 +54,7 @@ pub struct PageBuilder {
     compressor: Compressor,
     scratch: Vec<u8>,
     image: AlignedBuf,
-    /// Each part, and the bytes of its records.
-    parts: Vec<(PartEntry, u32)>,
+    parts: Vec<(PartEntry, PartBytes)>,
     logical_bytes: u64,
     records: u32,
 }
@@ -95,7 +102,7 @@ impl PageBuilder {
             &mut self.scratch,
             &mut self.image,
         );
-        self.count(birth, THIS_PAGE, (place, place), key.len() + value.len());
+        self.count(birth, THIS_PAGE, (place, place), (key.len(), value.len()));
         place
     }
 
@@ -105,8 +112,8 @@ impl PageBuilder {
         let Identity { born_in, place } = record.identity;
         let position = self.position();
         self.image.extend_from_slice(&bytes[..record.bytes]);
-        let logical_bytes = record.key.len() + record.value_bytes as usize;
-        self.count(birth, born_in, (place, position), logical_bytes);
+        let lengths = (record.key.len(), record.value_bytes as usize);
+        self.count(birth, born_in, (place, position), lengths);
     }
 
     /// Where the next record begins.
@@ -116,21 +123,21 @@ impl PageBuilder {
         place as u32
     }
 
-    /// Counts the last record of the image.
-    fn count(&mut self, birth: u64, born_in: PageId, at: (u32, u32), logical_bytes: usize) {
+    /// Counts the last record of the image, with the lengths of its key and value.
+    fn count(&mut self, birth: u64, born_in: PageId, at: (u32, u32), lengths: (usize, usize)) {
         let bytes = (self.image.len() - at.1 as usize * PLACE_BYTES) as u32;
-        match self.parts.last_mut() {
-            Some((part, part_bytes)) if part.birth == birth => {
-                assert_eq!(part.born_in, born_in, "one birth was born in two pages");
-                part.push(at);
-                *part_bytes += bytes;
-            }
-            _ => self
-                .parts
-                .push((PartEntry::new(birth, born_in, vec![at]), bytes)),
+        let is_begun = self.parts.last().is_some_and(|(part, _)| part.birth == birth);
+        if !is_begun {
+            let part = PartEntry::new(birth, born_in, Vec::new());
+            self.parts.push((part, PartBytes::default()));
         }
+        let (part, part_bytes) = self.parts.last_mut().expect("a part was begun");
+        assert_eq!(part.born_in, born_in, "one birth was born in two pages");
+        part.push(at);
+        part_bytes.records += bytes;
+        part_bytes.values += lengths.1 as u64;
         self.records += 1;
-        self.logical_bytes += logical_bytes as u64;
+        self.logical_bytes += (lengths.0 + lengths.1) as u64;
     }
 
     /// Bytes of memory that the builder has touched.
@@ -147,7 +154,7 @@ impl PageBuilder {
         }
         let mut parts = std::mem::take(&mut self.parts);
         parts.sort_unstable_by_key(|(part, _)| part.birth);
-        let ascend = |pair: &[(PartEntry, u32)]| pair[0].0.birth < pair[1].0.birth;
+        let ascend = |pair: &[(PartEntry, PartBytes)]| pair[0].0.birth < pair[1].0.birth;
         assert!(parts.windows(2).all(ascend), "a birth in pieces");
         let (parts, part_bytes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let directory = Directory::new(parts);
@@ -183,8 +190,7 @@ impl PageBuilder {
 pub struct PendingPage {
     pub(crate) image: AlignedBuf,
     pub(crate) directory: Directory,
-    /// Bytes of the records of each part.
-    pub(crate) part_bytes: Vec<u32>,
+    pub(crate) part_bytes: Vec<PartBytes>,
     pub(crate) footer: Footer,
 }
 

@@ -13,16 +13,9 @@ use super::{ValueTable, contradiction};
 pub struct TableEdit {
     /// The new part of each changed birth; `None` for births without live records.
     parts: BTreeMap<u64, Option<PartRef>>,
-    /// Value pages that this checkpoint wrote.
-    written: Vec<PageUse>,
 }
 
 impl TableEdit {
-    /// Names a value page that was written for parts of this edit.
-    pub fn wrote(&mut self, page: PageUse) {
-        self.written.push(page);
-    }
-
     /// Adds a part, or replaces the part of its birth.
     pub fn put(&mut self, part: PartRef) {
         self.parts.insert(part.birth, Some(part));
@@ -33,6 +26,17 @@ impl TableEdit {
         self.parts.insert(birth, None);
     }
 
+    /// The part of a birth as this edit leaves it: `None` if the edit does not name the birth.
+    #[must_use]
+    pub fn part(&self, birth: u64) -> Option<Option<PartRef>> {
+        self.parts.get(&birth).copied()
+    }
+
+    /// The parts that this edit puts, births ascending.
+    pub fn parts(&self) -> impl Iterator<Item = PartRef> {
+        self.parts.values().copied().flatten()
+    }
+
     /// Whether nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -41,41 +45,29 @@ impl TableEdit {
 }
 
 impl ValueTable {
-    /// The table with an edit, and its changes to pages: written table pages and value pages,
-    /// references of parts gained and lost. Writes the leaves with changes and the root. Not
-    /// durable before a sync.
+    /// The table with an edit. Adds to `changes`: the value pages `written`, table pages that the
+    /// call writes, and references of parts gained and lost. Writes the leaves with changes and the
+    /// root. Not durable before a sync.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::NoSpace`]; those of reads and writes. Pages that were written
-    /// are given up then, value pages included.
-    pub fn edited(&self, edit: &TableEdit, class: SpaceClass) -> Result<(ValueTable, Changes)> {
-        let mut changes = Changes {
-            added: edit.written.clone(),
-            ..Changes::default()
-        };
-        match self.write(edit, class, &mut changes) {
-            Ok(table) => Ok((table, changes)),
-            Err(error) => {
-                self.store.abandon(changes);
-                Err(error)
-            }
-        }
-    }
-
-    fn write(
+    /// [`terrapin_base::ErrorKind::NoSpace`]; those of reads and writes. The caller abandons
+    /// `changes` then.
+    pub fn edited(
         &self,
         edit: &TableEdit,
+        written: &[PageUse],
         class: SpaceClass,
         changes: &mut Changes,
     ) -> Result<ValueTable> {
+        changes.added.extend_from_slice(written);
         if edit.is_empty() {
             return Ok(self.clone());
         }
         let old = self.leaves()?;
         let old: &[Listed] = old.as_ref().map_or(&[], |leaves| &leaves.leaves);
-        let mut unused: BTreeSet<_> = edit.written.iter().map(|page| page.id).collect();
-        let mut totals = self.root.map_or([0; 2], |root| [root.records, root.bytes]);
+        let mut unused: BTreeSet<_> = written.iter().map(|page| page.id).collect();
+        let mut totals = self.root.map_or([0; 3], |root| [root.records, root.bytes, root.dead_bytes]);
         let mut leaves = Vec::with_capacity(old.len() + 1);
         // Parts of changed leaves that are adjacent, until the next unchanged leaf.
         let mut open: Vec<PartRef> = Vec::new();
@@ -125,6 +117,7 @@ impl ValueTable {
                     parts: leaves.leaves.iter().map(|listed| listed.parts).sum(),
                     records: totals[0],
                     bytes: totals[1],
+                    dead_bytes: totals[2],
                 })
             }
         };
@@ -140,7 +133,7 @@ impl ValueTable {
         parts: &[PartRef],
         changed: impl Iterator<Item = (&'a u64, &'a Option<PartRef>)>,
         open: &mut Vec<PartRef>,
-        totals: &mut [u64; 2],
+        totals: &mut [u64; 3],
         unused: &mut BTreeSet<terrapin_base::PageId>,
         changes: &mut Changes,
     ) -> Result<()> {
@@ -152,15 +145,17 @@ impl ValueTable {
             let old = parts.next_if(|part| part.birth == birth);
             if let Some(old) = old {
                 changes.released.push(old.page.id);
-                totals[0] = totals[0].saturating_sub(u64::from(old.records));
-                totals[1] = totals[1].saturating_sub(u64::from(old.bytes));
+                for (total, less) in totals.iter_mut().zip(counts(old)) {
+                    *total = total.saturating_sub(less);
+                }
             }
             match (old, new) {
                 (None, None) => return Err(contradiction("an unknown birth is removed", birth)),
                 (_, None) => {}
                 (_, Some(new)) => {
-                    totals[0] += u64::from(new.records);
-                    totals[1] += u64::from(new.bytes);
+                    for (total, more) in totals.iter_mut().zip(counts(new)) {
+                        *total = total.saturating_add(more);
+                    }
                     // A page that was written has its first reference already.
                     if !unused.remove(&new.page.id) {
                         changes.retained.push(new.page.id);
@@ -211,4 +206,8 @@ impl ValueTable {
         changes.added.push(PageUse::from(&page));
         Ok(page)
     }
+}
+
+fn counts(part: &PartRef) -> [u64; 3] {
+    [u64::from(part.records), u64::from(part.bytes), part.dead_bytes()]
 }

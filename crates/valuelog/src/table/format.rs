@@ -1,14 +1,14 @@
 //! The bytes of a value table.
 //!
 //! ```text
-//! reference  (in the catalog) page reference, leaves: varint, parts: varint, records: varint,
-//!            record bytes: varint
+//! reference  (in the root of a version) page reference; varints: leaves, parts, records, record
+//!            bytes, dead record bytes
 //! root       (page kind 4) per leaf, births ascending: first birth: varint gap to the leaf before,
 //!            page reference, parts: varint
 //! leaf       (page kind 5) per part, births ascending: birth: varint gap to the part before (the
 //!            first: the birth), born in: u64, page id: u64, varints: page offset in extents,
-//!            page bytes, bytes of all records of the page, bytes of its directory, records of the
-//!            part, their bytes, bytes of them that are holes
+//!            page bytes, bytes of all records of the page, bytes of its directory; of the part:
+//!            records, their bytes, bytes of their values, dead records, bytes of their values
 //! ```
 
 use std::ops::Range;
@@ -23,7 +23,7 @@ use crate::{PAGE_BYTES_MAX, PLACE_BYTES};
 /// Most bytes of a leaf's content.
 pub const LEAF_BYTES_MAX: usize = 60 << 10;
 /// Least bytes of a part in a leaf.
-const PART_BYTES_MIN: usize = 1 + 8 + 8 + 7;
+const PART_BYTES_MIN: usize = 1 + 8 + 8 + 9;
 
 /// Where the values of a birth are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +42,29 @@ pub struct PartRef {
     pub records: u32,
     /// Bytes of the part's records on disk.
     pub bytes: u32,
-    /// Bytes of dead records of the part that are holes in the file.
-    pub punched_bytes: u32,
+    /// Bytes of the part's values, decompressed.
+    pub value_bytes: u64,
+    /// Records that nothing refers to any more.
+    pub dead_records: u32,
+    /// Bytes of the values of dead records, decompressed.
+    pub dead_value_bytes: u64,
 }
 
 impl PartRef {
+    /// Bytes of dead records on disk, in proportion to their values. O(1).
+    #[must_use]
+    pub fn dead_bytes(&self) -> u64 {
+        let bytes = u128::from(self.bytes);
+        let dead = match self.dead_records == self.records {
+            true => bytes,
+            false => {
+                let (dead, all) = (self.dead_value_bytes, self.value_bytes.max(1));
+                (bytes * u128::from(dead) / u128::from(all)).min(bytes)
+            }
+        };
+        dead as u64
+    }
+
     /// Where the directory is in the page, in bytes.
     #[must_use]
     pub fn directory(&self) -> Range<u64> {
@@ -65,7 +83,9 @@ impl PartRef {
             u64::from(self.directory_bytes),
             u64::from(self.records),
             u64::from(self.bytes),
-            u64::from(self.punched_bytes),
+            self.value_bytes,
+            u64::from(self.dead_records),
+            self.dead_value_bytes,
         ] {
             put_varint(out, value);
         }
@@ -96,7 +116,9 @@ impl PartRef {
             directory_bytes,
             records,
             bytes: part_bytes,
-            punched_bytes,
+            value_bytes,
+            dead_records,
+            dead_value_bytes,
         });
         part.filter(PartRef::is_possible)
             .ok_or_else(|| reader.corrupt("impossible part"))
@@ -108,10 +130,16 @@ impl PartRef {
             && self.page.bytes <= PAGE_BYTES_MAX
             && parts_end <= self.page.bytes
             && self.bytes <= self.record_bytes
-            && self.punched_bytes <= self.bytes
+            && self.dead_records <= self.records
+            && self.dead_value_bytes <= self.value_bytes
             && self.records > 0
             && u64::from(self.records) * PLACE_BYTES as u64 <= u64::from(self.bytes)
     }
+}
+
+fn number(reader: &mut Reader<'_>) -> Result<u32> {
+    let number = reader.varint()?;
+    u32::try_from(number).map_err(|_| reader.corrupt("impossible part"))
 }
 
 fn ascending(reader: &mut Reader<'_>, before: Option<u64>) -> Result<u64> {
@@ -137,13 +165,15 @@ pub struct TableRef {
     pub records: u64,
     /// Bytes of these records on disk.
     pub bytes: u64,
+    /// Bytes of dead records among them.
+    pub dead_bytes: u64,
 }
 
 impl TableRef {
     /// Appends the reference.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.page.encode(out);
-        for value in [self.leaves, self.parts, self.records, self.bytes] {
+        for value in [self.leaves, self.parts, self.records, self.bytes, self.dead_bytes] {
             put_varint(out, value);
         }
     }
@@ -160,6 +190,7 @@ impl TableRef {
             parts: reader.varint()?,
             records: reader.varint()?,
             bytes: reader.varint()?,
+            dead_bytes: reader.varint()?,
         })
     }
 }

@@ -52,6 +52,10 @@ impl ValueTable {
         self.root.as_ref()
     }
 
+    pub(crate) fn store(&self) -> &Arc<PageStore> {
+        &self.store
+    }
+
     fn leaves(&self) -> Result<Option<Arc<Leaves>>> {
         let Some(root) = &self.root else {
             return Ok(None);

@@ -1,0 +1,232 @@
+//! The end of a merge: notes which values became dead, and collects pages with much garbage.
+//!
+//! Collecting writes no tree and looks nothing up. A page that cannot be read stays where it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Error, ErrorKind, Purpose, Result};
+use terrapin_pages::{PageUse, ReadFor, SpaceClass};
+use terrapin_structure::{Direction, MergeOptions, Version};
+
+use super::Separating;
+use super::births::{class_of, page_options};
+use super::version::{SeparatedVersion, dead_key, place_of};
+use crate::collect::{CollectFacts, PageLoad, choose};
+use crate::handle::{Handle, dangling};
+use crate::page::{PageBuilder, copy_live};
+use crate::table::{PartRef, TableEdit};
+
+/// The space amplification of value pages where none is asked for, in per cent.
+const ACCEPTED_PERCENT: u32 = 130;
+/// Bytes of a record besides its value, about: for the count of bytes that died.
+const RECORD_BYTES: u64 = 64;
+
+/// Changes to the tree of dead places: whether a place becomes dead, or is given up.
+pub(super) type Places = BTreeMap<[u8; 12], bool>;
+
+/// What a merge of the inner structure leaves to do.
+pub(super) struct Collecting {
+    base: SeparatedVersion,
+    pub(super) inner: Arc<dyn Version>,
+    pub(super) next_birth: u64,
+    pub(super) edit: TableEdit,
+    pub(super) places: Places,
+    /// Parts of pages to collect, page by page, the next one last.
+    victims: Vec<Vec<PartRef>>,
+    builder: PageBuilder,
+    /// Births whose records wait in the builder, and their dead places in the tree.
+    moved: Vec<(u64, Vec<u32>)>,
+    class: SpaceClass,
+    copies: bool,
+    written: Arc<Mutex<Vec<PageUse>>>,
+    /// Errors of pages that stay.
+    pub(super) unread: Vec<Error>,
+}
+
+impl Collecting {
+    /// `parts`: new births. `dropped`: handles that the merge dropped.
+    pub(super) fn begin(
+        owner: &Separating,
+        base: SeparatedVersion,
+        inner: Arc<dyn Version>,
+        (parts, next_birth): (Vec<PartRef>, u64),
+        mut dropped: Vec<Handle>,
+        options: &MergeOptions,
+        written: Arc<Mutex<Vec<PageUse>>>,
+    ) -> Result<Self> {
+        dropped.sort_unstable();
+        dropped.dedup();
+        let mut edit = TableEdit::default();
+        parts.into_iter().for_each(|part| edit.put(part));
+        let mut places = Places::new();
+        let mut died_bytes = 0u64;
+        for handle in &dropped {
+            let known = match edit.part(handle.birth) {
+                Some(part) => part,
+                None => base.table.part(handle.birth)?,
+            };
+            let mut part = known.ok_or_else(|| dangling(*handle))?;
+            part.dead_records += 1;
+            part.dead_value_bytes += u64::from(handle.value_bytes);
+            if part.dead_records > part.records || part.dead_value_bytes > part.value_bytes {
+                return Err(dangling(*handle));
+            }
+            edit.put(part);
+            places.insert(dead_key(handle.birth, handle.place), true);
+            died_bytes += u64::from(handle.value_bytes) + RECORD_BYTES;
+        }
+        let mut collecting = Collecting {
+            builder: PageBuilder::new(page_options(options, &owner.store)),
+            base,
+            inner,
+            next_birth,
+            edit,
+            places,
+            victims: Vec::new(),
+            moved: Vec::new(),
+            class: class_of(options),
+            copies: !options.space_is_short,
+            written,
+            unread: Vec::new(),
+        };
+        let percent = options.space_amplification_percent.unwrap_or(ACCEPTED_PERCENT);
+        collecting.choose(percent.saturating_mul(10), died_bytes)?;
+        Ok(collecting)
+    }
+
+    /// Chooses the pages to collect.
+    fn choose(&mut self, accepted_permille: u32, died_bytes: u64) -> Result<()> {
+        let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
+        let mut add = |part: PartRef| pages.entry(part.page.id).or_default().push(part);
+        let edit = &self.edit;
+        self.base.table.parts(&mut |part| {
+            if edit.part(part.birth).is_none() {
+                add(*part);
+            }
+            Ok(())
+        })?;
+        edit.parts().for_each(&mut add);
+        let mut overhead_bytes = 0u64;
+        let mut loads: Vec<_> = pages
+            .into_values()
+            .map(|parts| {
+                let bytes: u64 = parts.iter().map(|part| u64::from(part.bytes)).sum();
+                let dead_bytes: u64 = parts.iter().map(PartRef::dead_bytes).sum();
+                let page_bytes = parts.first().map_or(0, |part| part.page.bytes);
+                overhead_bytes += page_bytes.saturating_sub(bytes);
+                let is_dead = parts.iter().all(|part| part.dead_records == part.records);
+                let live_bytes = match is_dead {
+                    true => 0,
+                    false => bytes.saturating_sub(dead_bytes).max(1),
+                };
+                PageLoad { page: parts, live_bytes, dead_bytes }
+            })
+            .collect();
+        let facts = CollectFacts {
+            accepted_permille,
+            hidden_bytes: 0,
+            overhead_bytes,
+            died_bytes,
+        };
+        let count = choose(&mut loads, &facts);
+        loads.truncate(count);
+        if !self.copies {
+            loads.retain(|load| load.live_bytes == 0);
+        }
+        self.victims = loads.into_iter().rev().map(|load| load.page).collect();
+        Ok(())
+    }
+
+    /// Collects a page. Returns whether all was done.
+    pub(super) fn step(&mut self, owner: &Separating) -> Result<bool> {
+        let Some(parts) = self.victims.pop() else {
+            self.write(owner)?;
+            return Ok(true);
+        };
+        if let Err(error) = self.collect(owner, &parts) {
+            match error.kind() {
+                // What cannot be read stays where it is.
+                ErrorKind::Corrupt => self.unread.push(error),
+                // Collecting may wait: the merge goes on.
+                ErrorKind::NoSpace => self.victims.clear(),
+                _ => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn collect(&mut self, owner: &Separating, parts: &[PartRef]) -> Result<()> {
+        let is_dead = |part: &PartRef| part.dead_records == part.records;
+        for part in parts.iter().filter(|part| is_dead(part)) {
+            let dead = self.dead_places(part.birth)?;
+            self.edit.remove(part.birth);
+            self.forget(part.birth, dead);
+        }
+        let mut live = parts.iter().filter(|part| !is_dead(part)).peekable();
+        let Some(first) = live.peek() else {
+            return Ok(());
+        };
+        let directory = self.base.table.directory(first)?;
+        let records = 0..u64::from(first.record_bytes);
+        let held = self.builder.memory_bytes() as u64 + records.end;
+        let _charge = owner.budget.charge(Purpose::Merge, held);
+        let image = owner.store.read_piece(&first.page, records, ReadFor::Merge, |bytes| {
+            Ok(bytes.to_vec())
+        })?;
+        for part in live {
+            if self.builder.is_full() {
+                self.write(owner)?;
+            }
+            let dead = self.dead_places(part.birth)?;
+            let entry = directory.part(part.birth).ok_or_else(|| {
+                Error::corrupt("a value page lacks a part of the table").with("birth", part.birth)
+            })?;
+            let mut is_dead = |birth, place| {
+                dead.binary_search(&place).is_ok()
+                    || self.places.get(&dead_key(birth, place)) == Some(&true)
+            };
+            copy_live(&image, entry, &mut is_dead, &mut self.builder)?;
+            self.moved.push((part.birth, dead));
+        }
+        Ok(())
+    }
+
+    /// The places of a birth in the tree of dead places, ascending.
+    fn dead_places(&self, birth: u64) -> Result<Vec<u32>> {
+        let ordered = self.base.dead.ordered();
+        let ordered = ordered.ok_or_else(|| Error::internal("dead places without order"))?;
+        let (lo, hi) = (dead_key(birth, 0), dead_key(birth, u32::MAX));
+        let bounds = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
+        let mut scan = ordered.scan(bounds, Direction::Forward)?;
+        let mut places = Vec::new();
+        while let Some((key, _)) = scan.next()? {
+            places.push(place_of(key)?.1);
+        }
+        Ok(places)
+    }
+
+    /// Gives up the dead places of a birth: those in the tree, and those of this merge.
+    fn forget(&mut self, birth: u64, dead: Vec<u32>) {
+        let range = dead_key(birth, 0)..=dead_key(birth, u32::MAX);
+        let new: BTreeSet<_> = self.places.range(range).map(|(key, _)| *key).collect();
+        new.iter().for_each(|key| drop(self.places.remove(key)));
+        for place in dead {
+            self.places.insert(dead_key(birth, place), false);
+        }
+    }
+
+    fn write(&mut self, owner: &Separating) -> Result<()> {
+        let Some(pending) = self.builder.finish() else {
+            return Ok(());
+        };
+        let moved = std::mem::take(&mut self.moved);
+        let (page, parts) = pending.write(&owner.store, self.class)?;
+        self.written.lock().push(page);
+        parts.into_iter().for_each(|part| self.edit.put(part));
+        moved.into_iter().for_each(|(birth, dead)| self.forget(birth, dead));
+        Ok(())
+    }
+}

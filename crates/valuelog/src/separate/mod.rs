@@ -1,0 +1,151 @@
+//! A structure that keeps long values of another structure out of it.
+//!
+//! [`Separating`] stands before a structure (the *inner* one). Its merges write values from the
+//! keyspace's threshold on into value pages and hand the inner structure handles instead. Its
+//! versions answer with values. The inner structure stores handles like values and reports which
+//! handles its merges drop.
+//!
+//! A version is the inner version, a value table, and a tree of the places that are dead. One root
+//! names all three, so a checkpoint commits them together (D13), and an abandoned merge gives all of
+//! them up together.
+//!
+//! A keyspace without separated values has versions of the inner structure: its reads take no detour
+//! and its root has no other bytes. The first merge with a threshold begins the rest.
+
+mod births;
+mod collecting;
+mod input;
+mod merge;
+mod root;
+mod verify;
+mod version;
+
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Result};
+use terrapin_pages::PageStore;
+use terrapin_structure::{
+    Compaction, Compacts, Merge, MergeInput, MergeOptions, Structure, StructureId, ToCompact,
+    Version,
+};
+
+use merge::SeparatingMerge;
+use merge::inner_options;
+use root::SeparatedRoot;
+use version::SeparatedVersion;
+
+/// A structure that keeps long values out of another one. See the module.
+#[derive(Clone)]
+pub struct Separating {
+    inner: Arc<dyn Structure>,
+    /// The structure of the trees of dead places: ordered.
+    places: Arc<dyn Structure>,
+    store: Arc<PageStore>,
+    budget: Arc<Budget>,
+}
+
+impl Separating {
+    /// Stands before `inner`. `places` is an ordered structure over the same store.
+    pub fn new(
+        inner: Arc<dyn Structure>,
+        places: Arc<dyn Structure>,
+        store: Arc<PageStore>,
+        budget: Arc<Budget>,
+    ) -> Arc<Self> {
+        Arc::new(Separating { inner, places, store, budget })
+    }
+
+    /// The inner version of any version of this structure.
+    fn inner_of(version: &Arc<dyn Version>) -> &Arc<dyn Version> {
+        match separated(version) {
+            Some(separated) => &separated.inner,
+            None => version,
+        }
+    }
+}
+
+/// The version, if it has separated values.
+fn separated(version: &Arc<dyn Version>) -> Option<&SeparatedVersion> {
+    version.as_any().downcast_ref()
+}
+
+impl Structure for Separating {
+    fn id(&self) -> StructureId {
+        self.inner.id()
+    }
+
+    fn empty(&self) -> Arc<dyn Version> {
+        self.inner.empty()
+    }
+
+    fn open(&self, root: &[u8]) -> Result<Arc<dyn Version>> {
+        match SeparatedRoot::decode(root)? {
+            None => self.inner.open(root),
+            Some(root) => Ok(Arc::new(SeparatedVersion::open(
+                self.inner.open(&root.inner)?,
+                &self.store,
+                &root,
+                self.places.open(&root.dead)?,
+            ))),
+        }
+    }
+
+    fn begin_merge(
+        &self,
+        base: &Arc<dyn Version>,
+        input: Arc<dyn MergeInput>,
+        options: &MergeOptions,
+    ) -> Result<Arc<dyn Merge>> {
+        if separated(base).is_none() && options.separate_from.is_none() {
+            return self.inner.begin_merge(base, input, options);
+        }
+        let base = match separated(base) {
+            Some(separated) => separated.clone(),
+            None => SeparatedVersion::around(base.clone(), &self.store, self.places.empty()),
+        };
+        SeparatingMerge::of_input(self, base, input, options)
+    }
+
+    fn compacts(&self) -> Option<&dyn Compacts> {
+        self.inner.compacts().map(|_| self as &dyn Compacts)
+    }
+
+    fn merges_privately(&self) -> bool {
+        self.inner.merges_privately()
+    }
+
+    fn adopts(&self, other: StructureId) -> bool {
+        self.inner.adopts(other)
+    }
+}
+
+impl Compacts for Separating {
+    fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact> {
+        match self.inner.compacts() {
+            Some(compacts) => compacts.to_compact(Self::inner_of(version)),
+            None => Ok(ToCompact::default()),
+        }
+    }
+
+    fn begin_compaction(
+        &self,
+        base: &Arc<dyn Version>,
+        keys: (&[u8], Option<&[u8]>),
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Compaction>> {
+        let Some(compacts) = self.inner.compacts() else {
+            return Ok(None);
+        };
+        let Some(base) = separated(base) else {
+            return compacts.begin_compaction(base, keys, bytes_max, options);
+        };
+        let values = base.values();
+        let inner = inner_options(options, &values);
+        let begun = compacts.begin_compaction(&base.inner, keys, bytes_max, &inner)?;
+        Ok(begun.map(|begun| Compaction {
+            merge: SeparatingMerge::of_tree(self, base.clone(), begun.merge, values, options),
+            next: begun.next,
+        }))
+    }
+}

@@ -1,0 +1,232 @@
+//! A version with separated values.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Error, Result, Slice};
+use terrapin_pages::{PageStore, PageUse, ReadFor};
+use terrapin_structure::{
+    Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Scan,
+    StructureStats, Values, Version,
+};
+
+use super::root::SeparatedRoot;
+use crate::handle::Handle;
+use crate::table::ValueTable;
+
+/// The inner version, its values, and which of them are dead.
+#[derive(Clone)]
+pub(crate) struct SeparatedVersion {
+    pub(super) inner: Arc<dyn Version>,
+    pub(super) table: ValueTable,
+    /// The places that no tree refers to any more: keys of [`dead_key`], empty values.
+    pub(super) dead: Arc<dyn Version>,
+    pub(super) next_birth: u64,
+}
+
+/// Bytes of a key of the tree of dead places.
+pub(super) const DEAD_KEY_BYTES: usize = 12;
+
+/// The key of a dead place.
+pub(super) fn dead_key(birth: u64, place: u32) -> [u8; DEAD_KEY_BYTES] {
+    let mut key = [0; DEAD_KEY_BYTES];
+    key[..8].copy_from_slice(&birth.to_be_bytes());
+    key[8..].copy_from_slice(&place.to_be_bytes());
+    key
+}
+
+/// The place of a key of the tree of dead places.
+pub(super) fn place_of(key: &[u8]) -> Result<(u64, u32)> {
+    let parts = key.split_first_chunk::<8>().and_then(|(birth, place)| {
+        Some((u64::from_be_bytes(*birth), u32::from_be_bytes(place.try_into().ok()?)))
+    });
+    parts.ok_or_else(|| Error::corrupt("a dead place with an impossible key"))
+}
+
+impl SeparatedVersion {
+    /// A version without separated values around an inner version.
+    pub(super) fn around(
+        inner: Arc<dyn Version>,
+        store: &Arc<PageStore>,
+        dead: Arc<dyn Version>,
+    ) -> Self {
+        SeparatedVersion { inner, table: ValueTable::empty(store), dead, next_birth: 1 }
+    }
+
+    pub(super) fn open(
+        inner: Arc<dyn Version>,
+        store: &Arc<PageStore>,
+        root: &SeparatedRoot,
+        dead: Arc<dyn Version>,
+    ) -> Self {
+        SeparatedVersion {
+            inner,
+            table: ValueTable::open(store, root.table),
+            dead,
+            next_birth: root.next_birth,
+        }
+    }
+
+    /// What a merge of the inner version asks and tells about handles.
+    pub(super) fn values(&self) -> Arc<DroppedValues> {
+        Arc::new(DroppedValues { table: self.table.clone(), dropped: Mutex::default() })
+    }
+
+    fn value(&self, handle: &[u8], key: &[u8], purpose: ReadFor) -> Result<Slice> {
+        self.table.get(Handle::decode(handle)?, key, purpose)
+    }
+
+    fn resolve(&self, found: Found, key: &[u8]) -> Result<Found> {
+        match found {
+            Found::Handle(handle) => self.value(&handle, key, ReadFor::Get).map(Found::Value),
+            found => Ok(found),
+        }
+    }
+}
+
+/// The handles that a merge dropped, and the values of those that it must read.
+pub(super) struct DroppedValues {
+    table: ValueTable,
+    dropped: Mutex<Vec<Handle>>,
+}
+
+impl DroppedValues {
+    pub(super) fn take(&self) -> Vec<Handle> {
+        std::mem::take(&mut *self.dropped.lock())
+    }
+
+    pub(super) fn drop_handle(&self, handle: Handle) {
+        self.dropped.lock().push(handle);
+    }
+}
+
+impl Values for DroppedValues {
+    fn value(&self, key: &[u8], handle: &[u8]) -> Result<Slice> {
+        self.table.get(Handle::decode(handle)?, key, ReadFor::Merge)
+    }
+
+    fn dropped(&self, handle: &[u8]) -> Result<()> {
+        self.drop_handle(Handle::decode(handle)?);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for DroppedValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DroppedValues").finish_non_exhaustive()
+    }
+}
+
+impl Version for SeparatedVersion {
+    fn root(&self) -> Vec<u8> {
+        SeparatedRoot {
+            inner: self.inner.root(),
+            dead: self.dead.root(),
+            next_birth: self.next_birth,
+            table: self.table.root().copied(),
+        }
+        .encode()
+    }
+
+    fn get(&self, key: &[u8], hash: u64) -> Result<Found> {
+        self.resolve(self.inner.get(key, hash)?, key)
+    }
+
+    fn contains(&self, key: &[u8], hash: u64) -> Result<Presence> {
+        self.inner.contains(key, hash)
+    }
+
+    fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Found]) -> Result<()> {
+        self.inner.multi_get(keys, out)?;
+        for ((key, _), found) in keys.iter().zip(out) {
+            if matches!(found, Found::Handle(_)) {
+                *found = self.resolve(std::mem::take(found), key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.inner.ordered().map(|_| self as &dyn Ordered)
+    }
+
+    fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
+        // An error of a walk is reported at the end, so that all other pages are named.
+        let inner = self.inner.pages(visit);
+        let table = self.table.pages(visit);
+        let dead = self.dead.pages(visit);
+        inner.and(table).and(dead)
+    }
+
+    fn live_bytes(&self) -> Result<u64> {
+        self.inner.live_bytes()
+    }
+
+    fn stats(&self) -> Result<StructureStats> {
+        let mut stats = self.inner.stats()?;
+        let dead = self.dead.stats()?;
+        stats.page_bytes = stats.page_bytes.saturating_add(dead.page_bytes);
+        stats.parts.add(&dead.parts);
+        let mut pages = std::collections::BTreeMap::new();
+        let mut tables = 0u64;
+        self.table.pages(&mut |page| {
+            tables = tables.saturating_add(page.extent().map_or(page.bytes, |e| e.bytes));
+            Ok(())
+        })?;
+        self.table.parts(&mut |part| {
+            pages.insert(part.page.id, part.page);
+            tables = tables
+                .saturating_sub(part.page.extent().map_or(part.page.bytes, |e| e.bytes));
+            Ok(())
+        })?;
+        let extents = pages.values().map(|page| page.extent().map_or(page.bytes, |e| e.bytes));
+        let occupied = extents.fold(0u64, u64::saturating_add);
+        let root = self.table.root();
+        let of = |figure: fn(&crate::TableRef) -> u64| Figure::Number(root.map_or(0, figure));
+        stats.parts.values = stats.parts.values.saturating_add(occupied);
+        stats.parts.nodes = stats.parts.nodes.saturating_add(tables);
+        stats.page_bytes = stats.page_bytes.saturating_add(occupied).saturating_add(tables);
+        stats.named.extend([
+            ("value_pages", Figure::Number(pages.len() as u64)),
+            ("value_parts", of(|root| root.parts)),
+            ("value_records", of(|root| root.records)),
+            ("value_bytes", of(|root| root.bytes)),
+            ("dead_value_bytes", of(|root| root.dead_bytes)),
+        ]);
+        Ok(stats)
+    }
+
+    fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {
+        self.inner.verify(found)?;
+        self.dead.verify(found)?;
+        super::verify::verify(self, found)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Ordered for SeparatedVersion {
+    fn scan_expecting(
+        &self,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+        expected: usize,
+    ) -> Result<Box<dyn Scan>> {
+        // A scan stops before a handle, which `get` resolves.
+        self.ordered_inner()?.scan_expecting(bounds, direction, expected)
+    }
+
+    fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {
+        self.ordered_inner()?.estimate(bounds)
+    }
+}
+
+impl SeparatedVersion {
+    pub(super) fn ordered_inner(&self) -> Result<&dyn Ordered> {
+        let ordered = self.inner.ordered();
+        ordered.ok_or_else(|| Error::internal("a range over keys without order"))
+    }
+}
