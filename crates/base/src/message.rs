@@ -27,6 +27,9 @@ pub enum Message<'a> {
     /// Operands side by side, with what they apply to, if that is known: the bytes of a
     /// [`crate::Stack`]. A store makes these where an operator declines, fails or is missing.
     Stack(&'a [u8]),
+    /// The key has a value that is stored elsewhere: the bytes of its handle, which end with the
+    /// value's length as a varint. A structure keeps handles and never follows them.
+    Separated(&'a [u8]),
 }
 
 /// The kind of a [`Message`], as stores of messages number it in memory.
@@ -42,11 +45,13 @@ pub enum MessageKind {
     Merge = 2,
     /// [`Message::Stack`].
     Stack = 3,
+    /// [`Message::Separated`].
+    Separated = 4,
 }
 
 impl MessageKind {
     /// The bits that a kind's number takes.
-    pub const BITS: u32 = 2;
+    pub const BITS: u32 = 3;
 
     /// The kind of a number, of which the lowest [`MessageKind::BITS`] bits count. O(1).
     #[inline]
@@ -56,6 +61,7 @@ impl MessageKind {
             0 => MessageKind::Put,
             1 => MessageKind::Delete,
             2 => MessageKind::Merge,
+            4 => MessageKind::Separated,
             _ => MessageKind::Stack,
         }
     }
@@ -71,6 +77,7 @@ impl<'a> Message<'a> {
             MessageKind::Delete => Message::Delete,
             MessageKind::Merge => Message::Merge(payload),
             MessageKind::Stack => Message::Stack(payload),
+            MessageKind::Separated => Message::Separated(payload),
         }
     }
 
@@ -83,16 +90,21 @@ impl<'a> Message<'a> {
             Message::Delete => MessageKind::Delete,
             Message::Merge(_) => MessageKind::Merge,
             Message::Stack(_) => MessageKind::Stack,
+            Message::Separated(_) => MessageKind::Separated,
         }
     }
 
     /// The bytes that a store keeps: of a put its value, of a merge its operand, of a stack its
-    /// bytes, of a delete none. O(1).
+    /// bytes, of a separated value its handle, of
+    /// a delete none. O(1).
     #[inline]
     #[must_use]
     pub fn payload(self) -> &'a [u8] {
         match self {
-            Message::Put(bytes) | Message::Merge(bytes) | Message::Stack(bytes) => bytes,
+            Message::Put(bytes)
+            | Message::Merge(bytes)
+            | Message::Stack(bytes)
+            | Message::Separated(bytes) => bytes,
             Message::Delete => &[],
         }
     }
@@ -103,7 +115,10 @@ impl<'a> Message<'a> {
     pub fn put_value(self) -> Option<&'a [u8]> {
         match self {
             Message::Put(value) => Some(value),
-            Message::Delete | Message::Merge(_) | Message::Stack(_) => None,
+            Message::Delete
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_) => None,
         }
     }
 
@@ -120,6 +135,7 @@ impl<'a> Message<'a> {
     pub fn separated_bytes(self) -> u64 {
         match self {
             Message::Put(_) | Message::Delete | Message::Merge(_) | Message::Stack(_) => 0,
+            Message::Separated(handle) => handle_value_bytes(handle),
         }
     }
 
@@ -129,7 +145,10 @@ impl<'a> Message<'a> {
     pub fn is_delete(self) -> bool {
         match self {
             Message::Delete => true,
-            Message::Put(_) | Message::Merge(_) | Message::Stack(_) => false,
+            Message::Put(_)
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_) => false,
         }
     }
 
@@ -138,8 +157,20 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn has_operands(self) -> bool {
         match self {
-            Message::Put(_) | Message::Delete => false,
+            Message::Put(_) | Message::Delete | Message::Separated(_) => false,
             Message::Merge(_) | Message::Stack(_) => true,
         }
     }
+}
+
+/// The length of the value that a handle names: the last of its varints. 0 for damaged bytes.
+#[must_use]
+pub fn handle_value_bytes(handle: &[u8]) -> u64 {
+    let Some((last, before)) = handle.split_last() else {
+        return 0;
+    };
+    let more = before.iter().rev().take_while(|byte| **byte & 0x80 != 0).take(9);
+    let bytes = more.fold(u64::from(*last & 0x7f), |value, byte| value << 7 | u64::from(byte & 0x7f));
+    // Nine continued bytes hold 63 bits, and the last one at most one more.
+    bytes
 }

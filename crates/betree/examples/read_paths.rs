@@ -155,6 +155,8 @@ fn main() -> Result<()> {
         filter_bits: 12,
         space_is_short: false,
         operator: terrapin_base::Operator::default(),
+        values: None,
+        separate_from: None,
     };
     let mut version = tree.empty();
     for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {

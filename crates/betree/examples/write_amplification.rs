@@ -193,6 +193,8 @@ fn measure(run: &Run) -> Result<()> {
         filter_bits: 12,
         space_is_short: false,
         operator: terrapin_base::Operator::default(),
+        values: None,
+        separate_from: None,
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.load_mib << 20) / RECORD_BYTES as u64;

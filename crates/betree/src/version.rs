@@ -180,6 +180,7 @@ impl Version for TreeVersion {
         let presence = |block: &Arc<Block>, at: usize| match block.kind(at) {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
+            MessageKind::Separated => Presence::Present,
             MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
         };
         let found = find(&self.store, self.way()?, key, hash, presence)?;

@@ -128,6 +128,8 @@ impl Bed {
             filter_bits: 12,
             space_is_short: false,
             operator: terrapin_base::Operator::default(),
+            values: None,
+            separate_from: None,
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);
         Bed {

@@ -136,6 +136,17 @@ pub fn own_space_amplification(text: &str) -> Result<Own<SpaceAmplification>, St
     })
 }
 
+/// A length from which on values are separated, or `none`.
+pub fn separate_from(text: &str) -> Result<Own<u32>, String> {
+    if text.eq_ignore_ascii_case("none") || text.eq_ignore_ascii_case("default") {
+        return Ok(Own(None));
+    }
+    let bytes = u32::try_from(size(text)?).unwrap_or(u32::MAX);
+    let options = KeyspaceOptions::new().separate_from(bytes);
+    options.check().map_err(|e| e.message().to_owned())?;
+    Ok(Own(Some(bytes)))
+}
+
 /// The name of a structure.
 pub fn structure(text: &str) -> Result<StructureKind, String> {
     text.parse()

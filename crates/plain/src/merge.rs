@@ -15,7 +15,7 @@ use terrapin_pages::group::{
 };
 use terrapin_pages::{Changes, Fill, PageKind, PageStore, PageUse, SpaceClass};
 use terrapin_structure::{
-    KWayMerge, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor,
+    KWayMerge, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor, Values,
 };
 
 use crate::format::{List, Listed, Root};
@@ -82,6 +82,7 @@ impl PlainMerge {
                 filter_bits: 0,
             }),
             operator: options.operator.clone(),
+            values: options.values.clone(),
             class: match options.space_is_short {
                 true => SpaceClass::Reserve,
                 false => SpaceClass::Normal,
@@ -227,6 +228,7 @@ struct Work {
     stream: Option<KWayMerge<Source>>,
     builder: GroupBuilder,
     operator: Operator,
+    values: Option<Arc<dyn Values>>,
     class: SpaceClass,
     /// Bytes of records after which a step ends.
     step_bytes: u64,
@@ -268,7 +270,7 @@ impl Work {
         if let Some(input) = self.input.take() {
             let old = OldRecords::open(&self.store, self.old.clone())?;
             let sources = vec![Source::Input(input), Source::Old(old)];
-            self.stream = Some(KWayMerge::new(sources, 0).folding(&self.operator, true));
+            self.stream = Some(KWayMerge::new(sources, 0).folding(&self.operator, true).reporting(&self.values));
         }
         let Some(stream) = &mut self.stream else {
             return Err(Error::internal("a merge has no stream"));
@@ -280,7 +282,7 @@ impl Work {
             let message = stream.message();
             merged += (key.len() + message.value_bytes()) as u64;
             finished = match message {
-                Message::Put(_) | Message::Merge(_) | Message::Stack(_) => {
+                Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
                     self.builder.add(key, message)?
                 }
                 Message::Delete => None,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Fold, Message, MessageKind, Result};
+use terrapin_base::{Error, Fold, Message, MessageKind, Result, Slice};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupIndex;
 use terrapin_pages::{Fill, PageKind, PageStore, PageUse};
@@ -102,6 +102,7 @@ fn found(block: &Arc<Block>, at: usize) -> Result<Found> {
     match block.message(at) {
         Message::Put(_) => Ok(Found::Value(block.value_slice(at))),
         Message::Delete => Ok(Found::Nothing),
+        Message::Separated(handle) => Ok(Found::Handle(Slice::copy(handle))),
         message @ (Message::Merge(_) | Message::Stack(_)) => {
             let mut fold = Fold::default();
             fold.push(message)?;
@@ -130,6 +131,7 @@ impl Version for PlainVersion {
         let presence = |block: &Arc<Block>, at: usize| match block.kind(at) {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
+            MessageKind::Separated => Presence::Present,
             MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
         };
         Ok(self.find(key, presence)?.unwrap_or(Presence::Absent))

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, Message, Operator, PageId, Result};
+use terrapin_base::{Error, Message, PageId, Result};
 use terrapin_pages::group::{GroupRef, GroupSums};
 use terrapin_pages::{PageStore, Standing};
-use terrapin_structure::{Estimate, KWayMerge, MergeInput, MessageCursor};
+use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
 
 use crate::cursor::GroupCursor;
 use crate::walk::ReadAhead;
@@ -335,14 +335,15 @@ pub type RunMerge = KWayMerge<RunCursor>;
 
 /// Opens a stream over `newer` runs and then `older` ones, all inside `range`. If the newer runs
 /// have no messages, it returns `None` without opening the older ones, unless `always` is set.
-/// Operands are folded by the operator; `is_last` says that nothing older than the runs exists.
+/// Operands are folded by the options' operator, and their owner of values learns which handles the
+/// stream drops. `is_last` says that nothing older than the runs exists.
 pub fn open_stream(
     (store, input): (&Arc<PageStore>, &Arc<dyn MergeInput>),
     range: &KeyRange,
     newer: Vec<Run>,
     older: Vec<Run>,
     always: bool,
-    (operator, is_last): (&Operator, bool),
+    (options, is_last): (&MergeOptions, bool),
 ) -> Result<Option<RunMerge>> {
     let mut cursors = Vec::with_capacity(newer.len() + older.len());
     for run in newer {
@@ -355,7 +356,8 @@ pub fn open_stream(
         cursors.push(RunCursor::open(store, input, run)?);
     }
     let stream = KWayMerge::new(cursors, range.shared_bytes());
-    Ok(Some(stream.folding(operator, is_last)))
+    let stream = stream.folding(&options.operator, is_last);
+    Ok(Some(stream.reporting(&options.values)))
 }
 
 /// Most bytes of read-ahead that a stream's open cursors hold.

@@ -66,6 +66,8 @@ pub struct PageParts {
     pub filters: u64,
     /// Nodes.
     pub nodes: u64,
+    /// Pages of separated values.
+    pub values: u64,
     /// Footers, and the padding that fills pages up to whole extents.
     pub padding: u64,
 }
@@ -79,6 +81,7 @@ impl PageParts {
         self.indexes = self.indexes.saturating_add(other.indexes);
         self.filters = self.filters.saturating_add(other.filters);
         self.nodes = self.nodes.saturating_add(other.nodes);
+        self.values = self.values.saturating_add(other.values);
         self.padding = self.padding.saturating_add(other.padding);
     }
 
@@ -93,7 +96,8 @@ impl PageParts {
             self.filters,
         ];
         let sum = groups.into_iter().fold(self.nodes, u64::saturating_add);
-        sum.saturating_add(self.padding)
+        sum.saturating_add(self.values)
+            .saturating_add(self.padding)
     }
 }
 

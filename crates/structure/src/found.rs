@@ -29,6 +29,7 @@ impl Found {
         match fold.finish(&Operator::default(), key, true) {
             Message::Put(value) => Found::Value(Slice::copy(value)),
             Message::Delete => Found::Nothing,
+            Message::Separated(handle) => Found::Handle(Slice::copy(handle)),
             Message::Merge(bytes) | Message::Stack(bytes) => Found::Operands(Slice::copy(bytes)),
         }
     }

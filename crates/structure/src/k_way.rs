@@ -2,9 +2,11 @@
 //! run's message counts alone, unless it has operands of a merge operator. Then the messages of all
 //! runs are folded into one.
 
-use terrapin_base::{Fold, Message, MessageKind, Operator, Result, mutant};
+use std::sync::Arc;
 
-use crate::MessageCursor;
+use terrapin_base::{Fold, Message, MessageKind, Operator, Result, Stack, StackBase, mutant};
+
+use crate::{MessageCursor, Values};
 
 /// Merges cursors into one. The first cursor is the newest. If several cursors have the same key,
 /// the newest one's message is taken and the others move on. Operands of merges are folded with
@@ -60,6 +62,8 @@ pub struct KWayMerge<C> {
     /// What the messages of the current key were folded into, if its newest one has operands.
     folded: Option<Folded>,
     fold: Fold,
+    /// Who owns the values of handles.
+    values: Option<Arc<dyn Values>>,
 }
 
 /// A folded message.
@@ -77,6 +81,18 @@ struct Positioned {
     cursor: u32,
 }
 
+/// Reports the handle of a dropped message, if it has one.
+fn report(values: &dyn Values, message: Message<'_>) -> Result<()> {
+    match message {
+        Message::Separated(handle) => values.dropped(handle),
+        Message::Stack(bytes) => match Stack::decode(bytes)?.base {
+            StackBase::Handle(handle) => values.dropped(handle),
+            _ => Ok(()),
+        },
+        Message::Put(_) | Message::Delete | Message::Merge(_) => Ok(()),
+    }
+}
+
 impl<C: MessageCursor> KWayMerge<C> {
     /// Merges cursors that are at their first records, newest first. All keys share at least
     /// `shared` leading bytes; 0 is always correct. A larger number makes comparisons of keys with
@@ -91,6 +107,7 @@ impl<C: MessageCursor> KWayMerge<C> {
             is_last: false,
             folded: None,
             fold: Fold::default(),
+            values: None,
         };
         for cursor in 0..merge.cursors.len() {
             if let Some(head) = merge.head(cursor) {
@@ -112,6 +129,14 @@ impl<C: MessageCursor> KWayMerge<C> {
     pub fn folding(mut self, operator: &Operator, is_last: bool) -> Self {
         self.operator = operator.clone();
         self.is_last = is_last;
+        self
+    }
+
+    /// Reports the handles of messages that the merge drops to their owner, and asks the owner for
+    /// values that operands apply to.
+    #[must_use]
+    pub fn reporting(mut self, values: &Option<Arc<dyn Values>>) -> Self {
+        self.values = values.clone();
         self
     }
 
@@ -143,7 +168,11 @@ impl<C: MessageCursor> KWayMerge<C> {
             return self.settle_operands(first, &mut dropped);
         }
         while self.second_is_at(first) {
-            dropped(self.order[1].cursor as usize);
+            let second = self.order[1].cursor as usize;
+            dropped(second);
+            if let Some(values) = &self.values {
+                report(&**values, self.cursors[second].message())?;
+            }
             self.step(1)?;
         }
         Ok(())
@@ -169,12 +198,23 @@ impl<C: MessageCursor> KWayMerge<C> {
             dropped(second);
             if !is_based && !mutant::active("merge-forgets-older-operands") {
                 is_based = self.fold.push(self.cursors[second].message())?;
+            } else if let Some(values) = &self.values {
+                report(&**values, self.cursors[second].message())?;
             }
             self.step(1)?;
         }
         let key = self.cursors[first.cursor as usize]
             .key()
             .unwrap_or_default();
+        if let (Some(values), Some(handle)) = (&self.values, self.fold.handle())
+            && self.operator.is_registered()
+        {
+            // A value that cannot be read stays beside its operands: the read reports it.
+            if let Ok(value) = values.value(key, handle) {
+                values.dropped(handle)?;
+                self.fold.set_base(&value);
+            }
+        }
         let message = self.fold.finish(&self.operator, key, self.is_last);
         let folded = self.folded.insert(Folded::default());
         folded.kind = message.kind();

@@ -20,6 +20,7 @@ mod merging;
 mod ordered;
 mod rescue;
 mod structure;
+mod values;
 mod version;
 
 pub use terrapin_pages::{Changes, PageUse};
@@ -34,4 +35,5 @@ pub use merging::{Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};
+pub use values::Values;
 pub use version::Version;

@@ -44,7 +44,7 @@ const BEGINS_AT: f64 = 0.8;
 ///     accepted_permille: 1200,
 ///     hidden_bytes: 0,
 ///     overhead_bytes: 0,
-///     died_bytes: 500,
+///     died_bytes: 200,
 /// };
 /// let load = |page, live_bytes, dead_bytes| PageLoad { page, live_bytes, dead_bytes };
 /// let mut pages = [load('a', 900, 100), load('b', 400, 600), load('c', 0, 50)];

@@ -68,6 +68,7 @@ struct Fixture {
     store: Arc<PageStore>,
     table: ValueTable,
     generation: u64,
+    written: Vec<PageUse>,
     handles: BTreeMap<Vec<u8>, (Handle, Vec<u8>)>,
     next_birth: u64,
 }
@@ -79,13 +80,17 @@ impl Fixture {
             table: ValueTable::empty(&store),
             store,
             generation: 1,
+            written: Vec::new(),
             handles: BTreeMap::new(),
             next_birth: 1,
         }
     }
 
     fn commit(&mut self, edit: &TableEdit) -> Changes {
-        let (table, changes) = self.table.edited(edit, SpaceClass::Normal).unwrap();
+        let mut changes = Changes::default();
+        let written = std::mem::take(&mut self.written);
+        let edited = self.table.edited(edit, &written, SpaceClass::Normal, &mut changes);
+        let table = edited.unwrap();
         self.generation += 1;
         self.store
             .commit(Generation(self.generation), changes.clone());
@@ -117,10 +122,10 @@ impl Fixture {
         self.commit(&edit);
     }
 
-    fn write(&self, builder: &mut PageBuilder, edit: &mut TableEdit) {
+    fn write(&mut self, builder: &mut PageBuilder, edit: &mut TableEdit) {
         if let Some(pending) = builder.finish() {
             let (page, parts) = pending.write(&self.store, SpaceClass::Normal).unwrap();
-            edit.wrote(page);
+            self.written.push(page);
             parts.into_iter().for_each(|part| edit.put(part));
         }
     }
@@ -325,7 +330,7 @@ fn an_edit_shares_unchanged_leaves() {
     edit.remove(2);
     let error = fixture
         .table
-        .edited(&edit, SpaceClass::Normal)
+        .edited(&edit, &[], SpaceClass::Normal, &mut Changes::default())
         .err()
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::Internal);
@@ -382,7 +387,10 @@ fn a_failed_edit_gives_its_pages_up() {
     let mut edit = TableEdit::default();
     fixture.write(&mut builder, &mut edit);
     edit.remove(999_999);
-    assert!(fixture.table.edited(&edit, SpaceClass::Normal).is_err());
+    let mut changes = Changes::default();
+    let edited = fixture.table.edited(&edit, &fixture.written, SpaceClass::Normal, &mut changes);
+    assert!(edited.is_err());
+    fixture.store.abandon(changes);
     fixture.generation += 1;
     fixture
         .store

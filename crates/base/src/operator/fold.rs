@@ -19,6 +19,8 @@ enum Base {
     Older,
     Nothing,
     Value,
+    /// The bytes are the handle of a value that is stored elsewhere.
+    Handle,
     Lost,
 }
 
@@ -93,6 +95,10 @@ impl Fold {
                 self.base_bytes.extend_from_slice(value);
             }
             Message::Delete => self.base = Base::Nothing,
+            Message::Separated(handle) => {
+                self.base = Base::Handle;
+                self.base_bytes.extend_from_slice(handle);
+            }
             Message::Merge(operand) => self.push_operand(operand),
             Message::Stack(bytes) => {
                 let stack = Stack::decode(bytes)?;
@@ -108,11 +114,28 @@ impl Fold {
                         self.base = Base::Value;
                         self.base_bytes.extend_from_slice(value);
                     }
+                    StackBase::Handle(handle) => {
+                        self.base = Base::Handle;
+                        self.base_bytes.extend_from_slice(handle);
+                    }
                     StackBase::Lost => self.base = Base::Lost,
                 }
             }
         }
         Ok(self.base != Base::Older)
+    }
+
+    /// The handle that operands apply to, if their base is a value that is stored elsewhere.
+    #[must_use]
+    pub fn handle(&self) -> Option<&[u8]> {
+        (self.base == Base::Handle && !self.operands.is_empty()).then_some(&self.base_bytes)
+    }
+
+    /// Replaces the handle that operands apply to by its value.
+    pub fn set_base(&mut self, value: &[u8]) {
+        self.base = Base::Value;
+        self.base_bytes.clear();
+        self.base_bytes.extend_from_slice(value);
     }
 
     /// Combines neighbours while the operator agrees. Operands of about equal weight are combined
@@ -199,6 +222,7 @@ impl Fold {
         self.out.clear();
         let (base, bytes) = match (self.base, &self.operands[..]) {
             (Base::Value, []) => return Message::Put(&self.base_bytes),
+            (Base::Handle, []) => return Message::Separated(&self.base_bytes),
             (Base::Nothing, []) => return Message::Delete,
             (Base::Older, [operand]) => {
                 self.out.extend_from_slice(&operand.bytes);
@@ -208,6 +232,7 @@ impl Fold {
             (Base::Older, _) => (StackBase::Older, 0),
             (Base::Nothing, _) => (StackBase::Nothing, 0),
             (Base::Value, _) => (StackBase::Value(&self.base_bytes), self.base_bytes.len()),
+            (Base::Handle, _) => (StackBase::Handle(&self.base_bytes), self.base_bytes.len()),
             (Base::Lost, _) => (StackBase::Lost, 0),
         };
         // A length takes at most five bytes.
@@ -233,13 +258,16 @@ impl Fold {
             Base::Lost => return Err(operator.lost(key)),
             Base::Older => self.base = Base::Nothing,
             Base::Nothing | Base::Value => {}
+            Base::Handle => return Err(Error::internal("operands over a handle")),
         }
         self.combine(operator, key);
         self.apply(operator, key)?;
         match self.base {
             Base::Value => Ok(Some(&self.base_bytes)),
             Base::Nothing => Ok(None),
-            Base::Older | Base::Lost => Err(Error::internal("operands without a base")),
+            Base::Older | Base::Handle | Base::Lost => {
+                Err(Error::internal("operands without a base"))
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! [`Stack`]: operands side by side, and what they apply to.
 //!
 //! ```text
-//! base      u8: 0 what older messages say, 1 no value, 2 a value, 3 operands were given up
-//! value     for base 2: length varint, bytes
+//! base      u8: 0 what older messages say, 1 no value, 2 a value, 3 operands were given up,
+//!           4 the handle of a value that is stored elsewhere
+//! value     for bases 2 and 4: length varint, bytes
 //! operands  until the end, oldest first: length varint, bytes
 //! ```
 
@@ -16,6 +17,7 @@ const OLDER: u8 = 0;
 const NOTHING: u8 = 1;
 const VALUE: u8 = 2;
 const LOST: u8 = 3;
+const HANDLE: u8 = 4;
 
 /// What the oldest operand of a stack applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub enum StackBase<'a> {
     Nothing,
     /// This value.
     Value(&'a [u8]),
+    /// The value of this handle ([`crate::Message::Separated`]).
+    Handle(&'a [u8]),
     /// The operands were longer than [`STACK_BYTES_MAX`], and the store gave them up. Reads fail
     /// until a put or a delete replaces the stack.
     Lost,
@@ -60,9 +64,10 @@ impl<'a> Stack<'a> {
             StackBase::Older => OLDER,
             StackBase::Nothing => NOTHING,
             StackBase::Value(_) => VALUE,
+            StackBase::Handle(_) => HANDLE,
             StackBase::Lost => LOST,
         });
-        if let StackBase::Value(value) = base {
+        if let StackBase::Value(value) | StackBase::Handle(value) = base {
             put_prefixed(out, value);
         }
         for operand in operands {
@@ -84,11 +89,12 @@ impl<'a> Stack<'a> {
             OLDER => StackBase::Older,
             NOTHING => StackBase::Nothing,
             VALUE => StackBase::Value(reader.prefixed()?),
+            HANDLE => StackBase::Handle(reader.prefixed()?),
             LOST => StackBase::Lost,
             _ => return Err(reader.corrupt("the base of operands is unknown")),
         };
         let too_long = |bytes: &[u8]| bytes.len() > VALUE_BYTES_MAX;
-        if matches!(base, StackBase::Value(value) if too_long(value)) {
+        if matches!(base, StackBase::Value(value) | StackBase::Handle(value) if too_long(value)) {
             return Err(reader.corrupt("the base of operands exceeds the limit"));
         }
         let operands = &bytes[bytes.len() - reader.remaining()..];
@@ -138,7 +144,7 @@ mod tests {
             assert!(Stack::decode(&bytes[..1]).is_err(), "no operand");
         }
         assert!(Stack::decode(&[LOST]).is_ok());
-        assert!(Stack::decode(&[LOST, 0]).is_err() && Stack::decode(&[4, 0]).is_err());
+        assert!(Stack::decode(&[LOST, 0]).is_err() && Stack::decode(&[5, 0]).is_err());
         let mut long = Vec::new();
         Stack::encode(StackBase::Older, [&[0; VALUE_BYTES_MAX + 1][..]], &mut long);
         assert!(Stack::decode(&long).is_err());

@@ -68,7 +68,7 @@ impl Context {
         is_last: bool,
     ) -> Result<Option<RunMerge>> {
         let from = (&self.store, &self.input);
-        let folding = (&self.options.operator, is_last);
+        let folding = (&self.options, is_last);
         terrapin_runs::run::open_stream(from, range, newer, older, always, folding)
     }
 

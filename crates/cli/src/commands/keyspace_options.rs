@@ -31,6 +31,10 @@ pub struct OptionArgs {
     /// unbounded, or default (1.3)
     #[arg(long, value_name = "FACTOR", value_parser = arguments::own_space_amplification)]
     space_amplification: Option<Own<SpaceAmplification>>,
+    /// Values from this length on are kept out of the tree: 512B to 64KiB, or none. That saves bytes
+    /// written for values from 4KiB on
+    #[arg(long, value_name = "SIZE", value_parser = arguments::separate_from)]
+    separate: Option<Own<u32>>,
     /// Merge operator: add-i64, saturating-add-i64, checked-add-i64, max, min, append, bit-or, or
     /// default (none). It can change only while the keyspace has no records
     #[arg(long, value_name = "NAME", value_parser = arguments::own_merge_operator)]
@@ -55,6 +59,9 @@ impl OptionArgs {
         if let Some(Own(bound)) = self.space_amplification {
             options.space_amplification = bound;
         }
+        if let Some(Own(bytes)) = self.separate {
+            options.separate_from = bytes;
+        }
         if let Some(Own(operator)) = self.merge_operator {
             options.merge_operator = operator;
         }
@@ -68,6 +75,7 @@ impl OptionArgs {
             && self.compression.is_none()
             && self.filter_bits.is_none()
             && self.space_amplification.is_none()
+            && self.separate.is_none()
             && self.merge_operator.is_none()
     }
 }
@@ -99,6 +107,7 @@ pub fn as_json(options: &KeyspaceOptions) -> Value {
         "compression": options.compression.map(compression),
         "filter_bits": options.filter_bits,
         "space_amplification": options.space_amplification.map(amplification),
+        "separate_from": options.separate_from,
         "merge_operator": options.merge_operator.map(|name| name.to_string()),
     })
 }
@@ -122,6 +131,7 @@ pub fn as_text(options: &KeyspaceOptions) -> Vec<(&'static str, String)> {
         ("compression", text(compression)),
         ("filter bits", text(options.filter_bits.map(Into::into))),
         ("space amplification", text(bound)),
+        ("separate from", text(options.separate_from.map(Into::into))),
         (
             "merge operator",
             text(options.merge_operator.map(|name| name.as_str().into())),

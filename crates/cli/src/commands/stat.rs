@@ -114,6 +114,7 @@ fn space_json(space: &SpaceUse) -> Value {
         "index_bytes": pages.indexes,
         "filter_bytes": pages.filters,
         "node_bytes": pages.nodes,
+        "value_bytes": pages.values,
         "padding_bytes": pages.padding,
         "other_bytes": space.other,
         "free_bytes": space.free,
@@ -165,7 +166,7 @@ impl Lines {
             "  data file",
             &format!(
                 "records {}, their indexes and filters {}, all else {}, free {}",
-                human(blocks),
+                human(blocks + pages.values),
                 human(pages.indexes + pages.filters),
                 human(pages.nodes + pages.padding + space.other + space.retired),
                 human(space.free + space.reserve)

@@ -105,6 +105,8 @@ pub fn merge(count: u64) -> Result<()> {
         filter_bits: 12,
         space_is_short: false,
         operator: terrapin_base::Operator::default(),
+        values: None,
+        separate_from: None,
     };
     let mut version = tree.empty();
     let mut merge = |number: u64, memtable: Arc<Memtable>| -> Result<()> {

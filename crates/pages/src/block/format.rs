@@ -86,7 +86,7 @@ pub(super) fn kind_of(message: Message<'_>) -> u8 {
     match message {
         Message::Put(_) => KIND_PUT,
         Message::Delete => KIND_DELETE,
-        Message::Merge(_) | Message::Stack(_) => KIND_EXTENDED,
+        Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => KIND_EXTENDED,
     }
 }
 

@@ -95,15 +95,19 @@ impl<'a> Record<'a> {
             (RecordKind::Put, None) => return Ok(Message::Put(self.value)),
             (RecordKind::Delete, _) => return Ok(Message::Delete),
             (RecordKind::Merge, _) => return Ok(Message::Merge(self.value)),
+            (RecordKind::Separated, None) => return Ok(Message::Separated(self.value)),
             (RecordKind::BaseWithOperands, None) => {
                 let checked = Stack::decode(self.value);
                 checked.map_err(|e| e.with("kind", self.kind.name()))?;
                 return Ok(Message::Stack(self.value));
             }
-            (RecordKind::Put | RecordKind::BaseWithOperands, Some(_)) => {
+            (
+                RecordKind::Put | RecordKind::Separated | RecordKind::BaseWithOperands,
+                Some(_),
+            ) => {
                 "this version does not execute records with a deadline"
             }
-            (RecordKind::Separated | RecordKind::Large, _) => {
+            (RecordKind::Large, _) => {
                 "this version does not execute records of this kind"
             }
         };
@@ -118,6 +122,9 @@ impl<'a> Record<'a> {
             RecordKind::Delete => Some(Message::Delete),
             RecordKind::Merge => Some(Message::Merge(self.value)),
             RecordKind::BaseWithOperands => Some(Message::Stack(self.value)),
+            RecordKind::Separated if self.deadline_ms.is_none() => {
+                Some(Message::Separated(self.value))
+            }
             RecordKind::Put | RecordKind::Separated | RecordKind::Large => None,
         }
     }
@@ -160,6 +167,7 @@ impl<'a> From<Message<'a>> for Record<'a> {
                 Message::Delete => RecordKind::Delete,
                 Message::Merge(_) => RecordKind::Merge,
                 Message::Stack(_) => RecordKind::BaseWithOperands,
+                Message::Separated(_) => RecordKind::Separated,
             },
             deadline_ms: None,
             value: message.payload(),

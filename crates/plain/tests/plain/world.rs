@@ -146,6 +146,8 @@ impl World {
                 filter_bits: 0,
                 space_is_short: false,
                 operator: terrapin_base::Operator::default(),
+                values: None,
+                separate_from: None,
             },
             oracle: Records::new(),
             references: BTreeMap::new(),

@@ -234,7 +234,7 @@ impl Batch {
                 let core = keyspace.core();
                 core.check_operand(&keyspace.shared, key, operand)
             }
-            Message::Put(_) | Message::Delete | Message::Stack(_) => Ok(()),
+            Message::Put(_) | Message::Delete | Message::Stack(_) | Message::Separated(_) => Ok(()),
         }
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use terrapin_base::{Error, KeyspaceId, Lsn, Message, Operator, Purpose, Result, mutant};
 use terrapin_memtable::{Estimate as Counted, FragmentTree, Memtable, OwnedCursor, OwnedVersions};
 use terrapin_pages::PrivatePages;
-use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, MessageCursor, Version};
+use terrapin_structure::{
+    Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Version,
+};
 
 use crate::engine::core::Core;
 use crate::engine::running_merge::guarded;
@@ -169,7 +171,11 @@ impl RunWriter {
         let state = core.state.load();
         let keyspace = state.keyspaces.get(self.keyspace);
         let options = keyspace.map_or_else(Default::default, |keyspace| keyspace.options);
-        let options = core.settings.merge_of(&options, false);
+        // Runs of views hold all values.
+        let options = MergeOptions {
+            separate_from: None,
+            ..core.settings.merge_of(&options, false)
+        };
         let structure = core.structures.of_runs();
         let empty = structure.empty();
         let merge = guarded(|| structure.begin_merge(&empty, input, &options))?;
@@ -259,7 +265,7 @@ impl Measure {
                 is_kept = true;
                 let value = kept.message().value_bytes();
                 let (records, tombstones) = match kept.message() {
-                    Message::Put(_) | Message::Merge(_) | Message::Stack(_) => (1, 0),
+                    Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => (1, 0),
                     Message::Delete => (0, 1),
                 };
                 let bytes = (key.len() + value) as i64;

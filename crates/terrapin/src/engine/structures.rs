@@ -10,6 +10,7 @@ use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_inplace::{InPlace, InPlaceParams};
 use terrapin_structure::{Structure, StructureId};
+use terrapin_valuelog::Separating;
 
 use crate::types::structures::{StructureMaker, StructureParts};
 
@@ -40,7 +41,12 @@ impl Structures {
     /// `InvalidArgument` if two have one number.
     pub fn new(parts: &StructureParts<'_>, further: &[StructureMaker]) -> Result<Self> {
         let makers = MAKERS.iter().chain(further);
-        let all: Vec<_> = makers.map(|make| make(parts)).collect();
+        let places = leveled(parts);
+        let separating = |make: &StructureMaker| -> Arc<dyn Structure> {
+            let (store, budget) = (parts.store.clone(), parts.budget.clone());
+            Separating::new(make(parts), places.clone(), store, budget)
+        };
+        let all: Vec<_> = makers.map(separating).collect();
         for (at, structure) in all.iter().enumerate() {
             if all[..at].iter().any(|other| other.id() == structure.id()) {
                 let error = Error::invalid("two structures have the same number");

@@ -134,7 +134,7 @@ pub(crate) fn put_operation(
         Message::Put(_) => PUT_OPERATION,
         Message::Delete => DELETE_OPERATION,
         Message::Merge(_) => MERGE_OPERATION,
-        Message::Stack(_) => unreachable!("users write no stacks"),
+        Message::Stack(_) | Message::Separated(_) => unreachable!("users write no such messages"),
     });
     put_varint(out, u64::from(keyspace.0));
     put_prefixed(out, key);

@@ -9,7 +9,7 @@ pub mod resolve;
 
 use std::sync::Arc;
 
-use terrapin_base::{Fold, Lsn, Message, Result, Slice, checksum::hash64, mutant};
+use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_recordcache::Epoch;
 
@@ -117,6 +117,8 @@ fn answer(
     match message {
         Message::Put(value) => Ok(Some(Slice::copy(value))),
         Message::Delete => Ok(None),
+        // Nothing above the tree has handles.
+        Message::Separated(_) => Err(Error::internal("a handle above a tree")),
         Message::Merge(_) | Message::Stack(_) => folded(keyspace, before, key),
     }
 }
@@ -214,6 +216,7 @@ pub(crate) fn is_there(
     match message {
         Message::Put(_) => Ok(true),
         Message::Delete => Ok(false),
+        Message::Separated(_) => Ok(true),
         Message::Merge(_) | Message::Stack(_) => Ok(folded(keyspace, before, key)?.is_some()),
     }
 }

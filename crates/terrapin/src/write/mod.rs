@@ -88,7 +88,7 @@ type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
 #[inline(always)]
 fn head_of(id: KeyspaceId, key: &[u8], message: Message<'_>) -> Head {
     match message {
-        Message::Put(_) | Message::Merge(_) | Message::Stack(_) => Head::put(id, key.len()),
+        Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => Head::put(id, key.len()),
         Message::Delete => Head::delete(id),
     }
 }
@@ -100,7 +100,7 @@ fn record_of<'a>(message: Message<'_>, pieces: &'a [&'a [u8]; 3]) -> (u8, &'a [&
         Message::Put(_) => (PUT, &pieces[..]),
         Message::Delete => (DELETE, &pieces[..2]),
         Message::Merge(_) => (MERGE, &pieces[..]),
-        Message::Stack(_) => unreachable!("users write no stacks"),
+        Message::Stack(_) | Message::Separated(_) => unreachable!("users write no such messages"),
     }
 }
 
@@ -230,7 +230,7 @@ impl Core {
     #[inline(always)]
     fn count_one(&self, shared: &KeyspaceShared, message: Message<'_>, bytes: u64) {
         match message {
-            Message::Put(_) | Message::Merge(_) | Message::Stack(_) => self.counters.puts.add(1),
+            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => self.counters.puts.add(1),
             Message::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes);

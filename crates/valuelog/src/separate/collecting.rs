@@ -212,7 +212,9 @@ impl Collecting {
     fn forget(&mut self, birth: u64, dead: Vec<u32>) {
         let range = dead_key(birth, 0)..=dead_key(birth, u32::MAX);
         let new: BTreeSet<_> = self.places.range(range).map(|(key, _)| *key).collect();
-        new.iter().for_each(|key| drop(self.places.remove(key)));
+        for key in &new {
+            self.places.remove(key);
+        }
         for place in dead {
             self.places.insert(dead_key(birth, place), false);
         }

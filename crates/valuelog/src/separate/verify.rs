@@ -6,7 +6,7 @@ use std::ops::Bound;
 use terrapin_base::Result;
 use terrapin_base::checksum::hash64;
 use terrapin_pages::ReadFor;
-use terrapin_structure::{Direction, Finding, Found, Version};
+use terrapin_structure::{Direction, Finding, Found};
 
 use super::version::{SeparatedVersion, dead_key, place_of};
 use crate::handle::Handle;
@@ -122,7 +122,7 @@ fn check_handles(version: &SeparatedVersion, found: &mut dyn FnMut(Finding)) -> 
             let is_dead = version.dead.get(&dead, hash64(&dead))? != Found::Nothing;
             version.table.get(handle, &key, ReadFor::Verify).map(|_| is_dead)
         });
-        let place = || format!("key {}", terrapin_base::display_key(&key));
+        let place = || format!("key {}", key.escape_ascii());
         match checked {
             Ok(false) => {}
             Ok(true) => found(Finding::new(place(), "its value is among the dead")),

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Error, Result, Slice};
+use terrapin_base::{Error, Result, Slice, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Scan,
@@ -80,8 +80,21 @@ impl SeparatedVersion {
     fn resolve(&self, found: Found, key: &[u8]) -> Result<Found> {
         match found {
             Found::Handle(handle) => self.value(&handle, key, ReadFor::Get).map(Found::Value),
-            found => Ok(found),
+            Found::Operands(bytes) => self.based(bytes, key).map(Found::Operands),
+            found @ (Found::Nothing | Found::Value(_)) => Ok(found),
         }
+    }
+
+    /// Operands over the value itself in place of its handle.
+    fn based(&self, bytes: Slice, key: &[u8]) -> Result<Slice> {
+        let stack = Stack::decode(&bytes)?;
+        let StackBase::Handle(handle) = stack.base else {
+            return Ok(bytes);
+        };
+        let value = self.value(handle, key, ReadFor::Get)?;
+        let mut based = Vec::new();
+        Stack::encode(StackBase::Value(&value), stack.operands(), &mut based);
+        Ok(Slice::from_vec(based))
     }
 }
 
@@ -140,9 +153,7 @@ impl Version for SeparatedVersion {
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Found]) -> Result<()> {
         self.inner.multi_get(keys, out)?;
         for ((key, _), found) in keys.iter().zip(out) {
-            if matches!(found, Found::Handle(_)) {
-                *found = self.resolve(std::mem::take(found), key)?;
-            }
+            *found = self.resolve(std::mem::take(found), key)?;
         }
         Ok(())
     }

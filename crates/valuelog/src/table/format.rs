@@ -97,17 +97,15 @@ impl PartRef {
         let id = PageId(reader.u64()?);
         let offset = reader.varint()?.checked_mul(EXTENT_ALIGNMENT);
         let bytes = reader.varint()?;
-        let mut number = || {
-            let number = reader.varint()?;
-            u32::try_from(number).map_err(|_| reader.corrupt("impossible part"))
-        };
-        let [
-            record_bytes,
-            directory_bytes,
-            records,
-            part_bytes,
-            punched_bytes,
-        ] = [number()?, number()?, number()?, number()?, number()?];
+        let [record_bytes, directory_bytes, records, part_bytes] = [
+            number(reader)?,
+            number(reader)?,
+            number(reader)?,
+            number(reader)?,
+        ];
+        let value_bytes = reader.varint()?;
+        let dead_records = number(reader)?;
+        let dead_value_bytes = reader.varint()?;
         let part = offset.map(|offset| PartRef {
             birth,
             born_in,

@@ -181,6 +181,8 @@ impl Tree {
                 filter_bits: 12,
                 space_is_short: false,
                 operator: terrapin_base::Operator::default(),
+                values: None,
+                separate_from: None,
             },
             fanout,
             oracle: BTreeMap::new(),

@@ -13,7 +13,7 @@ use std::fmt::Display;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use super::keyspace::{SpaceAmplification, check_filter_bits};
+use super::keyspace::{SpaceAmplification, check_filter_bits, check_separate_from};
 use super::{CheckpointDistance, Compression, KeyspaceOptions, OperatorName};
 use terrapin_structure::StructureId;
 
@@ -21,11 +21,12 @@ const STRUCTURE: u64 = 1;
 const CHECKPOINT_DISTANCE: u64 = 2;
 const COMPRESSION: u64 = 3;
 const FILTER_BITS: u64 = 4;
+const SEPARATE_FROM: u64 = 5;
 const SPACE_AMPLIFICATION: u64 = 6;
 const MERGE_OPERATOR: u64 = 8;
 
 /// Tags of options that this version does not have.
-const LATER: [(u64, &str); 3] = [(5, "separation threshold"), (7, "expiry"), (9, "runs")];
+const LATER: [(u64, &str); 2] = [(7, "expiry"), (9, "runs")];
 
 /// Appends a keyspace's options.
 pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
@@ -36,6 +37,7 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         compression,
         filter_bits,
         space_amplification,
+        separate_from,
         merge_operator,
     } = *options;
     let distance = checkpoint_distance.map(|distance| match distance {
@@ -51,6 +53,7 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         (CHECKPOINT_DISTANCE, distance),
         (COMPRESSION, compression.map(|c| u64::from(c.number()))),
         (FILTER_BITS, filter_bits.map(u64::from)),
+        (SEPARATE_FROM, separate_from.map(u64::from)),
         (SPACE_AMPLIFICATION, amplification),
     ];
     let set = fields
@@ -105,6 +108,7 @@ fn read_option(
             | CHECKPOINT_DISTANCE
             | COMPRESSION
             | FILTER_BITS
+            | SEPARATE_FROM
             | SPACE_AMPLIFICATION
             | MERGE_OPERATOR
     ) {
@@ -159,6 +163,11 @@ fn read_option(
             let bits = small.ok().filter(|&bits| check_filter_bits(bits).is_ok());
             let bits = bits.ok_or_else(|| out_of_bounds("the filter bits are out of bounds"))?;
             options.filter_bits = Some(bits);
+        }
+        SEPARATE_FROM => {
+            let bytes = small.ok().filter(|&bytes| check_separate_from(bytes).is_ok());
+            let message = "the threshold of separation is out of bounds";
+            options.separate_from = Some(bytes.ok_or_else(|| out_of_bounds(message))?);
         }
         _ => {
             let bound = small.ok().map(|percent| match percent {

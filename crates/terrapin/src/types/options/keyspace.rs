@@ -11,6 +11,9 @@ use crate::types::structure_kind::StructureKind;
 pub const FILTER_BITS: std::ops::RangeInclusive<u32> = 6..=20;
 /// The smallest and the largest bound of space amplification, in per cent.
 const AMPLIFICATION_PERCENT: std::ops::RangeInclusive<u32> = 110..=10_000;
+/// The smallest and the largest threshold of separation, in bytes. 0 is allowed too: tests separate
+/// every value.
+const SEPARATE_FROM: std::ops::RangeInclusive<u32> = 512..=64 << 10;
 
 /// The size to which the data of a keyspace may grow on disk under overwriting, as a multiple of
 /// the data ([`KeyspaceOptions::space_amplification`]).
@@ -97,6 +100,8 @@ pub struct KeyspaceOptions {
     /// The bound of space amplification. `None` means that of the database
     /// ([`Options::space_amplification`](crate::Options::space_amplification)).
     pub space_amplification: Option<SpaceAmplification>,
+    /// Values of at least this many bytes are kept out of the tree. `None` means no value is.
+    pub separate_from: Option<u32>,
     /// The name of the merge operator. `None` means no operator: merges are refused.
     pub merge_operator: Option<OperatorName>,
 }
@@ -153,6 +158,34 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Values of at least this many bytes, 512 to 65,536, are kept out of the tree (Wayfinder, §2).
+    /// `None` (the default) keeps all values in the tree.
+    ///
+    /// Merges write a separated value once into a value page, and then move its handle of eight or
+    /// nine bytes only. That saves most bytes written for values from 4 KiB on. Ranges read separated
+    /// values one by one. The option can change at any time: it applies to what checkpoints write
+    /// from then on.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-separate-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let options = terrapin::KeyspaceOptions::new().separate_from(4096);
+    /// let pictures = database.create_keyspace("pictures", options)?;
+    /// pictures.put("tortoise", vec![7; 10_000])?;
+    /// database.checkpoint()?;
+    /// assert_eq!(pictures.get("tortoise")?.unwrap().len(), 10_000);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn separate_from(mut self, bytes: impl Into<Option<u32>>) -> Self {
+        self.separate_from = bytes.into();
+        self
+    }
+
     /// The merge operator that [`crate::Keyspace::merge`] uses, by its name: a built-in one
     /// (`add-i64`, `saturating-add-i64`, `checked-add-i64`, `max`, `min`, `append`, `bit-or`), or
     /// one that [`crate::Options::merge_operator`] registers. `None` (the default) means no
@@ -196,6 +229,7 @@ impl KeyspaceOptions {
         self.compression.unwrap_or_default().check()?;
         check_filter_bits(self.filter_bits.unwrap_or(0))?;
         self.merge_operator.map_or(Ok(()), OperatorName::check)?;
+        check_separate_from(self.separate_from.unwrap_or(0))?;
         match self.space_amplification {
             Some(bound) if !bound.is_valid() => Err(Error::invalid(
                 "space amplification goes from 1.1 to 100 times the data, or is unbounded (space_amplification)",
@@ -217,6 +251,17 @@ pub(crate) fn check_filter_bits(bits: u32) -> Result<()> {
     }
 }
 
+/// Checks the threshold of separation.
+pub(crate) fn check_separate_from(bytes: u32) -> Result<()> {
+    match bytes == 0 || SEPARATE_FROM.contains(&bytes) {
+        true => Ok(()),
+        false => Err(Error::invalid(
+            "values are separated from a length of 512 to 65,536 bytes on, or never (separate_from)",
+        )
+        .with("bytes", bytes)),
+    }
+}
+
 impl Settings {
     /// Checks the options of a keyspace, also against a memory budget.
     pub fn check_keyspace(&self, options: &KeyspaceOptions, memory: u64) -> Result<()> {
@@ -231,6 +276,7 @@ impl Settings {
         let mut merge = MergeOptions {
             space_is_short,
             operator: self.operator_of(options),
+            separate_from: options.separate_from,
             ..self.merge.clone()
         };
         if mutant::active("merge-ignores-keyspace-options") {

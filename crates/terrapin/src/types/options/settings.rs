@@ -112,6 +112,8 @@ impl Options {
                 filter_bits: self.filter_bits,
                 space_is_short: false,
                 operator: Operator::default(),
+                values: None,
+                separate_from: None,
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
