@@ -115,10 +115,7 @@ impl<'a> Message<'a> {
     pub fn put_value(self) -> Option<&'a [u8]> {
         match self {
             Message::Put(value) => Some(value),
-            Message::Delete
-            | Message::Merge(_)
-            | Message::Stack(_)
-            | Message::Separated(_) => None,
+            Message::Delete | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => None,
         }
     }
 
@@ -145,10 +142,9 @@ impl<'a> Message<'a> {
     pub fn is_delete(self) -> bool {
         match self {
             Message::Delete => true,
-            Message::Put(_)
-            | Message::Merge(_)
-            | Message::Stack(_)
-            | Message::Separated(_) => false,
+            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
+                false
+            }
         }
     }
 
@@ -169,8 +165,14 @@ pub fn handle_value_bytes(handle: &[u8]) -> u64 {
     let Some((last, before)) = handle.split_last() else {
         return 0;
     };
-    let more = before.iter().rev().take_while(|byte| **byte & 0x80 != 0).take(9);
-    let bytes = more.fold(u64::from(*last & 0x7f), |value, byte| value << 7 | u64::from(byte & 0x7f));
+    let more = before
+        .iter()
+        .rev()
+        .take_while(|byte| **byte & 0x80 != 0)
+        .take(9);
+    let bytes = more.fold(u64::from(*last & 0x7f), |value, byte| {
+        value << 7 | u64::from(byte & 0x7f)
+    });
     // Nine continued bytes hold 63 bits, and the last one at most one more.
     bytes
 }

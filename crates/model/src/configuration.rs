@@ -42,6 +42,8 @@ pub struct Configuration {
     pub sync_interval_ms: u64,
     /// The structures of keyspaces.
     pub structures: Structures,
+    /// Values of at least this many bytes are kept out of trees.
+    pub separate_from: Option<u32>,
 }
 
 impl Configuration {
@@ -64,6 +66,7 @@ impl Configuration {
             durability: Durability::Process,
             sync_interval_ms: 100,
             structures: Structures::Leveled,
+            separate_from: None,
         }
     }
 
@@ -136,6 +139,25 @@ impl Configuration {
                 },
             ),
             (
+                "separated values",
+                Configuration {
+                    separate_from: Some(16),
+                    structures: Structures::Mixed(22),
+                    ..small()
+                },
+            ),
+            (
+                "all values separated, tiny groups",
+                Configuration {
+                    separate_from: Some(0),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    compression: Compression::Lz4,
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
                 "plain without order",
                 Configuration {
                     structures: Structures::WithoutOrder,
@@ -200,6 +222,7 @@ impl Configuration {
             },
             sync_interval_ms: random.scaled(1000),
             structures: Structures::random(&mut apart),
+            separate_from: *apart.pick(&[None, None, Some(0), Some(24), Some(700)]),
         }
     }
 
@@ -272,6 +295,7 @@ impl Configuration {
             .log_bytes_max(self.segment_bytes * self.segments_max)
             .durability(self.durability)
             .sync_interval(Duration::from_millis(self.sync_interval_ms));
+        let options = options.separate_from_for_tests(self.separate_from);
         let options = self.structures.choose(options);
         match self.fanout {
             Some(children) => options.fanout(children),

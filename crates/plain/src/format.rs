@@ -113,8 +113,8 @@ impl List {
             if group.tombstones > 0 || group.hidden_bytes > 0 {
                 return Err(reader.corrupt("a group with tombstones"));
             }
-            if group.separated_bytes > 0 || !deadlines.is_empty() {
-                return Err(reader.corrupt("a group with records that are not plain puts"));
+            if !deadlines.is_empty() {
+                return Err(reader.corrupt("a group with deadlines"));
             }
             let ascends = match group.records {
                 1 => listed.first_key == listed.last_key,

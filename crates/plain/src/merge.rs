@@ -270,7 +270,11 @@ impl Work {
         if let Some(input) = self.input.take() {
             let old = OldRecords::open(&self.store, self.old.clone())?;
             let sources = vec![Source::Input(input), Source::Old(old)];
-            self.stream = Some(KWayMerge::new(sources, 0).folding(&self.operator, true).reporting(&self.values));
+            self.stream = Some(
+                KWayMerge::new(sources, 0)
+                    .folding(&self.operator, true)
+                    .reporting(&self.values),
+            );
         }
         let Some(stream) = &mut self.stream else {
             return Err(Error::internal("a merge has no stream"));

@@ -96,8 +96,7 @@ impl PageParts {
             self.filters,
         ];
         let sum = groups.into_iter().fold(self.nodes, u64::saturating_add);
-        sum.saturating_add(self.values)
-            .saturating_add(self.padding)
+        sum.saturating_add(self.values).saturating_add(self.padding)
     }
 }
 

@@ -60,7 +60,10 @@ fn separated_values_are_read_overwritten_deleted_and_survive_a_reopen() {
         {
             for i in (round % 3..600).step_by(3) {
                 let key = common::key(i);
-                let value = value(i * 31 + round, (i as usize * 13 + round as usize * 401) % 1500);
+                let value = value(
+                    i * 31 + round,
+                    (i as usize * 13 + round as usize * 401) % 1500,
+                );
                 keyspace.put(&key, &value).unwrap();
                 truth.insert(key.to_vec(), value);
             }
@@ -78,7 +81,12 @@ fn separated_values_are_read_overwritten_deleted_and_survive_a_reopen() {
     let keyspace = database.keyspace("values").unwrap();
     check(&keyspace, &truth);
     let stat = database.stat().unwrap();
-    let tree = &stat.keyspaces.iter().find(|k| k.name == "values").unwrap().tree;
+    let tree = &stat
+        .keyspaces
+        .iter()
+        .find(|k| k.name == "values")
+        .unwrap()
+        .tree;
     assert!(tree.figure("value_parts").unwrap() > 0, "{tree:?}");
     keyspace.clear().unwrap();
     database.checkpoint().unwrap();
@@ -110,14 +118,25 @@ fn overwriting_keeps_to_the_space_and_a_snapshot_keeps_its_values() {
         database.checkpoint().unwrap();
     }
     for (key, value) in &before {
-        assert_eq!(snapshot.get(&keyspace, key).unwrap().as_deref(), Some(&value[..]));
+        assert_eq!(
+            snapshot.get(&keyspace, key).unwrap().as_deref(),
+            Some(&value[..])
+        );
     }
     drop(snapshot);
     check(&keyspace, &truth);
     database.checkpoint().unwrap();
-    let live: usize = truth.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let live: usize = truth
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
     let stat = database.stat().unwrap();
-    let tree = &stat.keyspaces.iter().find(|k| k.name == "values").unwrap().tree;
+    let tree = &stat
+        .keyspaces
+        .iter()
+        .find(|k| k.name == "values")
+        .unwrap()
+        .tree;
     let used = tree.page_bytes as f64 / live as f64;
     assert!(used < 1.5, "{used}: {tree:?}");
     database.close().unwrap();
@@ -130,7 +149,10 @@ fn a_threshold_changes_at_any_time() {
     let database = world.open(&options());
     let keyspace = database.default_keyspace();
     let mut truth = Truth::new();
-    for (round, threshold) in [None, Some(0), Some(1024), None, Some(512)].into_iter().enumerate() {
+    for (round, threshold) in [None, Some(0), Some(1024), None, Some(512)]
+        .into_iter()
+        .enumerate()
+    {
         let options = keyspace.options().unwrap().separate_from(threshold);
         keyspace.set_options(options).unwrap();
         for i in (round as u64..400).step_by(2) {
@@ -163,7 +185,10 @@ fn operands_apply_to_separated_values() {
         for i in 0..150u64 {
             let more = value(i + round, 40 + (i as usize % 5) * 200);
             keyspace.merge(common::key(i), &more).unwrap();
-            truth.entry(common::key(i).to_vec()).or_default().extend(more);
+            truth
+                .entry(common::key(i).to_vec())
+                .or_default()
+                .extend(more);
         }
         if round == 2 {
             for i in (0..150).step_by(3) {

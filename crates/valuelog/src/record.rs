@@ -120,7 +120,7 @@ impl<'a> Record<'a> {
         };
         let is_possible = fits
             && value_bytes as usize <= VALUE_BYTES_MAX
-            && (1..=KEY_BYTES_MAX).contains(&key_bytes)
+            && key_bytes <= KEY_BYTES_MAX
             && reserved == 0;
         if !is_possible {
             return Err(reader.corrupt("impossible fields"));

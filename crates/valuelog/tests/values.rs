@@ -89,7 +89,9 @@ impl Fixture {
     fn commit(&mut self, edit: &TableEdit) -> Changes {
         let mut changes = Changes::default();
         let written = std::mem::take(&mut self.written);
-        let edited = self.table.edited(edit, &written, SpaceClass::Normal, &mut changes);
+        let edited = self
+            .table
+            .edited(edit, &written, SpaceClass::Normal, &mut changes);
         let table = edited.unwrap();
         self.generation += 1;
         self.store
@@ -388,7 +390,9 @@ fn a_failed_edit_gives_its_pages_up() {
     fixture.write(&mut builder, &mut edit);
     edit.remove(999_999);
     let mut changes = Changes::default();
-    let edited = fixture.table.edited(&edit, &fixture.written, SpaceClass::Normal, &mut changes);
+    let edited = fixture
+        .table
+        .edited(&edit, &fixture.written, SpaceClass::Normal, &mut changes);
     assert!(edited.is_err());
     fixture.store.abandon(changes);
     fixture.generation += 1;

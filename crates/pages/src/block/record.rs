@@ -101,15 +101,10 @@ impl<'a> Record<'a> {
                 checked.map_err(|e| e.with("kind", self.kind.name()))?;
                 return Ok(Message::Stack(self.value));
             }
-            (
-                RecordKind::Put | RecordKind::Separated | RecordKind::BaseWithOperands,
-                Some(_),
-            ) => {
+            (RecordKind::Put | RecordKind::Separated | RecordKind::BaseWithOperands, Some(_)) => {
                 "this version does not execute records with a deadline"
             }
-            (RecordKind::Large, _) => {
-                "this version does not execute records of this kind"
-            }
+            (RecordKind::Large, _) => "this version does not execute records of this kind",
         };
         Err(Error::corrupt(refused).with("kind", self.kind.name()))
     }

@@ -265,7 +265,10 @@ impl Measure {
                 is_kept = true;
                 let value = kept.message().value_bytes();
                 let (records, tombstones) = match kept.message() {
-                    Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => (1, 0),
+                    Message::Put(_)
+                    | Message::Merge(_)
+                    | Message::Stack(_)
+                    | Message::Separated(_) => (1, 0),
                     Message::Delete => (0, 1),
                 };
                 let bytes = (key.len() + value) as i64;

@@ -112,6 +112,7 @@ pub struct Options {
     fanout: Option<usize>,
     further_structures: Vec<StructureMaker>,
     default_structure: StructureId,
+    separate_from: Option<u32>,
     operators: Operators,
 }
 
@@ -140,6 +141,7 @@ impl Default for Options {
             ring_bytes: None,
             fanout: None,
             further_structures: Vec::new(),
+            separate_from: None,
             default_structure: StructureId::LEVELED,
             operators: Operators::default(),
         }
@@ -440,6 +442,14 @@ impl Options {
     #[must_use]
     pub fn default_structure_for_tests(mut self, structure: StructureId) -> Self {
         self.default_structure = structure;
+        self
+    }
+
+    /// The threshold of separation of keyspaces that name none, for tests: any number of bytes.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn separate_from_for_tests(mut self, bytes: impl Into<Option<u32>>) -> Self {
+        self.separate_from = bytes.into();
         self
     }
 

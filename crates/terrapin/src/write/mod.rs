@@ -88,7 +88,9 @@ type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
 #[inline(always)]
 fn head_of(id: KeyspaceId, key: &[u8], message: Message<'_>) -> Head {
     match message {
-        Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => Head::put(id, key.len()),
+        Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
+            Head::put(id, key.len())
+        }
         Message::Delete => Head::delete(id),
     }
 }
@@ -230,7 +232,9 @@ impl Core {
     #[inline(always)]
     fn count_one(&self, shared: &KeyspaceShared, message: Message<'_>, bytes: u64) {
         match message {
-            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => self.counters.puts.add(1),
+            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
+                self.counters.puts.add(1)
+            }
             Message::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes);

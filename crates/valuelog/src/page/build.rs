@@ -93,7 +93,7 @@ impl PageBuilder {
     /// page is full, if key or value exceed their limits, or if the birth was added before and
     /// another one since.
     pub fn add(&mut self, birth: u64, key: &[u8], value: &[u8]) -> u32 {
-        assert!(!self.is_full() && value.len() <= VALUE_BYTES_MAX && !key.is_empty());
+        assert!(!self.is_full() && value.len() <= VALUE_BYTES_MAX);
         let place = self.position();
         record::append(
             key,
@@ -126,7 +126,10 @@ impl PageBuilder {
     /// Counts the last record of the image, with the lengths of its key and value.
     fn count(&mut self, birth: u64, born_in: PageId, at: (u32, u32), lengths: (usize, usize)) {
         let bytes = (self.image.len() - at.1 as usize * PLACE_BYTES) as u32;
-        let is_begun = self.parts.last().is_some_and(|(part, _)| part.birth == birth);
+        let is_begun = self
+            .parts
+            .last()
+            .is_some_and(|(part, _)| part.birth == birth);
         if !is_begun {
             let part = PartEntry::new(birth, born_in, Vec::new());
             self.parts.push((part, PartBytes::default()));

@@ -103,7 +103,8 @@ impl Births {
                 self.passed_bytes += passed as u64;
                 self.cursor = Some(cursor);
                 let handle_bytes = self.handles.capacity() * size_of::<(u64, Option<Handle>)>();
-                self.charge.resize((self.builder.memory_bytes() + handle_bytes) as u64);
+                self.charge
+                    .resize((self.builder.memory_bytes() + handle_bytes) as u64);
                 return Ok(false);
             }
         }
@@ -117,7 +118,11 @@ impl Births {
             Entry::Vacant(entry) => {
                 let place = self.builder.add(self.birth, key, value);
                 let value_bytes = value.len() as u32;
-                entry.insert(Some(Handle { birth: self.birth, place, value_bytes }));
+                entry.insert(Some(Handle {
+                    birth: self.birth,
+                    place,
+                    value_bytes,
+                }));
             }
             // Another key has this hash.
             Entry::Occupied(mut entry) => self.unused.extend(entry.insert(None)),

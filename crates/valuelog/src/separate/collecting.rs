@@ -92,7 +92,9 @@ impl Collecting {
             written,
             unread: Vec::new(),
         };
-        let percent = options.space_amplification_percent.unwrap_or(ACCEPTED_PERCENT);
+        let percent = options
+            .space_amplification_percent
+            .unwrap_or(ACCEPTED_PERCENT);
         collecting.choose(percent.saturating_mul(10), died_bytes)?;
         Ok(collecting)
     }
@@ -122,7 +124,11 @@ impl Collecting {
                     true => 0,
                     false => bytes.saturating_sub(dead_bytes).max(1),
                 };
-                PageLoad { page: parts, live_bytes, dead_bytes }
+                PageLoad {
+                    page: parts,
+                    live_bytes,
+                    dead_bytes,
+                }
             })
             .collect();
         let facts = CollectFacts {
@@ -173,9 +179,11 @@ impl Collecting {
         let records = 0..u64::from(first.record_bytes);
         let held = self.builder.memory_bytes() as u64 + records.end;
         let _charge = owner.budget.charge(Purpose::Merge, held);
-        let image = owner.store.read_piece(&first.page, records, ReadFor::Merge, |bytes| {
-            Ok(bytes.to_vec())
-        })?;
+        let image = owner
+            .store
+            .read_piece(&first.page, records, ReadFor::Merge, |bytes| {
+                Ok(bytes.to_vec())
+            })?;
         for part in live {
             if self.builder.is_full() {
                 self.write(owner)?;
@@ -228,7 +236,9 @@ impl Collecting {
         let (page, parts) = pending.write(&owner.store, self.class)?;
         self.written.lock().push(page);
         parts.into_iter().for_each(|part| self.edit.put(part));
-        moved.into_iter().for_each(|(birth, dead)| self.forget(birth, dead));
+        moved
+            .into_iter()
+            .for_each(|(birth, dead)| self.forget(birth, dead));
         Ok(())
     }
 }

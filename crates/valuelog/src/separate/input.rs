@@ -27,7 +27,10 @@ impl SeparatedInput {
         charge: Charge,
     ) -> Self {
         let bytes = input.estimate(None, None).bytes.max(1);
-        let moved = handles.values().flatten().map(|handle| u64::from(handle.value_bytes));
+        let moved = handles
+            .values()
+            .flatten()
+            .map(|handle| u64::from(handle.value_bytes));
         let kept = bytes.saturating_sub(moved.sum::<u64>());
         let handle_bytes = handles.len() as u64 * 9;
         SeparatedInput {
@@ -59,7 +62,10 @@ impl MergeInput for SeparatedInput {
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
         let estimate = self.input.estimate(lo, hi);
         let bytes = u128::from(estimate.bytes) * u128::from(self.kept_permille) / 1000;
-        Estimate { bytes: bytes.min(u128::from(u64::MAX)) as u64, ..estimate }
+        Estimate {
+            bytes: bytes.min(u128::from(u64::MAX)) as u64,
+            ..estimate
+        }
     }
 
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {

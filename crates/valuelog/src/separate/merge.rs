@@ -83,11 +83,21 @@ impl SeparatingMerge {
             }
             None => {
                 let inner = inner_options(options, &values);
-                let merge = owner.inner.begin_merge(&base.inner, input.clone(), &inner)?;
+                let merge = owner
+                    .inner
+                    .begin_merge(&base.inner, input.clone(), &inner)?;
                 Phase::Tree(merge, Vec::new(), base.next_birth)
             }
         };
-        Ok(Self::new(owner, base, Some(input), options, values, written, phase))
+        Ok(Self::new(
+            owner,
+            base,
+            Some(input),
+            options,
+            values,
+            written,
+            phase,
+        ))
     }
 
     /// Goes on after a merge of the inner structure without input.
@@ -112,7 +122,9 @@ impl SeparatingMerge {
         phase: Phase,
     ) -> Arc<dyn Merge> {
         let input_bytes = match &phase {
-            Phase::Births(_) => input.as_ref().map_or(0, |input| input.estimate(None, None).bytes),
+            Phase::Births(_) => input
+                .as_ref()
+                .map_or(0, |input| input.estimate(None, None).bytes),
             _ => 0,
         };
         Arc::new(SeparatingMerge(Arc::new(Shared {
@@ -153,7 +165,8 @@ impl Shared {
         match phase {
             Phase::Births(mut births) => {
                 let is_done = births.step(&self.owner.store)?;
-                self.passed_bytes.store(births.passed_bytes, Ordering::Relaxed);
+                self.passed_bytes
+                    .store(births.passed_bytes, Ordering::Relaxed);
                 match is_done {
                     true => self.begin_tree(*births),
                     false => Ok(Phase::Births(births)),
@@ -173,9 +186,10 @@ impl Shared {
             return Err(Error::internal("births without an input"));
         };
         let born = births.finish();
-        born.unused.iter().for_each(|handle| self.values.drop_handle(*handle));
-        let input =
-            SeparatedInput::new(input.clone(), born.handles, from as usize, born.charge);
+        born.unused
+            .iter()
+            .for_each(|handle| self.values.drop_handle(*handle));
+        let input = SeparatedInput::new(input.clone(), born.handles, from as usize, born.charge);
         let options = inner_options(&self.options, &self.values);
         let inner = &self.owner.inner;
         let merge = inner.begin_merge(&self.base.inner, Arc::new(input), &options)?;
@@ -230,7 +244,10 @@ impl Shared {
         let written = std::mem::take(&mut *self.written.lock());
         let class = class_of(&self.options);
         let mut changes = Changes::default();
-        let table = self.base.table.edited(&collecting.edit, &written, class, &mut changes);
+        let table = self
+            .base
+            .table
+            .edited(&collecting.edit, &written, class, &mut changes);
         let mut graph = self.graph.lock();
         graph.changes.merge(changes);
         graph.unread.extend(collecting.unread);
@@ -347,9 +364,14 @@ impl Merge for SeparatingMerge {
             shared.tree_done.fetch_max(done, Ordering::Relaxed);
             shared.tree_bytes.fetch_max(all, Ordering::Relaxed);
         }
-        let passed = shared.passed_bytes.load(Ordering::Relaxed).min(shared.input_bytes);
+        let passed = shared
+            .passed_bytes
+            .load(Ordering::Relaxed)
+            .min(shared.input_bytes);
         let done = passed.saturating_add(shared.tree_done.load(Ordering::Relaxed));
-        let all = shared.input_bytes.saturating_add(shared.tree_bytes.load(Ordering::Relaxed));
+        let all = shared
+            .input_bytes
+            .saturating_add(shared.tree_bytes.load(Ordering::Relaxed));
         (done, all.max(done))
     }
 
@@ -359,9 +381,14 @@ impl Merge for SeparatingMerge {
             Phase::Done(version) if !graph.is_over => {
                 let version = version.clone();
                 graph.is_over = true;
-                Ok(Merged { version, changes: std::mem::take(&mut graph.changes) })
+                Ok(Merged {
+                    version,
+                    changes: std::mem::take(&mut graph.changes),
+                })
             }
-            _ => Err(Error::internal("a merge was finished before it was done, or twice")),
+            _ => Err(Error::internal(
+                "a merge was finished before it was done, or twice",
+            )),
         }
     }
 
@@ -389,7 +416,11 @@ impl Step<'_> {
             Ok(next) => {
                 let is_done = matches!(next, Phase::Done(_));
                 self.next = Some(next);
-                Ok(if is_done { MergeStep::Done } else { MergeStep::Again })
+                Ok(if is_done {
+                    MergeStep::Done
+                } else {
+                    MergeStep::Again
+                })
             }
             Err(error) => {
                 self.next = Some(Phase::Failed(error.clone()));
@@ -410,14 +441,21 @@ impl MergeInput for PlacesInput {
     ) -> Result<Box<dyn MessageCursor>> {
         let at = |key: &[u8]| self.0.partition_point(|(own, _)| &own[..] < key);
         let (at, end) = (lo.map_or(0, at), hi.map_or(self.0.len(), at));
-        Ok(Box::new(PlacesCursor { at, end: end.max(at), input: self.clone() }))
+        Ok(Box::new(PlacesCursor {
+            at,
+            end: end.max(at),
+            input: self.clone(),
+        }))
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
         let at = |key: &[u8]| self.0.partition_point(|(own, _)| &own[..] < key);
         let (from, to) = (lo.map_or(0, at), hi.map_or(self.0.len(), at));
         let records = to.saturating_sub(from) as u64;
-        Estimate { records, bytes: records * 12 }
+        Estimate {
+            records,
+            bytes: records * 12,
+        }
     }
 }
 
@@ -444,4 +482,3 @@ impl MessageCursor for PlacesCursor {
         Ok(())
     }
 }
-

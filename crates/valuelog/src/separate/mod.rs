@@ -52,7 +52,12 @@ impl Separating {
         store: Arc<PageStore>,
         budget: Arc<Budget>,
     ) -> Arc<Self> {
-        Arc::new(Separating { inner, places, store, budget })
+        Arc::new(Separating {
+            inner,
+            places,
+            store,
+            budget,
+        })
     }
 
     /// The inner version of any version of this structure.

@@ -55,7 +55,12 @@ impl SeparatedRoot {
             _ => return Err(reader.corrupt("unknown form of a table")),
         };
         match reader.remaining() {
-            0 => Ok(Some(SeparatedRoot { inner, dead, next_birth, table })),
+            0 => Ok(Some(SeparatedRoot {
+                inner,
+                dead,
+                next_birth,
+                table,
+            })),
             _ => Err(reader.corrupt("bytes behind the root")),
         }
     }
@@ -71,7 +76,11 @@ mod tests {
     #[test]
     fn roots_round_trip_and_other_bytes_are_refused() {
         let table = TableRef {
-            page: PageRef { id: PageId(3), offset: 4096, bytes: 512 },
+            page: PageRef {
+                id: PageId(3),
+                offset: 4096,
+                bytes: 512,
+            },
             leaves: 1,
             parts: 2,
             records: 30,

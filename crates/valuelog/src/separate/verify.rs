@@ -13,10 +13,7 @@ use crate::handle::Handle;
 use crate::page::check_page;
 use crate::table::PartRef;
 
-pub(super) fn verify(
-    version: &SeparatedVersion,
-    found: &mut dyn FnMut(Finding),
-) -> Result<()> {
+pub(super) fn verify(version: &SeparatedVersion, found: &mut dyn FnMut(Finding)) -> Result<()> {
     let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
     let mut births_below = true;
     version.table.parts(&mut |part| {
@@ -25,7 +22,10 @@ pub(super) fn verify(
         Ok(())
     })?;
     if !births_below {
-        found(Finding::new("value table", "a birth is not below the next one"));
+        found(Finding::new(
+            "value table",
+            "a birth is not below the next one",
+        ));
     }
     for parts in pages.values() {
         check(version, parts, found)?;
@@ -58,7 +58,8 @@ fn check(
         dead.insert(part.birth, places);
     }
     let mut is_dead = |birth: u64, place: u32| {
-        dead.get(&birth).is_some_and(|places| places.binary_search(&place).is_ok())
+        dead.get(&birth)
+            .is_some_and(|places| places.binary_search(&place).is_ok())
     };
     let store = version.table.store();
     let checked = store.read_piece(&first.page, 0..first.page.bytes, ReadFor::Verify, |image| {
@@ -75,11 +76,15 @@ fn check(
         finding("another page lies here".to_owned());
     }
     for part in parts {
-        let records = page.directory.part(part.birth).map(|entry| {
-            (entry.born_in, entry.records().len() as u32)
-        });
+        let records = page
+            .directory
+            .part(part.birth)
+            .map(|entry| (entry.born_in, entry.records().len() as u32));
         if records != Some((part.born_in, part.records)) {
-            finding(format!("birth {}: table and page contradict each other", part.birth));
+            finding(format!(
+                "birth {}: table and page contradict each other",
+                part.birth
+            ));
         }
     }
     Ok(())
@@ -120,7 +125,10 @@ fn check_handles(version: &SeparatedVersion, found: &mut dyn FnMut(Finding)) -> 
         let checked = Handle::decode(&handle).and_then(|handle| {
             let dead = dead_key(handle.birth, handle.place);
             let is_dead = version.dead.get(&dead, hash64(&dead))? != Found::Nothing;
-            version.table.get(handle, &key, ReadFor::Verify).map(|_| is_dead)
+            version
+                .table
+                .get(handle, &key, ReadFor::Verify)
+                .map(|_| is_dead)
         });
         let place = || format!("key {}", key.escape_ascii());
         match checked {

@@ -39,7 +39,10 @@ pub(super) fn dead_key(birth: u64, place: u32) -> [u8; DEAD_KEY_BYTES] {
 /// The place of a key of the tree of dead places.
 pub(super) fn place_of(key: &[u8]) -> Result<(u64, u32)> {
     let parts = key.split_first_chunk::<8>().and_then(|(birth, place)| {
-        Some((u64::from_be_bytes(*birth), u32::from_be_bytes(place.try_into().ok()?)))
+        Some((
+            u64::from_be_bytes(*birth),
+            u32::from_be_bytes(place.try_into().ok()?),
+        ))
     });
     parts.ok_or_else(|| Error::corrupt("a dead place with an impossible key"))
 }
@@ -51,7 +54,12 @@ impl SeparatedVersion {
         store: &Arc<PageStore>,
         dead: Arc<dyn Version>,
     ) -> Self {
-        SeparatedVersion { inner, table: ValueTable::empty(store), dead, next_birth: 1 }
+        SeparatedVersion {
+            inner,
+            table: ValueTable::empty(store),
+            dead,
+            next_birth: 1,
+        }
     }
 
     pub(super) fn open(
@@ -70,7 +78,10 @@ impl SeparatedVersion {
 
     /// What a merge of the inner version asks and tells about handles.
     pub(super) fn values(&self) -> Arc<DroppedValues> {
-        Arc::new(DroppedValues { table: self.table.clone(), dropped: Mutex::default() })
+        Arc::new(DroppedValues {
+            table: self.table.clone(),
+            dropped: Mutex::default(),
+        })
     }
 
     fn value(&self, handle: &[u8], key: &[u8], purpose: ReadFor) -> Result<Slice> {
@@ -187,17 +198,21 @@ impl Version for SeparatedVersion {
         })?;
         self.table.parts(&mut |part| {
             pages.insert(part.page.id, part.page);
-            tables = tables
-                .saturating_sub(part.page.extent().map_or(part.page.bytes, |e| e.bytes));
+            tables = tables.saturating_sub(part.page.extent().map_or(part.page.bytes, |e| e.bytes));
             Ok(())
         })?;
-        let extents = pages.values().map(|page| page.extent().map_or(page.bytes, |e| e.bytes));
+        let extents = pages
+            .values()
+            .map(|page| page.extent().map_or(page.bytes, |e| e.bytes));
         let occupied = extents.fold(0u64, u64::saturating_add);
         let root = self.table.root();
         let of = |figure: fn(&crate::TableRef) -> u64| Figure::Number(root.map_or(0, figure));
         stats.parts.values = stats.parts.values.saturating_add(occupied);
         stats.parts.nodes = stats.parts.nodes.saturating_add(tables);
-        stats.page_bytes = stats.page_bytes.saturating_add(occupied).saturating_add(tables);
+        stats.page_bytes = stats
+            .page_bytes
+            .saturating_add(occupied)
+            .saturating_add(tables);
         stats.named.extend([
             ("value_pages", Figure::Number(pages.len() as u64)),
             ("value_parts", of(|root| root.parts)),
@@ -227,7 +242,8 @@ impl Ordered for SeparatedVersion {
         expected: usize,
     ) -> Result<Box<dyn Scan>> {
         // A scan stops before a handle, which `get` resolves.
-        self.ordered_inner()?.scan_expecting(bounds, direction, expected)
+        self.ordered_inner()?
+            .scan_expecting(bounds, direction, expected)
     }
 
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {

@@ -67,7 +67,9 @@ impl ValueTable {
         let old = self.leaves()?;
         let old: &[Listed] = old.as_ref().map_or(&[], |leaves| &leaves.leaves);
         let mut unused: BTreeSet<_> = written.iter().map(|page| page.id).collect();
-        let mut totals = self.root.map_or([0; 3], |root| [root.records, root.bytes, root.dead_bytes]);
+        let mut totals = self
+            .root
+            .map_or([0; 3], |root| [root.records, root.bytes, root.dead_bytes]);
         let mut leaves = Vec::with_capacity(old.len() + 1);
         // Parts of changed leaves that are adjacent, until the next unchanged leaf.
         let mut open: Vec<PartRef> = Vec::new();
@@ -209,5 +211,9 @@ impl ValueTable {
 }
 
 fn counts(part: &PartRef) -> [u64; 3] {
-    [u64::from(part.records), u64::from(part.bytes), part.dead_bytes()]
+    [
+        u64::from(part.records),
+        u64::from(part.bytes),
+        part.dead_bytes(),
+    ]
 }

@@ -171,7 +171,13 @@ impl TableRef {
     /// Appends the reference.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.page.encode(out);
-        for value in [self.leaves, self.parts, self.records, self.bytes, self.dead_bytes] {
+        for value in [
+            self.leaves,
+            self.parts,
+            self.records,
+            self.bytes,
+            self.dead_bytes,
+        ] {
             put_varint(out, value);
         }
     }

@@ -165,7 +165,9 @@ fn read_option(
             options.filter_bits = Some(bits);
         }
         SEPARATE_FROM => {
-            let bytes = small.ok().filter(|&bytes| check_separate_from(bytes).is_ok());
+            let bytes = small
+                .ok()
+                .filter(|&bytes| check_separate_from(bytes).is_ok());
             let message = "the threshold of separation is out of bounds";
             options.separate_from = Some(bytes.ok_or_else(|| out_of_bounds(message))?);
         }

@@ -276,7 +276,7 @@ impl Settings {
         let mut merge = MergeOptions {
             space_is_short,
             operator: self.operator_of(options),
-            separate_from: options.separate_from,
+            separate_from: options.separate_from.or(self.merge.separate_from),
             ..self.merge.clone()
         };
         if mutant::active("merge-ignores-keyspace-options") {

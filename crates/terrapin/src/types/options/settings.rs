@@ -113,7 +113,7 @@ impl Options {
                 space_is_short: false,
                 operator: Operator::default(),
                 values: None,
-                separate_from: None,
+                separate_from: self.separate_from,
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
