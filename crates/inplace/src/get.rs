@@ -23,6 +23,7 @@ pub(crate) fn found_in(block: &Arc<Block>, at: usize) -> Found {
     match block.put_slice(at) {
         Ok(value) => Found::Value(value),
         Err(MessageKind::Put | MessageKind::Delete) => Found::Nothing,
+        Err(MessageKind::Separated) => Found::Handle(Slice::copy(block.message(at).payload())),
         Err(MessageKind::Merge | MessageKind::Stack) => Found::Operands(Slice::default()),
     }
 }

@@ -140,6 +140,7 @@ impl InPlaceMerge {
             replacing_permille: input.replacing_permille(),
             record_bytes: sums.bytes / sums.records.max(1),
             operator: options.operator.clone(),
+            values: options.values.clone(),
         };
         let mirror = Mirror::read(store, &base.root)?;
         let (queue, expected_bytes) = match &mirror {

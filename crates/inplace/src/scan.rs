@@ -655,11 +655,11 @@ impl Scan for InPlaceScan {
             };
             std::mem::swap(&mut self.key, &mut run.key);
             run.pass(1, direction);
-            // Of operands, the key alone.
+            // Of operands and handles, the key alone.
             let value = match block.message(at) {
                 Message::Put(value) => Some(value),
                 Message::Delete => None,
-                Message::Merge(_) | Message::Stack(_) => Some(&[][..]),
+                Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => Some(&[][..]),
             };
             match value {
                 Some(value) => {

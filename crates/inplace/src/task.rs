@@ -15,7 +15,9 @@ use terrapin_pages::group::{Deadlines, GroupBuilder, GroupOptions, GroupRef, Pen
 use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::walk::ReadAhead;
-use terrapin_structure::{KWayMerge, MergeInput, MessageCursor};
+use terrapin_structure::{
+    KWayMerge, MergeInput, MessageCursor, ValuesOwner, read_base, report_dropped,
+};
 
 use crate::format::{Leaf, encode_segment};
 use crate::node::load_leaf;
@@ -40,6 +42,7 @@ pub(crate) struct Context {
     pub(crate) record_bytes: u64,
     /// Folds operands.
     pub(crate) operator: Operator,
+    pub(crate) values: ValuesOwner,
 }
 
 /// A segment of the next version, as its leaf will name it.
@@ -205,7 +208,8 @@ impl Task {
                 self.changes.released.push(old.page.id);
             }
         }
-        self.newer = Some(KWayMerge::new(sources, 0).folding(&context.operator, false));
+        let newer = KWayMerge::new(sources, 0).folding(&context.operator, false);
+        self.newer = Some(newer.reporting(&context.values));
         self.phase = Phase::Records;
         Ok(())
     }
@@ -233,7 +237,9 @@ impl Task {
             let hidden = match message {
                 Message::Delete => bytes + context.record_bytes,
                 Message::Merge(_) | Message::Stack(_) => bytes,
-                Message::Put(_) => bytes * u64::from(context.replacing_permille) / 1000,
+                Message::Put(_) | Message::Separated(_) => {
+                    bytes * u64::from(context.replacing_permille) / 1000
+                }
             };
             let group = match message {
                 Message::Delete if mutant::active("deletes-vanish-while-they-wait") => None,
@@ -330,13 +336,18 @@ impl Task {
                 if let Some(line) = self.line.as_mut().filter(|_| order == Ordering::Equal) {
                     if !is_based {
                         self.fold.push(line.current_message())?;
+                    } else {
+                        report_dropped(&context.values, line.current_message())?;
                     }
                     line.step()?;
                 }
+                let key = newer.key().unwrap_or_default();
+                read_base(&context.values, &context.operator, key, &mut self.fold)?;
             } else if order == Ordering::Equal
                 && let Some(line) = &mut self.line
             {
                 // The newer record replaces it.
+                report_dropped(&context.values, line.current_message())?;
                 line.step()?;
                 continue;
             }

@@ -95,6 +95,7 @@ impl Version for InPlaceVersion {
         let found = get::find(self, key, hash, |block, at| match block.kind(at) {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
+            MessageKind::Separated => Presence::Present,
             MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
         })?;
         Ok(found.unwrap_or(Presence::Absent))

@@ -15,7 +15,7 @@ use terrapin_pages::group::{
 };
 use terrapin_pages::{Changes, Fill, PageKind, PageStore, PageUse, SpaceClass};
 use terrapin_structure::{
-    KWayMerge, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor, Values,
+    KWayMerge, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor, ValuesOwner,
 };
 
 use crate::format::{List, Listed, Root};
@@ -228,7 +228,7 @@ struct Work {
     stream: Option<KWayMerge<Source>>,
     builder: GroupBuilder,
     operator: Operator,
-    values: Option<Arc<dyn Values>>,
+    values: ValuesOwner,
     class: SpaceClass,
     /// Bytes of records after which a step ends.
     step_bytes: u64,

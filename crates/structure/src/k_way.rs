@@ -2,11 +2,10 @@
 //! run's message counts alone, unless it has operands of a merge operator. Then the messages of all
 //! runs are folded into one.
 
-use std::sync::Arc;
+use terrapin_base::{Fold, Message, MessageKind, Operator, Result, mutant};
 
-use terrapin_base::{Fold, Message, MessageKind, Operator, Result, Stack, StackBase, mutant};
-
-use crate::{MessageCursor, Values};
+use crate::MessageCursor;
+use crate::values::{ValuesOwner, read_base, report_dropped};
 
 /// Merges cursors into one. The first cursor is the newest. If several cursors have the same key,
 /// the newest one's message is taken and the others move on. Operands of merges are folded with
@@ -63,7 +62,7 @@ pub struct KWayMerge<C> {
     folded: Option<Folded>,
     fold: Fold,
     /// Who owns the values of handles.
-    values: Option<Arc<dyn Values>>,
+    values: ValuesOwner,
 }
 
 /// A folded message.
@@ -79,18 +78,6 @@ struct Positioned {
     /// Eight bytes of the key behind the shared ones, as a number with the same order.
     head: u64,
     cursor: u32,
-}
-
-/// Reports the handle of a dropped message, if it has one.
-fn report(values: &dyn Values, message: Message<'_>) -> Result<()> {
-    match message {
-        Message::Separated(handle) => values.dropped(handle),
-        Message::Stack(bytes) => match Stack::decode(bytes)?.base {
-            StackBase::Handle(handle) => values.dropped(handle),
-            _ => Ok(()),
-        },
-        Message::Put(_) | Message::Delete | Message::Merge(_) => Ok(()),
-    }
 }
 
 impl<C: MessageCursor> KWayMerge<C> {
@@ -135,7 +122,7 @@ impl<C: MessageCursor> KWayMerge<C> {
     /// Reports the handles of messages that the merge drops to their owner, and asks the owner for
     /// values that operands apply to.
     #[must_use]
-    pub fn reporting(mut self, values: &Option<Arc<dyn Values>>) -> Self {
+    pub fn reporting(mut self, values: &ValuesOwner) -> Self {
         self.values = values.clone();
         self
     }
@@ -170,8 +157,8 @@ impl<C: MessageCursor> KWayMerge<C> {
         while self.second_is_at(first) {
             let second = self.order[1].cursor as usize;
             dropped(second);
-            if let Some(values) = &self.values {
-                report(&**values, self.cursors[second].message())?;
+            if self.values.is_some() {
+                report_dropped(&self.values, self.cursors[second].message())?;
             }
             self.step(1)?;
         }
@@ -198,23 +185,15 @@ impl<C: MessageCursor> KWayMerge<C> {
             dropped(second);
             if !is_based && !mutant::active("merge-forgets-older-operands") {
                 is_based = self.fold.push(self.cursors[second].message())?;
-            } else if let Some(values) = &self.values {
-                report(&**values, self.cursors[second].message())?;
+            } else {
+                report_dropped(&self.values, self.cursors[second].message())?;
             }
             self.step(1)?;
         }
         let key = self.cursors[first.cursor as usize]
             .key()
             .unwrap_or_default();
-        if let (Some(values), Some(handle)) = (&self.values, self.fold.handle())
-            && self.operator.is_registered()
-        {
-            // A value that cannot be read stays beside its operands: the read reports it.
-            if let Ok(value) = values.value(key, handle) {
-                values.dropped(handle)?;
-                self.fold.set_base(&value);
-            }
-        }
+        read_base(&self.values, &self.operator, key, &mut self.fold)?;
         let message = self.fold.finish(&self.operator, key, self.is_last);
         let folded = self.folded.insert(Folded::default());
         folded.kind = message.kind();

@@ -35,5 +35,5 @@ pub use merging::{Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};
-pub use values::Values;
+pub use values::{Values, ValuesOwner, read_base, report_dropped};
 pub use version::Version;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Operator, Result};
 use terrapin_pages::Changes;
 
-use crate::{Values, Version};
+use crate::{ValuesOwner, Version};
 
 /// Settings of one merge.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct MergeOptions {
     /// The keyspace's merge operator. Operands that it does not combine or apply stay as they are.
     pub operator: Operator,
     /// The owner of values that are stored outside of the structure, if it has handles.
-    pub values: Option<Arc<dyn Values>>,
+    pub values: ValuesOwner,
     /// Values of at least this many bytes go into value pages. `None`: no value does.
     pub separate_from: Option<u32>,
 }

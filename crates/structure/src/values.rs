@@ -1,8 +1,9 @@
 //! What a merge asks and tells about values that are stored outside of the structure.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
-use terrapin_base::{Result, Slice};
+use terrapin_base::{Fold, Message, Operator, Result, Slice, Stack, StackBase};
 
 /// The values that a structure's handles name. A structure stores handles as they come, and tells
 /// here which of them a merge ends.
@@ -19,4 +20,49 @@ pub trait Values: Send + Sync + Debug {
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] for bytes that are no handle.
     fn dropped(&self, handle: &[u8]) -> Result<()>;
+}
+
+/// The owner of the values of handles, if there is one.
+pub type ValuesOwner = Option<Arc<dyn Values>>;
+
+/// Reports the handle of a message that a merge drops to its owner, if it has one.
+///
+/// # Errors
+///
+/// Those of [`Values::dropped`]; [`terrapin_base::ErrorKind::Corrupt`] for damaged operands.
+pub fn report_dropped(owner: &ValuesOwner, message: Message<'_>) -> Result<()> {
+    let Some(values) = owner else {
+        return Ok(());
+    };
+    match message {
+        Message::Separated(handle) => values.dropped(handle),
+        Message::Stack(bytes) => match Stack::decode(bytes)?.base {
+            StackBase::Handle(handle) => values.dropped(handle),
+            _ => Ok(()),
+        },
+        Message::Put(_) | Message::Delete | Message::Merge(_) => Ok(()),
+    }
+}
+
+/// Replaces the handle that gathered operands apply to by its value, and reports the handle. Without
+/// a registered operator, the handle stays. So it does if the value cannot be read: the read of the
+/// key then reports that.
+///
+/// # Errors
+///
+/// Those of [`Values::dropped`].
+pub fn read_base(
+    owner: &ValuesOwner,
+    operator: &Operator,
+    key: &[u8],
+    fold: &mut Fold,
+) -> Result<()> {
+    if let (Some(values), Some(handle)) = (owner, fold.handle())
+        && operator.is_registered()
+        && let Ok(value) = values.value(key, handle)
+    {
+        values.dropped(handle)?;
+        fold.set_base(&value);
+    }
+    Ok(())
 }

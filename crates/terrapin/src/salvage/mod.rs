@@ -4,7 +4,7 @@
 //! sound newer place says otherwise. If a damaged newer place could have said otherwise, the record
 //! goes to a keyspace of its own: `NAME.uncertain`. So no deleted record returns among the certain
 //! ones. Messages of a key come oldest first, so a later one replaces what an earlier one left in
-//! either keyspace.
+//! either keyspace. Values with operands of merges are uncertain: their base may be lost.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrapin_base::{
-    Budget, Env, Error, ErrorKind, Incarnation, KeyspaceId, Lsn, Message, Result, mutant,
+    Budget, Env, Error, ErrorKind, Incarnation, KeyspaceId, Lsn, Message, Result, Stack, StackBase,
+    mutant,
 };
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, StoreOptions};
@@ -266,6 +267,14 @@ impl Sink {
             return Ok(());
         };
         let is_certain = is_certain || mutant::active("salvage-ignores-newer-damage");
+        // An older place may be damaged, and operands without their base give another value.
+        let is_certain = is_certain && !message.has_operands();
+        if message.has_operands()
+            && uncertain.get(key)?.is_none()
+            && let Some(base) = certain.get(key)?
+        {
+            uncertain.put(key, &base)?;
+        }
         let (own, other) = match is_certain {
             true => (certain, uncertain),
             false => (uncertain, certain),
@@ -273,6 +282,19 @@ impl Sink {
         match message {
             Message::Put(value) => own.put(key, value)?,
             Message::Delete => own.delete(key)?,
+            Message::Merge(operand) => own.merge(key, operand)?,
+            Message::Stack(bytes) => {
+                let stack = Stack::decode(bytes)?;
+                match stack.base {
+                    StackBase::Value(value) => own.put(key, value)?,
+                    StackBase::Nothing => own.delete(key)?,
+                    StackBase::Older | StackBase::Handle(_) | StackBase::Lost => {}
+                }
+                stack
+                    .operands()
+                    .try_for_each(|operand| own.merge(key, operand))?;
+            }
+            Message::Separated(_) => return Err(Error::internal("a handle outside of a tree")),
         }
         if other.contains(key)? {
             other.delete(key)?;

@@ -124,7 +124,7 @@ impl Writes {
                 let newest = match message {
                     Message::Put(value) => Newest::Put(end - value.len()..end),
                     Message::Delete => Newest::Delete,
-                    Message::Merge(_) | Message::Stack(_) => {
+                    Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
                         unreachable!("transactions write no merges")
                     }
                 };

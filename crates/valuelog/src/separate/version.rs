@@ -4,10 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Error, Result, Slice, Stack, StackBase};
+use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, ReadFor};
 use terrapin_structure::{
-    Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Scan,
+    Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
     StructureStats, Values, Version,
 };
 
@@ -229,8 +229,51 @@ impl Version for SeparatedVersion {
         super::verify::verify(self, found)
     }
 
+    fn rescue(&self, rescued: &mut dyn Rescued) -> Result<()> {
+        self.inner.rescue(&mut Resolving {
+            version: self,
+            rescued,
+        })
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// Gives values on in place of their handles.
+struct Resolving<'a> {
+    version: &'a SeparatedVersion,
+    rescued: &'a mut dyn Rescued,
+}
+
+impl Rescued for Resolving<'_> {
+    fn message(&mut self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
+        let based;
+        let resolved = match message {
+            Message::Separated(handle) => self.version.value(handle, key, ReadFor::Verify),
+            Message::Stack(bytes) => self.version.based(Slice::copy(bytes), key),
+            message => return self.rescued.message(key, message, is_certain),
+        };
+        let message = match (message, resolved) {
+            (Message::Separated(_), Ok(value)) => {
+                based = value;
+                Message::Put(&based)
+            }
+            (_, Ok(bytes)) => {
+                based = bytes;
+                Message::Stack(&based)
+            }
+            (_, Err(error)) => {
+                let behind = [key, &[0]].concat();
+                return self.rescued.lost(key, Some(&behind), &error);
+            }
+        };
+        self.rescued.message(key, message, is_certain)
+    }
+
+    fn lost(&mut self, from: &[u8], to: Option<&[u8]>, cause: &Error) -> Result<()> {
+        self.rescued.lost(from, to, cause)
     }
 }
 
