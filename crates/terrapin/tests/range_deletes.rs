@@ -515,6 +515,50 @@ fn ranges_count_the_range_deletes_that_they_look_up() {
     database.close().unwrap();
 }
 
+/// The merge reads no leaf that it gives up, so a damaged one is no obstacle, and is gone then.
+#[test]
+fn a_range_delete_gives_up_a_damaged_leaf() {
+    let options = tiny().memory(4 << 20);
+    let sound = World::new(12);
+    let database = sound.open(&options);
+    let keyspace = database.default_keyspace();
+    for number in 0..4_000 {
+        keyspace.put(key(number), vec![number as u8; 100]).unwrap();
+    }
+    database.close().unwrap();
+    drop(keyspace);
+    let bytes = sound.disk.content("data").unwrap().len() as u64;
+    let mut given_up = 0;
+    for offset in (8192..bytes).step_by(20_011) {
+        let mut world = World::new(12);
+        world.disk = sound.disk.fork();
+        world.disk.corrupt("data", offset, 0x41);
+        let Ok(database) = world.try_open(&options) else {
+            continue;
+        };
+        let keyspace = database.default_keyspace();
+        let is_damaged = |number: &u64| keyspace.get(key(*number)).is_err();
+        let damaged: Vec<_> = (500..3_500).filter(is_damaged).collect();
+        // A block or two, not a node.
+        let (Some(first), true) = (damaged.first(), damaged.len() < 20) else {
+            continue;
+        };
+        let range = key(first - 300)..key(first + 300);
+        keyspace.delete_range(range).unwrap();
+        database.checkpoint().unwrap();
+        for number in 0..4_000 {
+            let is_there = !(first - 300..first + 300).contains(&number);
+            assert_eq!(keyspace.contains(key(number)).unwrap(), is_there);
+        }
+        assert_eq!(keyspace.iter().count(), 3_400);
+        drop(keyspace);
+        database.close().unwrap();
+        world.verify();
+        given_up += 1;
+    }
+    assert!(given_up > 3, "{given_up}");
+}
+
 /// What the range delete hides is looked up in the background, and also by the open that replays
 /// it.
 #[test]

@@ -15,7 +15,7 @@ use terrapin_structure::{Direction, Erased, MessageCursor, Ordered, Scan, Versio
 use crate::read::cover::{Cover, Gap};
 
 /// Gaps that one step of [`Search`] asks the tree for: about a millisecond of work.
-const STEP_GAPS: usize = 64;
+const STEP_GAPS: usize = 16;
 
 /// The tree below a memtable, and the range deletes that hide its keys.
 #[derive(Clone)]

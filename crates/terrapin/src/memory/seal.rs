@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{Lsn, Purpose, mutant};
-use terrapin_memtable::Memtable;
+use terrapin_memtable::{Fragment, Memtable};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, SealedMemtable, State};
@@ -32,6 +32,8 @@ use crate::planning::plan::writers_wait_bytes;
 /// Ranges that passed this many deletes in a memtable have paid for its seal: they took about a
 /// tenth of a second for it (decision 0022).
 const PASSED_MAX: u64 = 1 << 20;
+/// The coordinator asks a tree for the content of about this many range deletes at a time.
+const WEIGHED_MAX: usize = 256;
 /// A memtable that counts less says nothing about how much arenas take.
 const TELLING_BYTES: u64 = 1 << 20;
 
@@ -79,16 +81,25 @@ fn weigh_range_deletes(keyspace: &KeyspaceState, visible: Lsn) {
         return;
     };
     let from = Lsn(active.weighed.swap(visible.0, Ordering::Relaxed));
-    let mut hidden = 0_u64;
+    let is_new = |fragment: &Fragment| (from..visible).contains(&fragment.lsn);
+    let mut count = 0_usize;
+    fragments.for_each(&mut |fragment| count += usize::from(is_new(fragment)));
+    // Of many, some stand for the others.
+    let stride = count.div_ceil(WEIGHED_MAX).max(1);
+    let (mut hidden, mut number) = (0_u64, 0_usize);
     fragments.for_each(&mut |fragment| {
-        if !(from..visible).contains(&fragment.lsn) {
+        if !is_new(fragment) {
+            return;
+        }
+        number += 1;
+        if !number.is_multiple_of(stride) {
             return;
         }
         let upper = fragment.hi.as_deref();
         let upper = upper.map_or(Bound::Unbounded, Bound::Excluded);
         // A read or a merge that needs an unreadable node reports the error.
         if let Ok(inside) = ordered.estimate((Bound::Included(&fragment.lo), upper)) {
-            hidden = hidden.saturating_add(inside.bytes);
+            hidden = hidden.saturating_add(inside.bytes.saturating_mul(stride as u64));
         }
     });
     active.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
