@@ -13,6 +13,7 @@ fn main() -> io::Result<()> {
     write("superblock", seeds::superblocks())?;
     write("catalog", seeds::catalogs())?;
     write("node", seeds::all_nodes())?;
+    write("map", seeds::maps())?;
     write("group", seeds::groups())?;
     write("block", seeds::blocks())?;
     write("filter", seeds::filters())?;

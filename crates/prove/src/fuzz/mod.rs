@@ -34,7 +34,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -50,6 +50,12 @@ pub const TARGETS: [Target; 8] = [
     Target {
         name: "node",
         run: targets::node,
+        change: mutate::parts,
+        bytes_max: 16 << 10,
+    },
+    Target {
+        name: "map",
+        run: targets::map,
         change: mutate::parts,
         bytes_max: 16 << 10,
     },

@@ -2,7 +2,7 @@
 //! `cargo run --release -p prove --example fuzz_corpus` writes them. They are committed, so they
 //! keep their meaning when the engine's output changes.
 
-use terrapin::{Compression, Database, KeyspaceOptions, Options};
+use terrapin::{Compression, Database, KeyspaceOptions, Options, StructureKind};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Message, PageId};
 use terrapin_disk::SimDisk;
@@ -13,7 +13,7 @@ use terrapin_pages::group::{GroupBuilder, GroupOptions};
 
 use super::archive::{File, pack};
 use super::exercise::{World, tiny};
-use super::targets::{BLOCK_PAGE, join, nodes};
+use super::targets::{BLOCK_PAGE, join, map_nodes, nodes};
 use super::template;
 
 /// Inputs by name.
@@ -35,6 +35,8 @@ pub fn stores() -> terrapin::Result<Inputs> {
     let compressed = World::new(SimDisk::new(5));
     let options = tiny().compression(Compression::Lz4);
     fill(&compressed, &options, 1)?.close()?;
+    let in_place = World::new(SimDisk::new(7));
+    fill_in(&in_place, &tiny(), 6, StructureKind::InPlace)?.close()?;
     let new = World::new(SimDisk::new(6));
     let database = tiny().open_on(new.env.clone(), new.disk.handle())?;
     kill(&new, database);
@@ -42,6 +44,7 @@ pub fn stores() -> terrapin::Result<Inputs> {
         packed(&closed.disk, "closed"),
         packed(&killed.disk, "killed"),
         packed(&compressed.disk, "compressed"),
+        packed(&in_place.disk, "inplace"),
         packed(&new.disk, "new"),
     ])
 }
@@ -71,9 +74,20 @@ fn key(number: u32) -> Vec<u8> {
 
 /// Some keyspaces with trees of several nodes, after this many checkpoints.
 fn fill(world: &World, options: &Options, rounds: u32) -> terrapin::Result<Database> {
+    fill_in(world, options, rounds, StructureKind::Leveled)
+}
+
+/// The same, in keyspaces of a structure.
+fn fill_in(
+    world: &World,
+    options: &Options,
+    rounds: u32,
+    structure: StructureKind,
+) -> terrapin::Result<Database> {
     let database = options.open_on(world.env.clone(), world.disk.handle())?;
-    let main = database.create_keyspace("main", KeyspaceOptions::default())?;
-    let nested = database.create_keyspace("nested", KeyspaceOptions::default())?;
+    let of_structure = || KeyspaceOptions::new().structure(structure);
+    let main = database.create_keyspace("main", of_structure())?;
+    let nested = database.create_keyspace("nested", of_structure())?;
     for round in 0..rounds {
         for number in 0..180 / rounds + 40 {
             let value = vec![b'a' + (number % 26) as u8; (number % 40) as usize];
@@ -161,6 +175,18 @@ pub fn all_nodes() -> Inputs {
     let contents = || pages.iter().map(|page| page.content(&data));
     vec![
         ("closed".to_owned(), join(contents())),
+        ("root".to_owned(), join(contents().take(1))),
+    ]
+}
+
+/// Inputs of the map target.
+#[must_use]
+pub fn maps() -> Inputs {
+    let data = data("inplace");
+    let pages = map_nodes(&data);
+    let contents = || pages.iter().map(|page| page.content(&data));
+    vec![
+        ("inplace".to_owned(), join(contents())),
         ("root".to_owned(), join(contents().take(1))),
     ]
 }

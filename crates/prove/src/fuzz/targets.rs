@@ -181,6 +181,29 @@ pub fn node(input: &[u8]) -> bool {
     measured(data.len(), SMALL, || tree(&disk, &bytes))
 }
 
+/// Nodes of the map of a page-grouped tree. Input: contents of the template's nodes and leaves, the
+/// tallest and newest first. The whole database is opened over them.
+pub fn map(input: &[u8]) -> bool {
+    let (_, input) = split(input);
+    let mut files = template::files("inplace");
+    if let Some(data) = files.iter_mut().find(|file| file.name() == "data") {
+        let pages = map_nodes(&data.content);
+        for (page, part) in pages.iter().zip(parts(input)) {
+            page.replace(&mut data.content, part);
+        }
+    }
+    whole(&files, 0)
+}
+
+/// The nodes and leaves of maps in a data file, the tallest and newest first.
+#[must_use]
+pub fn map_nodes(data: &[u8]) -> Vec<template::Page> {
+    let mut pages = template::pages(data, 6);
+    let height = |page: &template::Page| page.content(data).first().copied();
+    pages.sort_by_key(|page| std::cmp::Reverse(height(page)));
+    pages
+}
+
 /// The template's data file.
 fn data_of(name: &'static str) -> Option<Vec<u8>> {
     let mut files = template::files(name).into_iter();

@@ -116,6 +116,80 @@ pass 3000
 checkpoint
 batch sync put b 2 ; @users put b 2",
     },
+    Workload {
+        name: "records wait beside their leaves, and leaves are merged, split and joined",
+        options: |c| {
+            c.structures = Structures::InPlace;
+            c.group_bytes = 2 << 10;
+        },
+        script: "\
+for 0..60 put k{} ~{}@150
+checkpoint
+put k000007 ~1@150
+put k000031 ~1@150
+delete k000052
+checkpoint
+put k000007 ~2@150
+delete k000031
+checkpoint
+for 10..50 delete k{}
+checkpoint
+put k000020 back
+checkpoint
+for 10..40 put k{} ~3@400
+checkpoint
+delete k000020 sync
+checkpoint
+put a 1",
+    },
+    Workload {
+        name: "waiting records under held views",
+        options: |c| {
+            c.structures = Structures::InPlace;
+            c.group_bytes = 2 << 10;
+        },
+        script: "\
+create users
+for 0..40 batch put k{} ~{}@150 ; @users put k{} ~{}@150
+checkpoint
+snapshot old
+batch put k000005 ~1@150 ; @users delete k000005
+pass 3000
+checkpoint
+%old get k000005
+batch put k000006 ~1@150 ; @users put k000005 ~2@150
+checkpoint
+%old @users range
+for 0..40 by 2 batch delete k{} ; @users put k{} ~3@150
+pass 3000
+checkpoint
+%old range
+release old
+@users clear
+checkpoint
+put a 1",
+    },
+    Workload {
+        name: "the page-grouped tree on a full disk",
+        options: |c| {
+            c.structures = Structures::InPlace;
+            c.group_bytes = 8 << 10;
+        },
+        script: "\
+put z 0
+checkpoint
+disk 500
+for 0..5 put k{} ~{}@5000
+checkpoint
+for 5..18 put k{} ~{}@5000
+for 0..18 by 3 delete k{}
+pass 3000
+put a 1 sync
+disk 67108864
+pass 3000
+checkpoint
+put b 2 sync",
+    },
 ];
 
 #[cfg(test)]
