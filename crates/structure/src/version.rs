@@ -5,7 +5,8 @@ use std::any::Any;
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_pages::PageUse;
 
-use crate::{Finding, Found, Ordered, Presence, Rescued, StructureStats};
+use crate::rescue::{Rescued, rescue_by_scans};
+use crate::{Finding, Found, Ordered, Presence, StructureStats};
 
 /// The immutable content of a keyspace at one checkpoint.
 pub trait Version: Send + Sync + Any {
@@ -37,12 +38,18 @@ pub trait Version: Send + Sync + Any {
     /// Checks every byte and every invariant. Calls `found` for each fault and goes on. Returns an
     /// error only if the check itself cannot go on.
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()>;
-    /// Gives every message of sound blocks, and names what damaged places may have had. Reads past
-    /// the cache. Fails with `Unsupported` in a structure that cannot do that.
+    /// Gives every message of sound blocks, and names what damaged places may have had.
+    ///
+    /// Without an implementation of its own, a structure gives the records before its first damaged
+    /// place and behind its last one. Fails with `Unsupported` if it keeps no order either.
     fn rescue(&self, rescued: &mut dyn Rescued) -> Result<()> {
-        let _ = rescued;
-        let message = "this structure does not salvage a damaged database";
-        Err(Error::new(ErrorKind::Unsupported, message))
+        match self.ordered() {
+            Some(ordered) => rescue_by_scans(ordered, rescued),
+            None => {
+                let message = "this structure does not salvage a damaged database";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
     }
     /// Gives a structure access to its own type.
     fn as_any(&self) -> &dyn Any;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Map, World, all, key, tiny, value};
 use terrapin::salvage::{SalvageReport, salvage_on};
-use terrapin::{Database, ErrorKind};
+use terrapin::{Database, ErrorKind, KeyspaceOptions, StructureKind};
 use terrapin_disk::sim::SimDisk;
 
 const BLOCK_BYTES: usize = 512;
@@ -55,6 +55,10 @@ struct Salvaged {
 }
 
 fn salvage(disk: &SimDisk) -> Result<Salvaged, ErrorKind> {
+    salvage_of(disk, "default")
+}
+
+fn salvage_of(disk: &SimDisk, keyspace: &str) -> Result<Salvaged, ErrorKind> {
     let world = World::new(77);
     let database = world.open(&tiny());
     let old = disk.fork();
@@ -71,8 +75,8 @@ fn salvage(disk: &SimDisk) -> Result<Salvaged, ErrorKind> {
         found.map_or_else(|_| Map::new(), |keyspace| all(&keyspace))
     };
     let salvaged = Salvaged {
-        certain: records(&database, "default"),
-        uncertain: records(&database, "default.uncertain"),
+        certain: records(&database, keyspace),
+        uncertain: records(&database, &format!("{keyspace}.uncertain")),
         report,
     };
     database.close().unwrap();
@@ -172,6 +176,38 @@ fn each_record_whose_block_is_sound_comes_out_and_no_deleted_one_returns() {
         whole > 20 && lost > 100,
         "{whole} whole, {lost} lost, {nodes} nodes, {refused}"
     );
+}
+
+/// A structure without a salvage of its own gives what is before and behind the damage.
+#[test]
+fn other_structures_give_what_is_before_and_behind_the_damage() {
+    let world = World::new(5);
+    let database = world.open(&tiny());
+    let options = KeyspaceOptions::new().structure(StructureKind::InPlace);
+    let keyspace = database.create_keyspace("own", options).unwrap();
+    for i in 0..1200 {
+        keyspace.put(key(i), value(i, 60)).unwrap();
+    }
+    let truth = all(&keyspace);
+    drop(keyspace);
+    database.close().unwrap();
+    let data = world.disk.content("data").unwrap();
+    let mut lost = 0;
+    for at in (8192 + 41..data.len()).step_by(769) {
+        let damaged = world.disk.fork();
+        damaged.corrupt("data", at as u64, 0x24);
+        let salvaged = match salvage_of(&damaged, "own") {
+            Ok(salvaged) => salvaged,
+            Err(kind) => {
+                // The catalog.
+                assert_eq!(kind, ErrorKind::Corrupt);
+                continue;
+            }
+        };
+        check(&salvaged, &truth, &format!("byte {at}"));
+        lost += u64::from(salvaged.certain.len() < truth.len());
+    }
+    assert!(lost > 5, "{lost}");
 }
 
 /// Without its index, the blocks of a group are found by their checksums.

@@ -191,11 +191,17 @@ impl Damaged {
             let applied = self.base.catalog.applied_of(stored.id);
             sink.from = applied.unwrap_or(self.base.catalog.applied);
             if let Some(tree) = self.base.catalog.tree(stored.id) {
-                tree.rescue(&mut Counting {
+                let mut counting = Counting {
                     sink: &sink,
                     report: &mut report,
                     is_log_sound,
-                })?;
+                };
+                match tree.rescue(&mut counting) {
+                    Err(error) if error.kind() == ErrorKind::Unsupported => {
+                        counting.lost(&[], None, &error)?;
+                    }
+                    rescued => rescued?,
+                }
             }
             keyspaces.insert(stored.id, sink);
         }
@@ -240,8 +246,14 @@ struct Sink {
 impl Sink {
     fn new(database: Option<&Database>, name: &str, options: KeyspaceOptions) -> Result<Sink> {
         let open = |database: &Database, name: &str| -> Result<Keyspace> {
-            let keyspace = database.keyspace(name)?;
-            keyspace.set_options(options)?;
+            match database.create_keyspace(name, options) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                created => return created,
+            }
+            // The default keyspace, whose structure is given.
+            let keyspace = database.open_keyspace(name)?;
+            let own = keyspace.options()?.structure;
+            keyspace.set_options(options.structure(own))?;
             Ok(keyspace)
         };
         let (mut certain, mut uncertain) = (None, None);
