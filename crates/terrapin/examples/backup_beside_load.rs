@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use terrapin::{Database, Options, Result};
 
 const VALUE_BYTES: u64 = 1000;
-const TURN: Duration = Duration::from_secs(4);
+const TURN: Duration = Duration::from_secs(10);
 const TURNS: u32 = 3;
 
 /// Puts until `done`, and returns how many a second.
@@ -62,6 +62,8 @@ fn main() -> Result<()> {
         keyspace.put(number.to_be_bytes(), [number as u8; VALUE_BYTES as usize])?;
     }
     database.checkpoint()?;
+    // The first puts fill memory that nothing has used yet.
+    load(&database, records, |elapsed| elapsed >= TURN)?;
     for turn in 0..TURNS {
         let alone = load(&database, records, |elapsed| elapsed >= TURN)?;
         let target = directory.join(format!("turn-{turn}"));

@@ -29,7 +29,7 @@ use terrapin_wal::Recovery;
 
 use crate::api::database::Database;
 use crate::backup::format::Manifest;
-use crate::backup::pages::{Copied, PageCopy, PageList, Present};
+use crate::backup::pages::{Copied, PageCopy, PageList, Present, Step};
 use crate::backup::target::Target;
 use crate::disk_space::room;
 use crate::engine::backups::BackupPin;
@@ -40,6 +40,9 @@ use crate::open::files::log_options;
 use crate::open::verify::{VerifyOptions, verify_on};
 
 pub use restore::{restore, restore_on};
+
+/// How long a backup rests beside other work, in times of what it takes to copy a piece.
+const REST_TIMES: u64 = 3;
 
 /// Options of a backup.
 #[derive(Clone, Copy, Debug, Default)]
@@ -246,10 +249,12 @@ impl Run<'_> {
             pages: &pages,
             present: present.as_ref(),
         }
-        .copy(&*file, &|| env.now_ns(), &mut |began_ns, bytes| {
-            core.counters.backup_bytes.add(bytes);
-            self.check()?;
-            self.rest(began_ns)
+        .copy(&*file, &|| env.now_ns(), &mut |step| match step {
+            Step::Read(bytes) => {
+                core.counters.backup_bytes.add(bytes);
+                self.check()
+            }
+            Step::Written { began_ns } => self.rest(began_ns),
         })?;
         // The copy equals the file as nobody will write it again. So its home need not match.
         let closed = Superblock {
@@ -319,7 +324,7 @@ impl Run<'_> {
         refuse_on_full_disk(core)
     }
 
-    /// Rests as long as the last piece took, if other threads use the database.
+    /// Rests for some times what the last piece took, if other threads use the database.
     fn rest(&mut self, began_ns: u64) -> Result<()> {
         let core = self.core;
         let counters = &core.counters;
@@ -329,7 +334,8 @@ impl Run<'_> {
         let now_ns = core.env.now_ns();
         let took_ns = now_ns.saturating_sub(began_ns);
         if is_busy && took_ns > 0 {
-            let rested = Condition::delay_until(now_ns.saturating_add(took_ns));
+            let rested_ns = now_ns.saturating_add(REST_TIMES * took_ns);
+            let rested = Condition::delay_until(rested_ns);
             core.env.wait(&rested)?;
         }
         Ok(())

@@ -156,6 +156,14 @@ pub(super) struct PageCopy<'a> {
     pub present: Option<&'a Present>,
 }
 
+/// A step of the copy of one piece.
+pub(super) enum Step {
+    /// This many bytes were read from the database.
+    Read(u64),
+    /// The piece is copied, whose copy began at this time of the clock.
+    Written { began_ns: u64 },
+}
+
 /// Where the bytes of a run of pages come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
@@ -164,14 +172,13 @@ enum From {
 }
 
 impl PageCopy<'_> {
-    /// Copies the pages into an empty file, each to its own place. The slots stay empty. `check`
-    /// runs after each piece, with the nanoseconds at which the piece began; its error ends the
-    /// copy.
+    /// Copies the pages into an empty file, each to its own place. The slots stay empty. `step`
+    /// runs twice for each piece; its error ends the copy.
     pub fn copy(
         &self,
         file: &dyn File,
         now_ns: &dyn Fn() -> u64,
-        check: &mut dyn FnMut(u64, u64) -> Result<()>,
+        step: &mut dyn FnMut(Step) -> Result<()>,
     ) -> Result<Copied> {
         let mut copied = Copied::default();
         let common = self.present.and_then(|p| p.common_life(self.lives));
@@ -222,8 +229,9 @@ impl PageCopy<'_> {
                 };
                 copied.source_bytes += read;
                 // A pin that was taken back during the read makes the bytes worthless.
-                check(began_ns, read)?;
+                step(Step::Read(read))?;
                 file.write_at(&buffer, at)?;
+                step(Step::Written { began_ns })?;
                 at += bytes;
             }
         }
