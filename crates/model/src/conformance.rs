@@ -39,6 +39,7 @@ scripts!(
     "reopen",
     "snapshots",
     "the_dial",
+    "transactions",
     "untouched_keyspace",
     "values",
 );

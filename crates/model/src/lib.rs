@@ -29,6 +29,7 @@ mod simulated;
 mod structures;
 mod subject;
 mod tail;
+mod transaction;
 mod turn;
 
 pub use conditional::{Conditional, updated};
@@ -49,3 +50,4 @@ pub use simulated::Simulated;
 pub use structures::Structures;
 pub use subject::Subject;
 pub use tail::Tail;
+pub use transaction::TxStep;

@@ -8,6 +8,7 @@ use terrapin_base::ErrorKind;
 
 use crate::conditional::Conditional;
 use crate::pattern::{Pattern, Shown};
+use crate::transaction::TxStep;
 
 /// The durability of a write, as [`terrapin::Durability`]; none means the store's default.
 pub type Durability = Option<terrapin::Durability>;
@@ -184,6 +185,12 @@ pub enum Operation {
         changes: Vec<Change>,
         durability: Durability,
     },
+    /// A transaction. The answer has what it reads, and whether it commits.
+    Transact {
+        snapshot: bool,
+        steps: Vec<TxStep>,
+        durability: Durability,
+    },
     /// A read of the newest state, or of a snapshot.
     Read {
         snapshot: Option<String>,
@@ -243,6 +250,7 @@ impl Operation {
                 | O::Batch { .. }
                 | O::Conditional { .. }
                 | O::Guarded { .. }
+                | O::Transact { .. }
                 | O::Create { .. }
                 | O::Drop { .. }
                 | O::Clear { .. }
@@ -358,7 +366,7 @@ impl fmt::Display for Answer {
     }
 }
 
-fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
+pub(crate) fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
     if keyspace == "default" {
         Ok(())
     } else {
@@ -369,15 +377,19 @@ fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
 fn show_changes(f: &mut fmt::Formatter<'_>, changes: &[Change]) -> fmt::Result {
     for (i, change) in changes.iter().enumerate() {
         f.write_str(if i == 0 { " " } else { " ; " })?;
-        place(f, &change.keyspace)?;
-        match &change.what {
-            What::Put(key, value) => write!(f, "put {key} {value}")?,
-            What::Delete(key) => write!(f, "delete {key}")?,
-            What::Merge(key, operand) => write!(f, "merge {key} {operand}")?,
-            What::Erase(span) => write!(f, "erase {span}")?,
-        }
+        show_change(f, change)?;
     }
     Ok(())
+}
+
+pub(crate) fn show_change(f: &mut fmt::Formatter<'_>, change: &Change) -> fmt::Result {
+    place(f, &change.keyspace)?;
+    match &change.what {
+        What::Put(key, value) => write!(f, "put {key} {value}"),
+        What::Delete(key) => write!(f, "delete {key}"),
+        What::Merge(key, operand) => write!(f, "merge {key} {operand}"),
+        What::Erase(span) => write!(f, "erase {span}"),
+    }
 }
 
 /// Writes the conditions of a batch: `require KEY VALUE` and `lack KEY`.
@@ -507,6 +519,22 @@ impl fmt::Display for Operation {
                 write!(f, "guarded{}", durability_word(*durability))?;
                 show_required(f, required)?;
                 show_changes(f, changes)
+            }
+            Operation::Transact {
+                snapshot,
+                steps,
+                durability,
+            } => {
+                f.write_str(if *snapshot {
+                    "transact snapshot"
+                } else {
+                    "transact"
+                })?;
+                f.write_str(durability_word(*durability))?;
+                for (i, step) in steps.iter().enumerate() {
+                    write!(f, "{}{step}", if i == 0 { " " } else { " ; " })?;
+                }
+                Ok(())
             }
             Operation::Read {
                 snapshot,

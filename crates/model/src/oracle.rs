@@ -16,6 +16,7 @@ use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::subject::Subject;
 use crate::tail::Tail;
+use crate::transaction::{Imagined, NO_MERGES, TxStep};
 
 /// A keyspace's records.
 pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;
@@ -406,7 +407,8 @@ impl Oracle {
             | Operation::Merge { durability, .. }
             | Operation::Erase { durability, .. }
             | Operation::Batch { durability, .. }
-            | Operation::Guarded { durability, .. } => self.is_sync(*durability),
+            | Operation::Guarded { durability, .. }
+            | Operation::Transact { durability, .. } => self.is_sync(*durability),
             Operation::Create { .. }
             | Operation::Drop { .. }
             | Operation::Clear { .. }
@@ -453,15 +455,8 @@ impl Oracle {
         {
             return failed(ErrorKind::KeyspaceNotFound, &missing.keyspace);
         }
-        let too_large = |c: &&Change| match &c.what {
-            What::Put(key, value) | What::Merge(key, value) => {
-                key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX
-            }
-            What::Delete(key) => key.len() > KEY_BYTES_MAX,
-            What::Erase(span) => span.keys().any(|key| key.len() > KEY_BYTES_MAX),
-        };
         let refused = changes.iter().find_map(|change| match &change.what {
-            _ if too_large(&change) => Some(failed(ErrorKind::TooLarge, "key or value")),
+            _ if is_too_large(change) => Some(failed(ErrorKind::TooLarge, "key or value")),
             What::Erase(_) if !self.keeps_order => Some(failed(ErrorKind::Unsupported, "no order")),
             _ => None,
         });
@@ -553,6 +548,82 @@ impl Oracle {
             }
         }
         self.write(changes, durability)
+    }
+
+    fn transact(&mut self, snapshot: bool, steps: &[TxStep], durability: Durability) -> Answer {
+        if durability == Some(terrapin::Durability::None) {
+            return failed(ErrorKind::InvalidArgument, "a transaction needs the log");
+        }
+        let is_merge = |step: &TxStep| {
+            let change = step.change();
+            change.is_some_and(|change| matches!(change.what, What::Merge(..)))
+        };
+        if steps.iter().any(is_merge) {
+            return Answer::Broken(NO_MERGES.to_owned());
+        }
+        let before = self.clone();
+        let mut tx = Imagined::new(&self.state, snapshot);
+        let mut beside = Vec::new();
+        for step in steps {
+            let keyspace = match step {
+                TxStep::Get(keyspace, _) | TxStep::GetForUpdate(keyspace, _) => Some(keyspace),
+                TxStep::Range { keyspace, .. } => Some(keyspace),
+                _ => step.change().map(|change| &change.keyspace),
+            };
+            if let Some(missing) = keyspace.filter(|k| !self.state.keyspaces.contains_key(*k)) {
+                return failed(ErrorKind::KeyspaceNotFound, missing);
+            }
+            let needs_order = match step {
+                TxStep::Range { .. } => true,
+                _ => step
+                    .change()
+                    .is_some_and(|c| matches!(c.what, What::Erase(_))),
+            };
+            if needs_order && !self.keeps_order {
+                return failed(ErrorKind::Unsupported, "no order");
+            }
+            match step {
+                TxStep::Change(change) if is_too_large(change) => {
+                    return failed(ErrorKind::TooLarge, "key or value");
+                }
+                TxStep::Change(change) => tx.change(change),
+                TxStep::Get(keyspace, key) => tx.get(keyspace, key, false),
+                TxStep::GetForUpdate(keyspace, key) => tx.get(keyspace, key, true),
+                TxStep::Range {
+                    keyspace,
+                    span,
+                    back,
+                    limit,
+                } => tx.range(keyspace, span, *back, *limit),
+                TxStep::Save => tx.save(),
+                TxStep::Undo(number) => {
+                    if !tx.undo(*number) {
+                        return Answer::Broken(format!("there is no place {number}"));
+                    }
+                }
+                TxStep::Beside(change) => {
+                    let written = self.write(std::slice::from_ref(change), None);
+                    if !matches!(written, Answer::Done) {
+                        return written;
+                    }
+                    beside.push(change);
+                }
+                TxStep::Merge => self.all_durable(),
+            }
+        }
+        let is_conflict = match tx.has_changes() {
+            false => Some(false),
+            true => tx.conflicts(&beside, &self.state),
+        };
+        let Some(is_conflict) = is_conflict else {
+            *self = before;
+            return Answer::Broken("the outcome depends on merges".to_owned());
+        };
+        let (changes, answer) = tx.end(!is_conflict);
+        if !is_conflict {
+            self.write(&changes, durability);
+        }
+        answer
     }
 
     /// Changes as puts and deletes of keys. A merge puts what it makes. An erase deletes the keys
@@ -649,6 +720,16 @@ impl Oracle {
 pub struct InFlight {
     logged: [usize; 3],
     unlogged: [usize; 3],
+}
+
+fn is_too_large(change: &Change) -> bool {
+    match &change.what {
+        What::Put(key, value) | What::Merge(key, value) => {
+            key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX
+        }
+        What::Delete(key) => key.len() > KEY_BYTES_MAX,
+        What::Erase(span) => span.keys().any(|key| key.len() > KEY_BYTES_MAX),
+    }
 }
 
 fn failed(kind: ErrorKind, what: &str) -> Answer {
@@ -773,6 +854,11 @@ impl Subject for Oracle {
                 changes,
                 durability,
             } => self.guarded(required, changes, *durability),
+            Operation::Transact {
+                snapshot,
+                steps,
+                durability,
+            } => self.transact(*snapshot, steps, *durability),
             Operation::Read {
                 snapshot,
                 keyspace,

@@ -20,6 +20,7 @@ use crate::operation::{
 };
 use crate::pattern::{Pattern, is_bare};
 use crate::random::Random;
+use crate::transaction::TxStep;
 
 /// The most operations of one `for` line.
 const LOOP_MAX: u64 = 1_000_000;
@@ -117,6 +118,10 @@ fn record_bytes(operation: &Operation) -> usize {
             Conditional::Swap { key, new, .. } => key.len() + new.as_ref().map_or(0, Pattern::len),
             Conditional::Take(_) | Conditional::Pop { .. } => 0,
         },
+        Operation::Transact { steps, .. } => {
+            let changes = steps.iter().filter_map(TxStep::change);
+            changes.map(Change::bytes).sum()
+        }
         Operation::Batch { changes, .. } | Operation::Guarded { changes, .. } => {
             changes.iter().map(Change::bytes).sum()
         }
@@ -433,6 +438,57 @@ impl Line {
         Ok(changes)
     }
 
+    /// The steps of a transaction.
+    fn steps(&mut self) -> Result<Vec<TxStep>> {
+        let mut steps = Vec::new();
+        while self.tokens.peek().is_some_and(|t| *t != Token::Arrow) {
+            steps.push(self.step()?);
+            if !self.symbol(';') {
+                break;
+            }
+        }
+        Ok(steps)
+    }
+
+    fn step(&mut self) -> Result<TxStep> {
+        if self.takes("beside") {
+            return Ok(TxStep::Beside(self.change()?));
+        }
+        if self.takes("save") {
+            return Ok(TxStep::Save);
+        }
+        if self.takes("undo") {
+            return Ok(TxStep::Undo(self.number("the number of a place")?));
+        }
+        if self.takes("merge") {
+            return Ok(TxStep::Merge);
+        }
+        let rest = self.tokens.clone();
+        let keyspace = self.keyspace();
+        if self.takes("get") {
+            return Ok(TxStep::Get(keyspace, self.pattern("a key")?));
+        }
+        if self.takes("lock") {
+            return Ok(TxStep::GetForUpdate(keyspace, self.pattern("a key")?));
+        }
+        let prefix = self.takes("prefix");
+        if prefix || self.takes("range") {
+            return match self.range(prefix)? {
+                Read::Range(span, walk @ (Walk::Forward | Walk::Backward), limit) => {
+                    Ok(TxStep::Range {
+                        keyspace,
+                        span,
+                        back: walk == Walk::Backward,
+                        limit,
+                    })
+                }
+                _ => Err(Error::invalid("a transaction reads from one end")),
+            };
+        }
+        self.tokens = rest;
+        Ok(TxStep::Change(self.change()?))
+    }
+
     /// The conditions of a batch, in front of its changes.
     fn required(&mut self) -> Result<Vec<Change>> {
         let mut required = Vec::new();
@@ -589,6 +645,15 @@ impl Line {
                     durability,
                 }
             }
+            "transact" => {
+                let snapshot = self.takes("snapshot");
+                let durability = self.durability();
+                Operation::Transact {
+                    snapshot,
+                    steps: self.steps()?,
+                    durability,
+                }
+            }
             "next" | "back" => {
                 let range = self.name("a range")?;
                 Operation::Next {
@@ -699,7 +764,7 @@ impl Line {
                 Read::First | Read::Last | Read::Range(..) => return self.expected_records(),
                 Read::Open(..) => Answer::Done,
             },
-            Operation::Next { .. } => return self.expected_records(),
+            Operation::Next { .. } | Operation::Transact { .. } => return self.expected_records(),
             Operation::Conditional { how, .. } => match how {
                 Conditional::Pop { .. } => return self.expected_records(),
                 Conditional::Swap { .. } => self.expected_flag()?,

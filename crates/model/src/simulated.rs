@@ -25,6 +25,7 @@ use crate::oracle::{State, walked};
 use crate::pattern::Pattern;
 use crate::structures::Structures;
 use crate::subject::Subject;
+use crate::transaction::transact;
 
 /// Steps of background work that count as endless.
 const STEPS_MAX: u64 = 2_000_000;
@@ -518,6 +519,15 @@ impl Simulated {
                 changes,
                 durability,
             } => self.batch(required, changes, *durability),
+            Operation::Transact {
+                snapshot,
+                steps,
+                durability,
+            } => {
+                let how = (*snapshot, *durability);
+                let database = self.database()?.clone();
+                transact(&database, &mut |name| self.keyspace(name), how, steps)
+            }
             Operation::Read {
                 snapshot,
                 keyspace,

@@ -10,7 +10,8 @@
 //
 // Times are the order of events, each different. The kinds: `write` sets all its keys at one moment, `read` saw all its
 // keys at one moment, `perhaps` is a write whose client died before the answer came: it happened by its return, or never.
-// A conditional write has "saw_keys" and "saw", too: at its moment, these keys had these values.
+// A conditional write has "saw_keys" and "saw", too: at its moment, these keys had these values. A `perhaps_pop` is a pop
+// without an answer: it removed the first of its keys that had a value, by its return, or never.
 //
 // Exit codes: 0 linearizable, 1 not, 2 undecided in time, 3 the history makes no sense.
 package main
@@ -57,7 +58,7 @@ func (o operation) writes() bool { return o.Kind != "read" }
 
 func (o operation) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%6d to %6d  client %d  %-7s", o.Call, o.Return, o.Client, o.Kind)
+	fmt.Fprintf(&b, "%6d to %6d  client %d  %-11s", o.Call, o.Return, o.Client, o.Kind)
 	for i, key := range o.Keys {
 		fmt.Fprintf(&b, " k%d=%d", key, o.Values[i])
 	}
@@ -95,6 +96,15 @@ func model(start state) porcupine.Model {
 					return []interface{}{o.set(before)}
 				}
 				return nil
+			case "perhaps_pop":
+				for _, key := range o.Keys {
+					if before[key] != 0 {
+						after := before
+						after[key] = 0
+						return []interface{}{before, after}
+					}
+				}
+				return []interface{}{before}
 			case "perhaps":
 				if holds {
 					return []interface{}{before, o.set(before)}
@@ -135,7 +145,10 @@ func until(operations []operation, at int64) []operation {
 			continue
 		}
 		if o.Return > at {
-			o.Kind, o.Return = "perhaps", at+1
+			o.Return = at + 1
+			if o.Kind == "write" {
+				o.Kind = "perhaps"
+			}
 		}
 		out = append(out, o)
 	}
@@ -186,7 +199,7 @@ func parse(file io.Reader) (state, []operation, error) {
 		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
 			return start, nil, fmt.Errorf("line %d: %w", number, err)
 		}
-		known := o.Kind == "write" || o.Kind == "read" || o.Kind == "perhaps"
+		known := o.Kind == "write" || o.Kind == "read" || o.Kind == "perhaps" || o.Kind == "perhaps_pop"
 		if !known || o.Return <= o.Call || len(o.Keys) != len(o.Values) || len(o.SawKeys) != len(o.Saw) {
 			return start, nil, fmt.Errorf("line %d makes no sense: %v", number, o)
 		}

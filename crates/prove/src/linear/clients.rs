@@ -6,7 +6,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrapin::{
-    CheckpointDistance, ConflictCause, Database, Durability, Keyspace, KeyspaceOptions, Requirement,
+    CheckpointDistance, ConflictCause, Database, Durability, Isolation, Keyspace, KeyspaceOptions,
+    Requirement, TransactionOptions,
 };
 use terrapin_base::checksum::hash64;
 
@@ -15,10 +16,11 @@ use terrapin_model::{Pattern, Random};
 
 use crate::Find;
 
-/// Keys by number; the first half is in one keyspace, the others in another.
-pub(super) const KEYS: usize = 6;
-const EACH: usize = KEYS / 2;
+/// Keys by number: three in one keyspace, three in another, and the last two in a queue.
+pub(super) const KEYS: usize = 8;
+const EACH: usize = 3;
 const OTHER: &str = "other";
+const QUEUE: &str = "queue";
 
 /// The recorder of a client's operations.
 pub(super) trait Recorder {
@@ -31,6 +33,10 @@ pub(super) trait Recorder {
     /// A conditional write begins. It happens only if `saw` holds. What is not known before the
     /// answer is not in `saw`.
     fn changes(&mut self, saw: &[(usize, u64)], values: &[(usize, u64)]);
+    /// A pop of the first of these keys that has a value begins.
+    fn pops(&mut self, keys: &[usize]);
+    /// The pop removed this key, and saw these values up to it.
+    fn popped(&mut self, saw: &[(usize, u64)], key: usize) -> Result<(), Find>;
     /// The conditional write happened, and `saw` held.
     fn changed(&mut self, saw: &[(usize, u64)]) -> Result<(), Find>;
     /// The conditional write did not happen. It saw these values, if any.
@@ -41,7 +47,7 @@ pub(super) trait Recorder {
 #[derive(Clone)]
 pub(super) struct ClientKeyspaces {
     database: Database,
-    keyspaces: [Keyspace; 2],
+    keyspaces: [Keyspace; 3],
 }
 
 /// The operations of a client.
@@ -104,13 +110,17 @@ pub(super) fn pause(env: &Env, us: u64) -> Result<(), Find> {
 impl ClientKeyspaces {
     /// The keyspaces of a database, created if necessary.
     pub fn new(database: &Database) -> Result<Self, Find> {
-        let other = match database.create_keyspace(OTHER, KeyspaceOptions::default()) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => database.open_keyspace(OTHER),
+        let keyspace = |name| match database.create_keyspace(name, KeyspaceOptions::default()) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => database.open_keyspace(name),
             outcome => outcome,
-        }?;
+        };
         Ok(ClientKeyspaces {
             database: database.clone(),
-            keyspaces: [database.default_keyspace(), other],
+            keyspaces: [
+                database.default_keyspace(),
+                keyspace(OTHER)?,
+                keyspace(QUEUE)?,
+            ],
         })
     }
 
@@ -279,9 +289,14 @@ impl ClientKeyspaces {
         client.value += 1;
         let new = client.value;
         let kind = match client.choice {
-            Choice::SyncedWrites => 4,
-            _ => random.below(6),
+            Choice::SyncedWrites => 4 + 4 * random.below(2),
+            _ => random.below(11),
         };
+        match kind {
+            6 => return self.pop(random, recorder),
+            7.. => return self.transact(client, recorder),
+            _ => {}
+        }
         let key = random.index(KEYS);
         let (keyspace, bytes) = (self.of(key), name(key));
         match kind {
@@ -360,6 +375,154 @@ impl ClientKeyspaces {
                     },
                 }
             }
+        }
+    }
+
+    /// Takes a record from the queue.
+    fn pop(&self, random: &mut Random, recorder: &mut dyn Recorder) -> Result<(), Find> {
+        let (back, queue) = (random.one_in(2), &self.keyspaces[2]);
+        let mut keys: Vec<usize> = (2 * EACH..KEYS).collect();
+        if back {
+            keys.reverse();
+        }
+        recorder.pops(&keys);
+        let popped = match back {
+            true => queue.pop_last()?,
+            false => queue.pop_first()?,
+        };
+        let mut saw = Vec::new();
+        let Some((popped, value)) = popped else {
+            saw.extend(keys.iter().map(|&key| (key, 0)));
+            return recorder.unchanged(&saw);
+        };
+        for key in keys {
+            if name(key).as_bytes() == &popped[..] {
+                saw.push((key, number(Some(&value))?));
+                return recorder.popped(&saw, key);
+            }
+            saw.push((key, 0));
+        }
+        Err(Find(format!(
+            "a popped key that no client wrote: {popped:?}"
+        )))
+    }
+
+    /// A transaction that reads keys or a range, and writes some. It changes what it writes if, at
+    /// the moment of its commit, what it depends on is as it saw it. What it read is of one earlier
+    /// moment.
+    fn transact(&self, client: &mut Client, recorder: &mut dyn Recorder) -> Result<(), Find> {
+        let random = &mut client.random;
+        let is_snapshot = random.one_in(3);
+        let mut options = TransactionOptions::new();
+        if is_snapshot {
+            options = options.isolation(Isolation::Snapshot);
+        }
+        if client.choice == Choice::SyncedWrites {
+            options = options.durability(Durability::Sync);
+        }
+        let part = random.index(3);
+        let here: Vec<usize> = (part * EACH..KEYS.min((part + 1) * EACH)).collect();
+        // What it saw, and whether it depends on that.
+        let mut saw: Vec<(usize, u64)>;
+        let mut depends = !is_snapshot;
+        let mut tx;
+        // A read by itself is judged only if no power fails.
+        let is_judged = client.choice != Choice::SyncedWrites;
+        match random.below(4) {
+            0 => {
+                // One end of a range: it depends on the keys up to the record that it took.
+                let back = random.one_in(2);
+                tx = self.database.transaction_with(&options)?;
+                let mut range = tx.prefix(&self.keyspaces[part], "key/");
+                let record = match back {
+                    true => range.next_back(),
+                    false => range.next(),
+                };
+                let record = record.transpose()?;
+                let mut keys = here.clone();
+                if back {
+                    keys.reverse();
+                }
+                saw = Vec::new();
+                for key in keys {
+                    let found = record
+                        .as_ref()
+                        .filter(|(found, _)| found[..] == *name(key).as_bytes());
+                    saw.push((key, number(found.map(|(_, value)| &value[..]))?));
+                    if found.is_some() {
+                        break;
+                    }
+                }
+            }
+            1 => {
+                if is_judged {
+                    recorder.reads(&here);
+                }
+                tx = self.database.transaction_with(&options)?;
+                let records: Result<Vec<_>, _> = tx.prefix(&self.keyspaces[part], "key/").collect();
+                let records = records?;
+                saw = Vec::new();
+                for &key in &here {
+                    let found = records
+                        .iter()
+                        .find(|(found, _)| found[..] == *name(key).as_bytes());
+                    saw.push((key, number(found.map(|(_, value)| &value[..]))?));
+                }
+                if is_judged {
+                    recorder.answered(&saw.iter().map(|(_, value)| *value).collect::<Vec<_>>())?;
+                }
+            }
+            _ => {
+                let count = 1 + random.index(KEYS);
+                let keys = random.shuffled(KEYS)[..count].to_vec();
+                let for_update = random.one_in(2);
+                depends |= for_update;
+                if is_judged {
+                    recorder.reads(&keys);
+                }
+                tx = self.database.transaction_with(&options)?;
+                saw = Vec::new();
+                for key in keys {
+                    let value = match for_update {
+                        true => tx.get_for_update(self.of(key), name(key))?,
+                        false => tx.get(self.of(key), name(key))?,
+                    };
+                    saw.push((key, seen(value)?));
+                }
+                if is_judged {
+                    recorder.answered(&saw.iter().map(|(_, value)| *value).collect::<Vec<_>>())?;
+                }
+            }
+        }
+        let mut changes = Vec::new();
+        if random.one_in(6) {
+            tx.delete_prefix(&self.keyspaces[part], "key/")?;
+            changes.extend(here.iter().map(|&key| (key, 0)));
+        }
+        for _ in 0..1 + random.index(3) {
+            let key = random.index(KEYS);
+            client.value += 1;
+            let new = if random.one_in(4) { 0 } else { client.value };
+            match new {
+                0 => tx.delete(self.of(key), name(key))?,
+                _ => tx.put(self.of(key), name(key), value(new))?,
+            }
+            changes.push((key, new));
+            let own = seen(tx.get(self.of(key), name(key))?)?;
+            if own != new {
+                return Err(Find(format!("a transaction wrote {new} and reads {own}")));
+            }
+        }
+        if !depends {
+            saw.retain(|(key, _)| changes.iter().any(|(written, _)| written == key));
+        }
+        if random.one_in(2) {
+            pause(&Env::threads(), random.scaled(400))?;
+        }
+        recorder.changes(&saw, &changes);
+        match tx.commit()? {
+            Ok(_) => recorder.changed(&saw),
+            Err(_) => recorder.unchanged(&[]),
         }
     }
 

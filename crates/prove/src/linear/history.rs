@@ -11,6 +11,22 @@ pub enum Kind {
     Read,
     /// A write whose process died before the answer: it took effect by its end, or never.
     Perhaps,
+    /// A pop under way: it removes the first of its keys that has a value.
+    Pop,
+    /// A pop whose process died before the answer.
+    PerhapsPop,
+}
+
+impl Kind {
+    /// The kind of an operation whose process died before the answer. None if it has no effect.
+    #[must_use]
+    pub fn interrupted(self) -> Option<Kind> {
+        match self {
+            Kind::Write => Some(Kind::Perhaps),
+            Kind::Pop => Some(Kind::PerhapsPop),
+            _ => None,
+        }
+    }
 }
 
 /// One operation of a client.
@@ -63,6 +79,7 @@ impl History {
                 Kind::Write => "write",
                 Kind::Read => "read",
                 Kind::Perhaps => "perhaps",
+                Kind::Pop | Kind::PerhapsPop => "perhaps_pop",
             };
             let unzip = |pairs: &[(usize, u64)]| -> (Vec<usize>, Vec<u64>) {
                 pairs.iter().copied().unzip()

@@ -141,6 +141,16 @@ impl Recorder for Pipe {
         tell(&format!("change {client} {values} if {saw}"));
     }
 
+    fn pops(&mut self, keys: &[usize]) {
+        let keys: Vec<_> = keys.iter().map(|&key| (key, 0)).collect();
+        tell(&format!("pop {} {}", self.client, pairs(&keys)));
+    }
+
+    fn popped(&mut self, saw: &[(usize, u64)], key: usize) -> Result<(), Find> {
+        tell(&format!("popped {} {key}=0 if {}", self.client, pairs(saw)));
+        Ok(())
+    }
+
     fn changed(&mut self, saw: &[(usize, u64)]) -> Result<(), Find> {
         tell(&format!("changed {} {}", self.client, pairs(saw)));
         Ok(())
@@ -196,6 +206,14 @@ impl Listener {
         let kind = match verb {
             "write" | "change" => Kind::Write,
             "read" => Kind::Read,
+            "pop" => Kind::Pop,
+            "popped" => {
+                let values = parse_pairs(words.by_ref().take_while(|word| *word != "if"));
+                let saw = parse_pairs(words).ok_or_else(strange)?;
+                let client = client.parse()?;
+                let values = values.ok_or_else(strange)?;
+                return self.popped(client, values, saw).ok_or_else(strange);
+            }
             "answer" => return self.answer(client.parse()?, words).ok_or_else(strange),
             "changed" | "unchanged" => {
                 let pairs = parse_pairs(words).ok_or_else(strange)?;
@@ -217,6 +235,22 @@ impl Listener {
             saw,
         });
         Ok(())
+    }
+
+    /// A pop removed a key.
+    fn popped(
+        &mut self,
+        client: usize,
+        values: Vec<(usize, u64)>,
+        saw: Vec<(usize, u64)>,
+    ) -> Option<()> {
+        let at = self.under_way.iter().position(|o| o.client == client)?;
+        let mut operation = self.under_way.swap_remove(at);
+        operation.kind = Kind::Write;
+        (operation.values, operation.saw) = (values, saw);
+        operation.answer = self.next();
+        self.history.operations.push(operation);
+        Some(())
     }
 
     /// A conditional write has its answer.
@@ -258,8 +292,8 @@ impl Listener {
         let death = self.next();
         self.idle = false;
         for mut operation in std::mem::take(&mut self.under_way) {
-            if operation.kind == Kind::Write {
-                operation.kind = Kind::Perhaps;
+            if let Some(kind) = operation.kind.interrupted() {
+                operation.kind = kind;
                 operation.answer = death;
                 self.history.operations.push(operation);
             }
@@ -302,6 +336,12 @@ impl Recorder for Last<'_> {
     fn writes(&mut self, _values: &[(usize, u64)]) {}
 
     fn changes(&mut self, _saw: &[(usize, u64)], _values: &[(usize, u64)]) {}
+
+    fn pops(&mut self, _keys: &[usize]) {}
+
+    fn popped(&mut self, _saw: &[(usize, u64)], _key: usize) -> Result<(), Find> {
+        Ok(())
+    }
 
     fn changed(&mut self, _saw: &[(usize, u64)]) -> Result<(), Find> {
         Ok(())

@@ -89,8 +89,10 @@ impl<'a> Memory<'a> {
 
     /// The operations; a write without an answer stays open until `death`.
     fn ended(mut self, death: u64) -> Vec<Operation> {
-        if let Some(mut operation) = self.under_way.take().filter(|o| o.kind == Kind::Write) {
-            operation.kind = Kind::Perhaps;
+        if let Some(mut operation) = self.under_way.take()
+            && let Some(kind) = operation.kind.interrupted()
+        {
+            operation.kind = kind;
             operation.answer = death;
             self.operations.push(operation);
         }
@@ -120,6 +122,18 @@ impl Recorder for Memory<'_> {
         if let Some(operation) = &mut self.under_way {
             operation.saw = saw.to_vec();
         }
+    }
+
+    fn pops(&mut self, keys: &[usize]) {
+        self.begin(Kind::Pop, keys.iter().map(|&key| (key, 0)).collect());
+    }
+
+    fn popped(&mut self, saw: &[(usize, u64)], key: usize) -> Result<(), Find> {
+        self.end(|operation| {
+            operation.kind = Kind::Write;
+            operation.saw = saw.to_vec();
+            operation.values = vec![(key, 0)];
+        })
     }
 
     fn changed(&mut self, saw: &[(usize, u64)]) -> Result<(), Find> {
