@@ -8,6 +8,7 @@
 //! - `chi`: the sweep over χ
 //! - `space`: the cost of overwriting in space
 //! - `growth`: the cost of a load as data grows
+//! - `transactions`: puts, compare-and-swaps and transactions by turns
 //! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys
 //! - `workload`: what the workloads do; `generator`: which records they pick; `record`: their bytes
 //! - `run`: how a phase is timed; `system`: the operating system's figures; `figures`, `report`:
@@ -28,6 +29,7 @@ mod run;
 mod space;
 mod store;
 mod system;
+mod transactions;
 mod watch;
 mod workload;
 
@@ -52,4 +54,5 @@ pub use run::{Config, Driver, Phase, Progress, SCAN_RECORDS_MAX, check, check_lo
 pub use space::{SpaceReport, SpaceSeen, Written, measure_space};
 pub use store::{Client, FileBytes, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
+pub use transactions::{TransactionsReport, measure_transactions};
 pub use workload::{Mix, Workload};

@@ -421,6 +421,13 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             }
         }
         let action = workload.action(&mut random);
+        if action == Action::Transaction {
+            let end = transaction(shared, number, &mut store, &mut random, &mut outcome)?;
+            if shared.deadline.is_some_and(|deadline| end >= deadline) {
+                break;
+            }
+            continue;
+        }
         let tag = random.bits();
         let inserts = action == Action::Insert;
         let record = match inserts {
@@ -443,6 +450,8 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
                 store.write(&key, &value)?;
                 true
             }
+            // Handled above.
+            Action::Transaction => true,
             Action::Scan => {
                 let count = 1 + random.below(driver.config.scan_records_max);
                 scan(driver.config, &mut store, &key, count as usize, &mut found)?;
@@ -482,6 +491,57 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
         .done
         .fetch_add(outcome.operations - told, Ordering::Relaxed);
     Ok(outcome)
+}
+
+/// Records that a transaction reads. It writes the first two of them.
+const READ_RECORDS: usize = 4;
+const WRITTEN_RECORDS: usize = 2;
+
+/// One transaction. Returns when it ended.
+fn transaction<S: Store>(
+    shared: &Shared<'_, S>,
+    number: usize,
+    store: &mut impl Client,
+    random: &mut Random,
+    outcome: &mut Outcome,
+) -> Result<Instant> {
+    let (driver, shape) = (shared.driver, shared.driver.config.shape);
+    let mut records: Vec<u64> = Vec::with_capacity(READ_RECORDS);
+    let there = driver.config.records.min(READ_RECORDS as u64) as usize;
+    while records.len() < there {
+        let record = pick(shared, None, random);
+        if !records.contains(&record) {
+            records.push(record);
+        }
+    }
+    let key = |record: &u64| {
+        let mut key = Vec::new();
+        shape.key(*record, &mut key);
+        key
+    };
+    let keys: Vec<Vec<u8>> = records.iter().map(key).collect();
+    let (mut writes, mut tickets) = (Vec::new(), Vec::new());
+    for (record, key) in records.iter().zip(&keys).take(WRITTEN_RECORDS) {
+        let (tag, mut value) = (random.bits(), Vec::new());
+        shape.value(key, tag, &mut value);
+        outcome.user_bytes_written += shape.bytes_with(key);
+        writes.push((key.as_slice(), value));
+        tickets.extend(driver.watch.begin(*record).map(|ticket| (ticket, tag)));
+    }
+    let start = Instant::now();
+    store.transact(&keys, &writes, |key, value| match value {
+        Some(value) => shape.check(key, value),
+        None => Err(missing(key)),
+    })?;
+    let end = Instant::now();
+    outcome
+        .latency_ns
+        .saturating_record(nanoseconds(start, end));
+    outcome.operations += 1;
+    for (ticket, tag) in tickets {
+        driver.watch.end(ticket, number, tag);
+    }
+    Ok(end)
 }
 
 #[cold]

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use terrapin::{Database, Durability, Keyspace, KeyspaceOptions, StructureKind};
-use terrapin_base::{ErrorKind, Result};
+use terrapin::{
+    Database, Durability, Keyspace, KeyspaceOptions, StructureKind, TransactionOptions,
+};
+use terrapin_base::{Error, ErrorKind, Result};
 
 /// Time between two checks whether a compaction runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -71,6 +73,22 @@ pub trait Client {
         let there = self.read(key, out)?;
         self.write(key, value)?;
         Ok(there)
+    }
+
+    /// Reads keys and sets some, in one serializable transaction that begins again after a
+    /// conflict. `show` gets each key that was read, and its value.
+    ///
+    /// Errors: `Unsupported` from a store without transactions.
+    fn transact(
+        &mut self,
+        _reads: &[Vec<u8>],
+        _writes: &[(&[u8], Vec<u8>)],
+        _show: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store has no transactions",
+        ))
     }
 
     /// Shows up to `count` records in order from the first key at or above `start`. An error of
@@ -178,6 +196,23 @@ impl Client for &TerrapinStore {
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.keyspace.put_with(key, value, self.durability)
+    }
+
+    fn transact(
+        &mut self,
+        reads: &[Vec<u8>],
+        writes: &[(&[u8], Vec<u8>)],
+        mut show: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let options = TransactionOptions::new().durability(self.durability);
+        self.database.transact_with(&options, |tx| {
+            for key in reads {
+                show(key, tx.get(&self.keyspace, key)?.as_deref())?;
+            }
+            writes
+                .iter()
+                .try_for_each(|(key, value)| tx.put(&self.keyspace, key, value))
+        })
     }
 
     fn scan(

@@ -23,6 +23,8 @@ pub enum Workload {
     F,
     /// Updates only. It is not part of YCSB; it measures the cost of overwriting.
     Overwrite,
+    /// Transactions that read four records and write two of them. Not one of YCSB's.
+    Transactions,
     /// A mix of gets, ranges and updates. Not one of YCSB's.
     Mix(Mix),
 }
@@ -72,6 +74,7 @@ pub(crate) enum Action {
     Insert,
     Scan,
     ReadModifyWrite,
+    Transaction,
 }
 
 impl Workload {
@@ -87,6 +90,7 @@ impl Workload {
             Workload::E => "e",
             Workload::F => "f",
             Workload::Overwrite => "overwrite",
+            Workload::Transactions => "transactions",
             Workload::Mix(_) => "mix",
         }
     }
@@ -106,6 +110,7 @@ impl Workload {
         match self {
             Workload::Load => Action::Insert,
             Workload::Overwrite => Action::Update,
+            Workload::Transactions => Action::Transaction,
             Workload::Mix(mix) if percent < mix.updates => Action::Update,
             Workload::Mix(mix) if percent < mix.updates + mix.ranges => Action::Scan,
             Workload::A if percent < 50 => Action::Update,
@@ -136,11 +141,12 @@ impl std::str::FromStr for Workload {
             Workload::E,
             Workload::F,
             Workload::Overwrite,
+            Workload::Transactions,
         ];
         all.into_iter()
             .find(|w| w.name().eq_ignore_ascii_case(text))
             .ok_or_else(|| {
-                Error::invalid("a workload is load, a, b, c, d, e, f or overwrite")
+                Error::invalid("a workload is load, a, b, c, d, e, f, overwrite or transactions")
                     .with("given", text.to_owned())
             })
     }

@@ -9,6 +9,7 @@ mod open;
 mod reads;
 mod recovery;
 mod space;
+mod transactions;
 mod ycsb;
 
 use std::path::Path;
@@ -58,6 +59,8 @@ enum Suite {
     Recovery(recovery::Recovery),
     /// Gets of keys that are not there beside gets of keys that are
     Absent(absent::Absent),
+    /// Puts, compare-and-swaps and transactions of four reads and two writes, by turns
+    Transactions(transactions::Transactions),
     /// Print this message or the help of one of these
     Help(Help),
 }
@@ -74,6 +77,7 @@ impl Bench {
             Suite::Open(open) => open.run(),
             Suite::Recovery(recovery) => recovery.run(),
             Suite::Absent(absent) => absent.run(),
+            Suite::Transactions(transactions) => transactions.run(),
             Suite::Help(help) => return help.run(&["bench"]),
         }
         .map(|()| ExitCode::SUCCESS)
