@@ -89,7 +89,7 @@ impl SeparatingMerge {
                 Phase::Tree(merge, Vec::new(), base.next_birth)
             }
         };
-        Ok(Self::new(
+        Ok(Self::start(
             owner,
             base,
             Some(input),
@@ -109,10 +109,10 @@ impl SeparatingMerge {
         options: &MergeOptions,
     ) -> Arc<dyn Merge> {
         let phase = Phase::Tree(merge, Vec::new(), base.next_birth);
-        Self::new(owner, base, None, options, values, Arc::default(), phase)
+        Self::start(owner, base, None, options, values, Arc::default(), phase)
     }
 
-    fn new(
+    fn start(
         owner: &Separating,
         base: SeparatedVersion,
         input: Option<Arc<dyn MergeInput>>,
