@@ -47,6 +47,9 @@ pub enum ErrorKind {
     /// A merge operator failed on the operands of a key, or nobody registered it. The error names
     /// operator and key. A put or a delete of the key replaces its operands.
     Operator,
+    /// A writer took the space of what a reader beside it sees, since space was short or the reader
+    /// was too old. `Database::refresh` opens the newest state.
+    Overtaken,
     /// The database was closed.
     Closed,
     /// A write or sync of the log failed, or a sync of the data file. Reads work, but nothing
@@ -256,7 +259,7 @@ impl From<Error> for std::io::Error {
             (_, ErrorKind::AlreadyExists) => K::AlreadyExists,
             (_, ErrorKind::Corrupt | ErrorKind::NotADatabase) => K::InvalidData,
             (_, ErrorKind::NewerFormat | ErrorKind::Unsupported) => K::Unsupported,
-            (_, ErrorKind::Locked | ErrorKind::Conflict) => K::ResourceBusy,
+            (_, ErrorKind::Locked | ErrorKind::Conflict | ErrorKind::Overtaken) => K::ResourceBusy,
             (_, ErrorKind::NoSpace) => K::StorageFull,
             (_, ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => K::PermissionDenied,
             (_, ErrorKind::Stalled) => K::TimedOut,

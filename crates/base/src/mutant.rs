@@ -162,6 +162,13 @@ pub const NAMES: &[&str] = &[
     "unlogged-batch-merges-once",
     "operands-ignore-range-deletes",
     "operands-leave-cached-value",
+    "reader-slot-not-tested-again",
+    "revoked-reader-goes-on",
+    "open-keeps-old-readers",
+    "commit-ignores-readers",
+    "readers-seen-after-the-freeing",
+    "log-trimmed-under-a-reader",
+    "short-disk-keeps-readers",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -30,9 +30,14 @@ impl DatabaseArgs {
     }
 
     /// Opens an existing database read-only: nothing is written, and the log is replayed in memory.
+    /// If another process writes the database, this one reads beside it, and says so on a terminal.
     pub fn open_to_read(&self) -> Result<Database> {
         own_files::refuse_std(&self.path)?;
-        self.options().read_only(true).open(&self.path)
+        let database = self.options().open_to_read(&self.path)?;
+        if database.is_beside_writer() {
+            output::notice("another process writes the database; this is what it held just now");
+        }
+        Ok(database)
     }
 
     /// Opens an existing database for writing.

@@ -2,13 +2,13 @@
 //!
 //! The crate owns the contract of [`Disk`] and [`File`], and two implementations: [`RealDisk`] on
 //! direct I/O, and [`SimDisk`] with crashes and faults. It also owns the log's shared memory
-//! ([`LogRing`]).
+//! ([`LogRing`]), and the table of readers beside a writer ([`ReaderTable`]).
 //!
 //! Both disks obey one contract, which `tests/conformance.rs` checks on both. `unsafe` serves these
 //! purposes only:
 //!
 //! - the memory of [`AlignedBuf`], [`LongBox`], [`Words`] and [`Slabs`];
-//! - the mapping behind [`LogRing`];
+//! - the mappings behind [`LogRing`] and [`ReaderTable`];
 //! - reads in flight on io_uring ([`Flight`]);
 //! - questions about a file's extent map;
 //! - the detection of forked children ([`Process`]);
@@ -19,6 +19,7 @@ mod aligned;
 mod flight;
 mod long;
 mod prefetch;
+mod readers;
 mod real;
 mod region;
 mod ring;
@@ -37,6 +38,7 @@ pub use aligned::AlignedBuf;
 pub use flight::{Flight, Show, Shown};
 pub use long::LongBox;
 pub use prefetch::{prefetch, prefetch_all};
+pub use readers::{READER_SLOTS, READERS_BYTES, ReaderSlot, ReaderTable, Taken};
 pub use real::RealDisk;
 pub use real::process::{Forked, Process};
 pub use region::largest_buffer;
@@ -66,6 +68,9 @@ pub struct OpenOptions {
     /// shared handles may (D9). Works on a read-only file system too. Without file locks in the
     /// system, this excludes only writers of this process.
     pub shared: bool,
+    /// Only with `write` or `shared`: an open that another process excludes fails at once. Other
+    /// opens wait some seconds.
+    pub at_once: bool,
 }
 
 /// A database's directory. Names are flat: there are no paths.
@@ -87,6 +92,13 @@ pub trait Disk: Send + Sync {
     /// creation may leave the file, and the caller removes it before the next try. A reader that
     /// must neither lock nor write (D11) opens the file with [`Disk::open`] instead.
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing>;
+    /// Opens the table of readers, and maps it. With `create`, makes the file if it is missing, and
+    /// allocates it whole. Takes no lock on the file.
+    ///
+    /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::Corrupt`] for a file of another size;
+    /// [`ErrorKind::Unsupported`] on a network file system, where two machines would not share the
+    /// memory; [`ErrorKind::NoSpace`]; [`ErrorKind::PermissionDenied`].
+    fn open_readers(&self, name: &str, create: bool) -> Result<ReaderTable>;
     /// Number of bytes that can still be allocated.
     fn free_bytes(&self) -> Result<u64>;
     /// The directory's name for errors.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use terrapin_base::Result;
 
-use crate::{Disk, File, FileIdentity, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
+use crate::{
+    Disk, File, FileIdentity, Flight, LogRing, OpenOptions, ReaderTable, RingOptions, Show, Shown,
+};
 
 /// A [`Disk`] that passes calls to another disk. It implements at least the opening of files.
 pub trait DiskThrough: Send + Sync {
@@ -42,6 +44,10 @@ impl<D: DiskThrough> Disk for D {
 
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
         self.behind().open_ring(name, ring)
+    }
+
+    fn open_readers(&self, name: &str, create: bool) -> Result<ReaderTable> {
+        self.behind().open_readers(name, create)
     }
 
     fn free_bytes(&self) -> Result<u64> {

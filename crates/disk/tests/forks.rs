@@ -14,6 +14,7 @@ const WRITE: OpenOptions = OpenOptions {
     direct: true,
     cached: false,
     shared: false,
+    at_once: false,
 };
 const CREATE: OpenOptions = OpenOptions {
     create_new: true,

@@ -11,6 +11,7 @@ const WRITE: OpenOptions = OpenOptions {
     direct: false,
     cached: false,
     shared: false,
+    at_once: false,
 };
 const CREATE: OpenOptions = OpenOptions {
     create_new: true,
@@ -66,6 +67,7 @@ fn sharing_readers_and_writers_of_two_processes_wait_for_each_other() {
     drop(disk.open("f", CREATE).unwrap());
     let shared = OpenOptions {
         shared: true,
+        at_once: false,
         ..OpenOptions::default()
     };
     let refused = |options: OpenOptions| {

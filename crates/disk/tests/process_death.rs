@@ -23,8 +23,7 @@ fn a_killed_process_leaves_its_ring_stores_and_no_lock() {
             create_new: true,
             write: true,
             direct: true,
-            cached: false,
-            shared: false,
+            ..OpenOptions::default()
         };
         let file = disk.open("f", options).unwrap();
         file.write_at(&[8; 4096], 0).unwrap();
@@ -50,11 +49,9 @@ fn a_killed_process_leaves_its_ring_stores_and_no_lock() {
     ring.read(65_000, &mut out);
     assert_eq!(out, [7; 2000]);
     let options = OpenOptions {
-        create_new: false,
         write: true,
         direct: true,
-        cached: false,
-        shared: false,
+        ..OpenOptions::default()
     };
     let file = disk.open("f", options).unwrap();
     let mut out = [0; 4096];

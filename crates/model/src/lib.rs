@@ -5,6 +5,7 @@
 //! - [`Generator`]: random operations from a seed. [`random_run`] and [`crash_run`] compare a
 //!   database on a simulated disk with the oracle. The same seed gives the same run to the last
 //!   disk call.
+//! - [`beside_run`]: readers beside a writer that goes on before each call of theirs.
 //! - [`conformance`]: scripts (`scripts/*.script`, one operation per line) for any [`Subject`], so
 //!   every structure meets the same contract.
 //!
@@ -13,6 +14,7 @@
 //! 100 for failures, and reduces the first to the operations that matter.
 #![forbid(unsafe_code)]
 
+mod beside;
 mod conditional;
 mod configuration;
 mod conformance;
@@ -32,6 +34,7 @@ mod tail;
 mod transaction;
 mod turn;
 
+pub use beside::{BesideRun, beside_run};
 pub use conditional::{Conditional, updated};
 pub use configuration::Configuration;
 pub use conformance::{Report, SCRIPTS, conformance, run_script};

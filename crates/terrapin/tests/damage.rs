@@ -79,7 +79,8 @@ fn verify_finds_every_file_that_is_lost_or_holds_something_else() {
             .unwrap();
     }
     world.kill(database);
-    let names = world.disk.handle().list().unwrap();
+    let mut names = world.disk.handle().list().unwrap();
+    names.retain(|name| name != "readers"); // nothing depends on it
     // All but one of the files lost at least: with none left there is no database.
     for lost in 1..(1u32 << names.len()) - 1 {
         let disk = world.disk.fork();

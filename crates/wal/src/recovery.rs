@@ -47,7 +47,7 @@ use crate::headers::{check_branch, read_headers};
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
 use crate::replay::Replay;
-use crate::ring::{RingFile, open_or_make_ring, open_ring_file};
+use crate::ring::{RingFile, copy_ring_file, open_or_make_ring, open_ring_file};
 use crate::segments::{SPARES_MIN, Segments, Spare, TrimError, is_absent};
 use crate::stream::{Life, Piece, Stream};
 
@@ -95,13 +95,53 @@ impl Recovery {
         options: LogOptions,
         needed_from: Lsn,
     ) -> Result<Recovery> {
+        Self::scan_with(env, disk, options, needed_from, None).map(|(recovery, _)| recovery)
+    }
+
+    /// Reads the log of a database that a writer goes on with. The result holds a prefix of the
+    /// log with all records whose append ended before this call. It serves
+    /// [`Recovery::read_only`] only. The caller keeps the writer from trimming the log meanwhile.
+    ///
+    /// The ring is copied first, then the segments are read. The writer overwrites a record in the
+    /// ring only after it wrote the record to a segment. So each record is in the copy, or in a
+    /// segment that is read later.
+    ///
+    /// A mark that is found behind the prefix may be newer than the prefix. Then the log is read
+    /// once more, and must reach that mark.
+    ///
+    /// Errors as [`Recovery::scan`], and [`ErrorKind::NotFound`] for a segment that the writer
+    /// trimmed meanwhile: try again.
+    pub fn scan_beside_writer(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        options: LogOptions,
+        needed_from: Lsn,
+    ) -> Result<Recovery> {
+        let (found, marked) = Self::scan_with(env, disk, options, needed_from, Some(0))?;
+        if found.end >= marked {
+            return Ok(found);
+        }
+        Self::scan_with(env, disk, options, needed_from, Some(marked)).map(|(found, _)| found)
+    }
+
+    /// Scans a log. `marked` is none if no writer goes on, else an LSN that the log must reach.
+    /// Returns the highest mark behind the log's end, too.
+    fn scan_with(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        options: LogOptions,
+        needed_from: Lsn,
+        marked: Option<u64>,
+    ) -> Result<(Recovery, u64)> {
+        let copied = marked.map(|_| copy_ring_file(disk)).transpose()?;
         let names = disk.list()?;
         let (mut recovery, start) = Self::find(env, disk, options, needed_from, &names)?;
-        if names.iter().any(|n| n == RING_NAME) {
-            recovery.ring = Some(open_ring_file(disk)?);
-        }
-        recovery.accept(start)?;
-        Ok(recovery)
+        recovery.ring = match copied {
+            None if names.iter().any(|n| n == RING_NAME) => Some(open_ring_file(disk)?),
+            copied => copied,
+        };
+        let highest = recovery.accept(start, marked)?;
+        Ok((recovery, highest))
     }
 
     /// Reads the log of a running life, for a copy: from the segment that contains `needed_from`
@@ -204,8 +244,10 @@ impl Recovery {
         Ok((recovery, start))
     }
 
-    /// Accepts the prefix of valid records, then judges the bytes behind it.
-    fn accept(&mut self, start: LogPosition) -> Result<()> {
+    /// Accepts the prefix of valid records, then judges the bytes behind it. Returns the highest
+    /// mark there, as an LSN that a writer had synced. A log that a writer goes on with must reach
+    /// `marked`, and no other mark.
+    fn accept(&mut self, start: LogPosition, marked: Option<u64>) -> Result<u64> {
         let mut stream = self.stream(start);
         let mut replay_from = None;
         // End of the last closing record that no user's record follows.
@@ -246,6 +288,7 @@ impl Recovery {
             life: stream.life(),
             position: self.end,
         });
+        let mut found_behind = 0;
         if !self.clean {
             if self.ring.is_none() {
                 return Err(Error::corrupt(
@@ -254,7 +297,12 @@ impl Recovery {
                 .with("file", RING_NAME)
                 .with("directory", self.disk.describe()));
             }
-            self.synced = self.synced.max(stream.highest_mark()?);
+            let highest = stream.highest_mark()?;
+            if marked == Some(0) {
+                found_behind = highest;
+            } else {
+                self.synced = self.synced.max(marked.unwrap_or(highest));
+            }
             if self.end < self.synced && !mutant::active("bad-record-below-mark-is-torn-tail") {
                 return Err(stream
                     .corrupt("a log record that was synced is damaged")
@@ -278,7 +326,7 @@ impl Recovery {
                 .corrupt_at_end("the log ends before what the database needs of it")
                 .with("needed", self.needed_from));
         }
-        Ok(())
+        Ok(found_behind)
     }
 
     pub(crate) fn stream(&self, start: LogPosition) -> Stream {

@@ -13,6 +13,8 @@ use crate::segments::is_absent;
 pub(crate) struct RingFile {
     pub(crate) file: Arc<dyn File>,
     pub(crate) bytes: u64,
+    /// A copy of the whole ring, if a writer goes on storing into the file.
+    pub(crate) copy: Option<Arc<[u8]>>,
 }
 
 impl RingFile {
@@ -20,6 +22,12 @@ impl RingFile {
     pub(crate) fn read(&self, lsn: u64, out: &mut [u8]) -> Result<()> {
         let offset = lsn & (self.bytes - 1);
         let (head, tail) = out.split_at_mut(out.len().min((self.bytes - offset) as usize));
+        if let Some(copy) = &self.copy {
+            let from = offset as usize;
+            head.copy_from_slice(&copy[from..from + head.len()]);
+            tail.copy_from_slice(&copy[..tail.len()]);
+            return Ok(());
+        }
         self.file.read_at(head, offset)?;
         if tail.is_empty() {
             Ok(())
@@ -55,7 +63,22 @@ pub(crate) fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
             .with("file", RING_NAME)
             .with("bytes", bytes));
     }
-    Ok(RingFile { file, bytes })
+    Ok(RingFile {
+        file,
+        bytes,
+        copy: None,
+    })
+}
+
+/// Copies the ring of a log that a writer goes on with.
+pub(crate) fn copy_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
+    let ring = open_ring_file(disk)?;
+    let mut copy = vec![0; ring.bytes as usize];
+    ring.file.read_at(&mut copy, 0)?;
+    Ok(RingFile {
+        copy: Some(copy.into()),
+        ..ring
+    })
 }
 
 /// Opens the ring that an earlier process left, and replaces it if it is missing or has another

@@ -40,6 +40,7 @@ const WRITE: OpenOptions = OpenOptions {
     direct: true,
     cached: false,
     shared: false,
+    at_once: false,
 };
 
 /// A segment that may still be needed.

@@ -87,7 +87,11 @@ impl Verify {
                 "leaf_records": report.leaf_records,
                 "buffered_records": report.buffered_records,
                 "log_operations": report.log_operations,
+                "beside_writer": report.beside_writer,
             }));
+        }
+        if report.beside_writer {
+            output::notice("another process writes the database; this is what it held just now");
         }
         for finding in &report.findings {
             output::say(finding)?;

@@ -171,11 +171,12 @@ impl WriteLock {
         env: &Env,
         descriptor: BorrowedFd<'_>,
         directory: Arc<Claim>,
+        at_once: bool,
         describe: impl Fn() -> String,
     ) -> Result<Self> {
         let file = Claim::new(descriptor, &describe)?;
         let operation = FlockOperation::NonBlockingLockExclusive;
-        match wait_for_lock(env, descriptor, operation, &describe)? {
+        match wait_for_lock(env, descriptor, (operation, wait_ns(at_once)), &describe)? {
             Ok(waited) => Ok(WriteLock {
                 lock: Flock::of(descriptor),
                 _file: file,
@@ -205,11 +206,17 @@ impl SharedLock {
     pub(super) fn new(
         env: &Env,
         descriptor: BorrowedFd<'_>,
+        at_once: bool,
         describe: impl Fn() -> String,
     ) -> Result<Self> {
         let file = Claim::shared(descriptor, &describe)?;
         let operation = FlockOperation::NonBlockingLockShared;
-        let (lock, waited) = match wait_for_lock(env, descriptor, operation, &describe)? {
+        let (lock, waited) = match wait_for_lock(
+            env,
+            descriptor,
+            (operation, wait_ns(at_once)),
+            &describe,
+        )? {
             Ok(waited) => (Some(Flock::of(descriptor)), waited),
             Err(e) => {
                 tracing::info!(file = describe(), error = %e, "the file system has no locks, reading without one");
@@ -224,12 +231,43 @@ impl SharedLock {
     }
 }
 
+/// Longest wait for a lock, in nanoseconds.
+fn wait_ns(at_once: bool) -> u64 {
+    match at_once {
+        true => 0,
+        false => LOCK_WAIT_NS,
+    }
+}
+
+/// A process that has an `flock` on the file, by number and name, as `/proc` tells it. For messages
+/// only: the process may end at any time, and some file systems and namespaces hide it.
+fn holder(descriptor: BorrowedFd<'_>) -> Option<String> {
+    let stat = fstat(descriptor).ok()?;
+    let (major, minor) = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
+    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let number = locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|&word| word != "FLOCK");
+        let number = words.nth(3)?;
+        (words.next() == Some(&file)).then_some(number)
+    })?;
+    let number: u32 = number.parse().ok().filter(|&number| number > 0)?;
+    let name = std::fs::read_to_string(format!("/proc/{number}/comm")).ok();
+    Some(match name {
+        Some(name) => format!("{number} ({})", name.trim_end()),
+        None => number.to_string(),
+    })
+}
+
 /// Takes the lock, and returns whether that took a wait. The inner error is the file system's
 /// refusal.
 fn wait_for_lock(
     env: &Env,
     descriptor: BorrowedFd<'_>,
-    operation: FlockOperation,
+    (operation, wait_ns): (FlockOperation, u64),
     describe: &dyn Fn() -> String,
 ) -> Result<std::result::Result<bool, Errno>> {
     let mut begun_ns = None;
@@ -254,16 +292,20 @@ fn wait_for_lock(
             );
             told = true;
         }
-        if waited_ns >= LOCK_WAIT_NS {
+        if waited_ns >= wait_ns {
             let message = match operation {
                 FlockOperation::NonBlockingLockShared => {
                     "another process has the file open for writing"
                 }
                 _ => "another process has the file open",
             };
-            return Err(Error::new(ErrorKind::Locked, message)
+            let error = Error::new(ErrorKind::Locked, message)
                 .with("file", describe())
-                .with("waited_ms", LOCK_WAIT_NS / 1_000_000));
+                .with("waited_ms", wait_ns / 1_000_000);
+            return Err(match holder(descriptor) {
+                Some(holder) => error.with("process", holder),
+                None => error,
+            });
         }
         env.wait(&Condition::delay_until(now_ns + LOCK_RETRY_NS))?;
     }

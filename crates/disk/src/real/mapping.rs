@@ -1,9 +1,11 @@
 //! A shared mapping of a whole file, unmapped on drop. Stored bytes belong to the kernel at once,
-//! so they survive the process.
+//! so they survive the process, and other processes see them.
 
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use terrapin_base::{Error, Result};
@@ -11,15 +13,15 @@ use terrapin_base::{Error, Result};
 use super::file::RealFile;
 use crate::{File, Process};
 
-/// Memory mapped from a file that this process has locked.
+/// Memory mapped from a file.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     /// The process that mapped the memory. A child forked later does not have the memory.
     process: Process,
-    /// Keeps the lock: as long as the mapping lives, no other handle can write or truncate the
-    /// file.
-    _file: Arc<RealFile>,
+    /// Keeps the lock of a ring: as long as the mapping lives, no other handle can write or
+    /// truncate the file. A table of readers has none, and nobody shortens it.
+    _file: Option<Arc<RealFile>>,
 }
 
 // SAFETY: any thread may use or unmap a mapping. All accesses go through the `unsafe` functions
@@ -32,9 +34,17 @@ impl Mapping {
     /// Maps the first `bytes` of a file and faults them in. They must be allocated: a store into a
     /// hole on a full disk would raise SIGBUS.
     pub(super) fn new(file: Arc<RealFile>, bytes: usize) -> Result<Self> {
+        let name = file.describe();
+        let mut mapping = Self::of(file.descriptor.as_fd(), bytes, &name)?;
+        mapping._file = Some(file);
+        Ok(mapping)
+    }
+
+    /// Like [`Mapping::new`], of a file that other processes write, too. `name` is for errors.
+    pub(super) fn of(descriptor: BorrowedFd<'_>, bytes: usize, name: &str) -> Result<Self> {
         let fail = |message, e: rustix::io::Errno| {
             Error::io(message, e.into())
-                .with("file", file.describe())
+                .with("file", name)
                 .with("bytes", bytes)
         };
         // SAFETY: the kernel chooses addresses that are not in use.
@@ -44,11 +54,11 @@ impl Mapping {
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::POPULATE,
-                &file.descriptor,
+                descriptor,
                 0,
             )
         }
-        .map_err(|e| fail("cannot map the log ring", e))?;
+        .map_err(|e| fail("cannot map the file", e))?;
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             return Err(Error::internal("a mapping at address 0"));
         };
@@ -56,7 +66,7 @@ impl Mapping {
             start,
             bytes,
             process: Process::this(),
-            _file: file.clone(),
+            _file: None,
         };
         // A child that stored here would write into its parent's log. Other checks refuse that
         // earlier; without the mapping, the child dies of it. SAFETY: the range is the mapping's
@@ -67,13 +77,24 @@ impl Mapping {
         // Kernels before 5.14 do not know it. SAFETY: the range is the mapping's own.
         match unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) } {
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(mapping),
-            Err(e) => Err(fail("cannot back the log ring with memory", e)),
+            Err(e) => Err(fail("cannot back the mapped file with memory", e)),
         }
     }
 
     /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A word of the mapping that other processes change, too. Panics outside of the mapping, and in
+    /// a forked child, which lacks the memory.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.bytes / 8, "a word outside of the mapping");
+        assert!(self.process.is_this(), "a mapping of the parent process");
+        // SAFETY: the word is in the mapping, which stays while `self` is borrowed. A mapping
+        // begins at a page, so each word is aligned. All accesses to these words, here and in other
+        // processes, are atomic: a mapping of words is used through this function only.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast::<u64>().add(index)) }
     }
 
     /// Copies out of the mapping.

@@ -18,6 +18,7 @@ mod file;
 mod lock;
 mod mapping;
 pub(crate) mod process;
+mod readers;
 mod retry;
 mod uring;
 
@@ -30,7 +31,7 @@ use rustix::io::Errno;
 use terrapin_base::sync::{AtomicBool, Mutex, OnceLock, Weak};
 use terrapin_base::{Env, Error, ErrorKind, Result};
 
-use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, Process, RingOptions};
+use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, Process, ReaderTable, RingOptions};
 use cached::Cached;
 use extents::Extents;
 use file::RealFile;
@@ -191,13 +192,17 @@ impl RealDisk {
                 if !options.shared {
                     break (descriptor, None, None);
                 }
-                let shared = lock::SharedLock::new(&self.env, descriptor.as_fd(), describe)?;
+                let at_once = options.at_once;
+                let shared =
+                    lock::SharedLock::new(&self.env, descriptor.as_fd(), at_once, describe)?;
                 if shared.waited && !self.is_still(name, &descriptor) {
                     continue;
                 }
                 break (descriptor, None, Some(shared));
             };
-            let locked = lock::WriteLock::new(&self.env, descriptor.as_fd(), directory, describe);
+            let at_once = options.at_once;
+            let locked =
+                lock::WriteLock::new(&self.env, descriptor.as_fd(), directory, at_once, describe);
             match locked {
                 // During the wait, another file may have taken the name.
                 Ok(held) if held.waited && !self.is_still(name, &descriptor) => {}
@@ -341,6 +346,12 @@ impl Disk for RealDisk {
                 .with("file", self.full_name(name))
         })?;
         Ok(LogRing::mapped(Mapping::new(file, length)?))
+    }
+
+    fn open_readers(&self, name: &str, create: bool) -> Result<ReaderTable> {
+        crate::check_name(name)?;
+        self.process.check()?;
+        readers::open(self.directory.as_fd(), name, self.full_name(name), create)
     }
 
     fn free_bytes(&self) -> Result<u64> {

@@ -75,7 +75,7 @@ impl Process {
     }
 
     /// Returns [`ErrorKind::Closed`] in any other process.
-    pub(super) fn check(self) -> Result<()> {
+    pub(crate) fn check(self) -> Result<()> {
         match self.is_this() {
             true => Ok(()),
             false => Err(Self::foreign()),
@@ -84,7 +84,7 @@ impl Process {
 
     /// Counts one more held file. Returns [`ErrorKind::Unsupported`] if the parent held files at
     /// the fork.
-    pub(super) fn hold() -> Result<Self> {
+    pub(crate) fn hold() -> Result<Self> {
         let this = Self::this();
         if IS_CROWDED.load(Ordering::Relaxed) {
             return Err(Error::new(
@@ -97,7 +97,7 @@ impl Process {
     }
 
     /// Counts one held file less.
-    pub(super) fn let_go(self) {
+    pub(crate) fn let_go(self) {
         if self.is_this() {
             HOLDS.fetch_sub(1, Ordering::Relaxed);
         }

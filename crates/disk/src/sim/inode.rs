@@ -49,6 +49,8 @@ pub(super) struct Inode {
     pub(super) locked: bool,
     /// Number of open handles that exclude writers.
     pub(super) sharers: u64,
+    /// The locked slots of a table of readers, each with the number of the handle that holds it.
+    pub(super) slots: BTreeMap<usize, u64>,
     pub(super) stats: IoStats,
 }
 

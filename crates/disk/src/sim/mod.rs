@@ -47,7 +47,7 @@ use std::fmt;
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};
 
-use crate::{Disk, LogRing, OpenOptions, RingOptions};
+use crate::{Disk, LogRing, OpenOptions, ReaderTable, RingOptions};
 use watched::Watched;
 use world::World;
 
@@ -350,6 +350,19 @@ impl Disk for Handle {
             name: name.into(),
         };
         Ok(LogRing::stored(Box::new(store), bytes))
+    }
+
+    fn open_readers(&self, name: &str, create: bool) -> Result<ReaderTable> {
+        crate::check_name(name)?;
+        let (inode, handle) = self.disk.lock().open_readers(self.life, name, create)?;
+        let words = file::SimWords {
+            disk: self.disk.clone(),
+            life: self.life,
+            inode,
+            name: name.into(),
+            handle,
+        };
+        Ok(ReaderTable::new(Box::new(words), name.into()))
     }
 
     fn free_bytes(&self) -> Result<u64> {

@@ -1,12 +1,12 @@
 //! The disk with its watchers: they see each call before it begins and after it ended.
 
-use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};
+use terrapin_base::{Error, Result};
 
 use super::op::Op;
 use super::watch::{Call, Moment, Probe, Watcher};
 use super::world::World;
-use crate::{OpenOptions, RingOptions};
+use crate::{OpenOptions, READERS_BYTES, RingOptions};
 
 /// The state of the disk, and its watchers.
 pub(super) struct Watched {
@@ -242,6 +242,41 @@ impl Watched {
         RingOptions::check_found(bytes, name)?;
         self.allocate(life, number, name, 0, bytes)?;
         Ok(bytes)
+    }
+
+    /// Opens a table of readers in the steps of the real disk. Returns its inode, and a number for
+    /// the handle.
+    pub(super) fn open_readers(
+        &mut self,
+        life: u64,
+        name: &str,
+        create: bool,
+    ) -> Result<(u64, u64)> {
+        if create {
+            let options = OpenOptions {
+                create_new: !self.world.names.contains_key(name),
+                write: true,
+                ..OpenOptions::default()
+            };
+            let number = self.open(life, name, options)?;
+            let allocated = self.allocate(life, number, name, 0, READERS_BYTES);
+            // The real disk takes no lock on this file.
+            self.world.close(life, number, options);
+            allocated?;
+        }
+        let number = self.open(life, name, OpenOptions::default())?;
+        let inode = self.world.inode(number, name)?;
+        inode.is_ring = true;
+        let bytes = inode.current.bytes();
+        if bytes != READERS_BYTES {
+            self.world.close(life, number, OpenOptions::default());
+            return Err(Error::corrupt("the table of readers has another size")
+                .with("file", name)
+                .with("bytes", bytes)
+                .with("expected", READERS_BYTES));
+        }
+        self.world.next_table += 1;
+        Ok((number, self.world.next_table))
     }
 
     pub(super) fn ring_write(

@@ -22,6 +22,8 @@ pub(super) struct World {
 
     pub(super) inodes: BTreeMap<u64, Inode>,
     pub(super) next_inode: u64,
+    /// The number of the next handle on a table of readers.
+    pub(super) next_table: u64,
     pub(super) names: BTreeMap<String, u64>,
     pub(super) durable_names: BTreeMap<String, u64>,
     pub(super) pending_names: Vec<(u64, NameChange)>,
@@ -53,6 +55,7 @@ impl World {
             alignment: 512,
             inodes: BTreeMap::new(),
             next_inode: 1,
+            next_table: 1,
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
             pending_names: Vec::new(),
@@ -94,6 +97,7 @@ impl World {
             inode.handles = 0;
             inode.locked = false;
             inode.sharers = 0;
+            inode.slots.clear();
         }
         self.collect();
     }

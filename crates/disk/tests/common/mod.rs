@@ -12,6 +12,7 @@ pub const READ: OpenOptions = OpenOptions {
     direct: false,
     cached: false,
     shared: false,
+    at_once: false,
 };
 pub const WRITE: OpenOptions = OpenOptions {
     write: true,

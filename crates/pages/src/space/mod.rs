@@ -238,6 +238,14 @@ impl Space {
         self.signal.notify();
     }
 
+    /// Frees the pages that no pin keeps any more.
+    pub(crate) fn sweep(&self) {
+        let mut state = self.state.lock();
+        state.sweep();
+        drop(state);
+        self.signal.notify();
+    }
+
     /// Pages freed since the last call.
     pub(crate) fn take_gone(&self) -> Vec<PageId> {
         std::mem::take(&mut self.state.lock().gone)

@@ -145,6 +145,13 @@ impl PageStore {
         self.forget_gone();
     }
 
+    /// Frees at once the pages that no pin keeps any more. [`PageStore::commit`] and
+    /// [`PageStore::reclaim_step`] do this, too.
+    pub fn free_unpinned(&self) {
+        self.space.sweep();
+        self.forget_gone();
+    }
+
     /// Frees at once the pages that a failed or dropped merge added.
     pub fn abandon(&self, changes: Changes) {
         self.abandon_pages(&changes.added);

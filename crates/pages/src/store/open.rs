@@ -66,7 +66,7 @@ impl PageStore {
             write: true,
             direct: true,
             cached: options.system_cache,
-            shared: false,
+            ..OpenOptions::default()
         };
         if Self::presence(disk)? != Presence::Present {
             mark_unfinished(&**disk)?;
@@ -145,15 +145,56 @@ impl PageStore {
         options: StoreOptions,
         read_only: bool,
     ) -> Result<(Arc<Self>, Superblock)> {
+        Self::open_as(disk, options, read_only, None)
+    }
+
+    /// Opens the data file to read one generation beside a writer, which keeps the pages of that
+    /// generation. Otherwise like [`PageStore::open`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Overtaken`] if no slot holds that generation: ask for the newest one again.
+    pub fn open_beside_writer(
+        disk: &Arc<dyn Disk>,
+        options: StoreOptions,
+        generation: Generation,
+    ) -> Result<(Arc<Self>, Superblock)> {
+        Self::open_as(disk, options, true, Some(generation))
+    }
+
+    /// The superblocks in the slots of the data file, whoever has it open. Takes no lock. A slot
+    /// that is being written may be missing.
+    pub fn superblocks(disk: &Arc<dyn Disk>) -> Result<impl Iterator<Item = Superblock>> {
+        let options = OpenOptions {
+            direct: true,
+            ..OpenOptions::default()
+        };
+        let file = disk.open(DATA_FILE, options)?;
+        let file_bytes = file.bytes()?;
+        let mut found = [None; SLOTS];
+        for (number, found) in found.iter_mut().enumerate() {
+            if let Slot::Valid(superblock) = read_slot(&*file, number, file_bytes)? {
+                *found = Some(superblock);
+            }
+        }
+        Ok(found.into_iter().flatten())
+    }
+
+    fn open_as(
+        disk: &Arc<dyn Disk>,
+        options: StoreOptions,
+        read_only: bool,
+        beside: Option<Generation>,
+    ) -> Result<(Arc<Self>, Superblock)> {
         let file = disk.open(
             DATA_FILE,
             OpenOptions {
-                create_new: false,
                 write: !read_only,
                 direct: true,
                 cached: options.system_cache,
                 // A reader cannot read trees that a writer changes.
-                shared: read_only,
+                shared: read_only && beside.is_none(),
+                ..OpenOptions::default()
             },
         )?;
         let name = file.describe();
@@ -167,12 +208,17 @@ impl PageStore {
             }
         }
         let (number, superblock) = match (superblock::choose(slots), &failed) {
-            (Ok(chosen), _) => chosen,
+            (Ok(chosen), _) => match beside {
+                Some(generation) => Self::slot_of(&slots, generation, &name)?,
+                None => chosen,
+            },
             (Err(_), Some(error)) => return Err(error.clone().with("reading", "superblock")),
             (Err(error), None) => return Err(error.with("file", name)),
         };
         let other = (number + 1) % SLOTS;
-        let damaged = (!matches!(slots[other], Slot::Valid(_))).then(|| {
+        // A writer may be writing the other slot.
+        let is_judged = beside.is_none();
+        let damaged = (is_judged && !matches!(slots[other], Slot::Valid(_))).then(|| {
             let damage = || Error::corrupt("damaged").with("file", &name);
             (other, failed.unwrap_or_else(damage))
         });
@@ -195,6 +241,28 @@ impl PageStore {
             forget_unfinished(&**disk);
         }
         Ok((store, superblock))
+    }
+
+    /// The slot that holds a generation, and its number.
+    fn slot_of(
+        slots: &[Slot; SLOTS],
+        wanted: Generation,
+        name: &str,
+    ) -> Result<(usize, Superblock)> {
+        let found = slots
+            .iter()
+            .enumerate()
+            .find_map(|(number, slot)| match slot {
+                Slot::Valid(found) if found.generation == wanted => Some((number, *found)),
+                _ => None,
+            });
+        found.ok_or_else(|| {
+            let message =
+                "overtaken: the writer replaced the superblock that this reader looked for";
+            Error::new(ErrorKind::Overtaken, message)
+                .with("file", name)
+                .with("generation", wanted)
+        })
     }
 
     fn with_file(

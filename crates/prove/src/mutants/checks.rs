@@ -5,6 +5,7 @@ pub(super) mod backups;
 pub(super) mod conditions;
 pub(super) mod lives;
 pub(super) mod range_deletes;
+pub(super) mod readers;
 pub(super) mod salvages;
 pub(super) mod transactions;
 pub(super) mod views;

@@ -5,6 +5,7 @@ mod conditions;
 mod inplace;
 mod log;
 mod merges;
+mod readers;
 mod transactions;
 mod trees;
 
@@ -59,6 +60,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + transactions::MUTANTS.len()
     + backups::MUTANTS.len()
     + merges::MUTANTS.len()
+    + readers::MUTANTS.len()
     + ENGINE.len();
 
 /// Every mutant.
@@ -71,6 +73,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         merges::MUTANTS,
         transactions::MUTANTS,
         backups::MUTANTS,
+        readers::MUTANTS,
         ENGINE,
     ];
     tables.into_iter().flatten()

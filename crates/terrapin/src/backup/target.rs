@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, Result, mutant};
-use terrapin_disk::{Disk, File, LogRing, OpenOptions, RingOptions};
+use terrapin_disk::{Disk, File, LogRing, OpenOptions, ReaderTable, RingOptions};
 use terrapin_pages::DATA_FILE;
 
 use crate::backup::format::{
@@ -203,6 +203,10 @@ impl Disk for SetDisk {
 
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
         self.disk.open_ring(&self.name(name), ring)
+    }
+
+    fn open_readers(&self, name: &str, create: bool) -> Result<ReaderTable> {
+        self.disk.open_readers(&self.name(name), create)
     }
 
     fn free_bytes(&self) -> Result<u64> {

@@ -19,6 +19,9 @@ const REST_SHARE: u64 = 32;
 /// After this time without a commit, no free space is kept for the next checkpoint, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
 
+/// Time between two looks at readers in other processes, in nanoseconds.
+const READERS_NS: u64 = 1_000_000_000;
+
 /// After this many looks at the cache split without a checkpoint, the next memtable keeps no memory
 /// that caches want.
 const QUIET_LOOKS: u32 = 8;
@@ -112,7 +115,9 @@ impl Reclaim {
     /// The condition that ends a pause without work.
     fn rest(&self) -> Step {
         let core = self.core.clone();
-        let (checkpoints, resting) = (self.checkpoints, self.resting_until > core.env.now_ns());
+        let now_ns = core.env.now_ns();
+        let (checkpoints, resting) = (self.checkpoints, self.resting_until > now_ns);
+        let has_readers = core.readers.is_any();
         let signal = core.store.reclaim_signal().clone();
         let condition = Condition::new(&signal, move || {
             core.schedule.is_stopping()
@@ -123,7 +128,9 @@ impl Reclaim {
                 || core.settings.record_cache && core.cache_split.is_due()
         });
         let resting_until = resting.then_some(self.resting_until);
-        let until = [self.quiet_at, resting_until].into_iter().flatten().min();
+        let readers_at = has_readers.then(|| now_ns.saturating_add(READERS_NS));
+        let until = [self.quiet_at, resting_until, readers_at];
+        let until = until.into_iter().flatten().min();
         Step::Pending(match until {
             Some(until_ns) => condition.until(until_ns),
             None => condition,
@@ -143,6 +150,8 @@ impl Job for Reclaim {
         }
         let now_ns = core.env.now_ns();
         self.listen(now_ns);
+        let age_ns_max = core.settings.reader_age_ns_max;
+        core.readers.look(&core.store, now_ns, age_ns_max);
         if core.split_caches() {
             self.release_pool();
             return Step::Again;

@@ -56,14 +56,26 @@ pub(crate) fn watch(core: &Core) {
     if core.log.is_none() || state == DiskState::Full {
         return;
     }
-    let measure = Measure::new(core);
-    let next = state.next(measure.room(), |need| measure.needed_bytes(need));
+    let mut measure = Measure::new(core);
+    let mut next = state.next(measure.room(), |need| measure.needed_bytes(need));
+    if next != DiskState::Ample && revoke_readers(core) {
+        measure = Measure::new(core);
+        next = state.next(measure.room(), |need| measure.needed_bytes(need));
+    }
     match (state, next) {
         (DiskState::Ample, DiskState::Low) => make_memtables_small(core),
         (DiskState::Low, DiskState::Ample) => make_memtables_ample(core),
         (DiskState::Low, DiskState::Full) => refuse_puts(core, &measure),
         _ => {}
     }
+}
+
+/// Revokes the readers in other processes, since space is short. Returns whether there were any.
+pub(crate) fn revoke_readers(core: &Core) -> bool {
+    !mutant::active("short-disk-keeps-readers")
+        && core
+            .readers
+            .revoke(&core.store, "the disk is short of space", false)
 }
 
 /// Looks whether a full disk has room again. A system call if the disk is full.

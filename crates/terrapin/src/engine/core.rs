@@ -21,6 +21,7 @@ use terrapin_wal::{Log, LogSpace};
 use crate::engine::backups::Backups;
 use crate::engine::compactions::Compactions;
 use crate::engine::health::Health;
+use crate::engine::readers::Readers;
 use crate::engine::schedule::Schedule;
 use crate::engine::state::State;
 use crate::engine::structures::Structures;
@@ -80,6 +81,8 @@ pub(crate) struct Core {
     pub views: Views,
     /// What running backups keep from reuse.
     pub backups: Backups,
+    /// Readers in other processes.
+    pub readers: Readers,
     /// The keyspaces whose memtables were written.
     pub written: Written,
     /// The sizes of all trees.
@@ -140,6 +143,7 @@ pub(crate) struct Parts {
     pub state: State,
     pub tree_sizes: Arc<TreeSizes>,
     pub install: Install,
+    pub readers: Readers,
 }
 
 /// A state and the epoch at which it was loaded, for [`Core::still_current`].
@@ -181,6 +185,7 @@ impl Core {
             state,
             tree_sizes,
             install,
+            readers,
         } = parts;
         let collections = state
             .keyspaces
@@ -214,6 +219,7 @@ impl Core {
             schedule: Arc::default(),
             views: Views::default(),
             backups: Backups::default(),
+            readers,
             written: Written::default(),
             tree_sizes,
             no_memtable,

@@ -2,27 +2,38 @@
 //! handles, snapshots and iterators still hold pages and logs. Therefore the engine opens every
 //! file through the gate. Shutting the gate drops the real files and their locks. Later calls fail
 //! with [`ErrorKind::Closed`].
+//!
+//! Beside a writer, the gate also tests the reader's slot after each read of the data file, before
+//! a caller judges the bytes. A revoked slot fails every read with [`ErrorKind::Overtaken`].
 
 use std::sync::{Arc, Weak};
 
 use terrapin_base::sync::{Mutex, RwLock};
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_disk::{
-    Disk, File, FileIdentity, Flight, LogRing, OpenOptions, RingOptions, Show, Shown,
+    Disk, File, FileIdentity, Flight, LogRing, OpenOptions, ReaderSlot, ReaderTable, RingOptions,
+    Show, Shown,
 };
+use terrapin_pages::DATA_FILE;
+
+/// What is behind a gate, and the slot of a reader beside a writer.
+struct Opened<T: ?Sized> {
+    inner: Arc<T>,
+    slot: Option<Arc<ReaderSlot>>,
+}
 
 /// The disk that one open database sees.
 pub(crate) struct Gate {
     /// Calls hold the read lock until they return, so shutting waits for them. Right after the
     /// shut, another process may open the database and own its files.
-    disk: RwLock<Option<Arc<dyn Disk>>>,
+    opened: RwLock<Option<Opened<dyn Disk>>>,
     files: Mutex<Vec<Weak<GatedFile>>>,
     description: String,
 }
 
 struct GatedFile {
     /// I/O holds the read lock until it ends, so shutting waits for I/O under way.
-    file: RwLock<Option<Arc<dyn File>>>,
+    opened: RwLock<Option<Opened<dyn File>>>,
     alignment: u32,
     description: String,
 }
@@ -34,9 +45,20 @@ fn closed() -> Error {
 impl Gate {
     /// Creates an open gate.
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
+        Self::of(disk, None)
+    }
+
+    /// Creates the gate of a reader beside a writer. Takes no lock on the data file, which the
+    /// slot protects instead. Shutting releases the slot.
+    pub fn beside(disk: Arc<dyn Disk>, slot: Arc<ReaderSlot>) -> Arc<Self> {
+        Self::of(disk, Some(slot))
+    }
+
+    fn of(disk: Arc<dyn Disk>, slot: Option<Arc<ReaderSlot>>) -> Arc<Self> {
         let description = disk.describe();
+        let opened = Opened { inner: disk, slot };
         Arc::new(Gate {
-            disk: RwLock::new(Some(disk)),
+            opened: RwLock::new(Some(opened)),
             files: Mutex::default(),
             description,
         })
@@ -44,17 +66,17 @@ impl Gate {
 
     /// Releases the disk and every file once the I/O under way has ended. Idempotent.
     pub fn shut(&self) {
-        drop(self.disk.write().take());
+        drop(self.opened.write().take());
         let files = std::mem::take(&mut *self.files.lock());
         for file in files.iter().filter_map(Weak::upgrade) {
-            let inner = file.file.write().take();
-            drop(inner);
+            let opened = file.opened.write().take();
+            drop(opened);
         }
     }
 
     fn with<R>(&self, run: impl FnOnce(&dyn Disk) -> Result<R>) -> Result<R> {
-        match &*self.disk.read() {
-            Some(disk) => run(&**disk),
+        match &*self.opened.read() {
+            Some(opened) => run(&*opened.inner),
             None => Err(closed()),
         }
     }
@@ -62,18 +84,23 @@ impl Gate {
 
 impl Disk for Gate {
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
-        self.with(|disk| {
-            let file = disk.open(name, options)?;
-            let gated = Arc::new(GatedFile {
-                alignment: file.alignment(),
-                description: file.describe(),
-                file: RwLock::new(Some(file)),
-            });
-            let mut files = self.files.lock();
-            files.retain(|f| f.strong_count() > 0);
-            files.push(Arc::downgrade(&gated));
-            Ok(gated as Arc<dyn File>)
-        })
+        let opened = self.opened.read();
+        let Some(Opened { inner: disk, slot }) = &*opened else {
+            return Err(closed());
+        };
+        let file = disk.open(name, options)?;
+        let gated = Arc::new(GatedFile {
+            alignment: file.alignment(),
+            description: file.describe(),
+            opened: RwLock::new(Some(Opened {
+                inner: file,
+                slot: slot.clone().filter(|_| name == DATA_FILE),
+            })),
+        });
+        let mut files = self.files.lock();
+        files.retain(|f| f.strong_count() > 0);
+        files.push(Arc::downgrade(&gated));
+        Ok(gated as Arc<dyn File>)
     }
 
     fn list(&self) -> Result<Vec<String>> {
@@ -96,6 +123,10 @@ impl Disk for Gate {
         self.with(|disk| disk.open_ring(name, ring))
     }
 
+    fn open_readers(&self, name: &str, create: bool) -> Result<ReaderTable> {
+        self.with(|disk| disk.open_readers(name, create))
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         self.with(|disk| disk.free_bytes())
     }
@@ -107,8 +138,16 @@ impl Disk for Gate {
 
 impl GatedFile {
     fn with<R>(&self, run: impl FnOnce(&dyn File) -> Result<R>) -> Result<R> {
-        match &*self.file.read() {
-            Some(file) => run(&**file),
+        match &*self.opened.read() {
+            Some(Opened { inner, slot: None }) => run(&**inner),
+            Some(Opened {
+                inner,
+                slot: Some(slot),
+            }) => {
+                // An error, too, counts only if the writer kept what was read.
+                let done = run(&**inner);
+                slot.check().and(done)
+            }
             None => Err(closed()),
         }
     }
@@ -138,7 +177,20 @@ impl File for GatedFile {
     }
 
     fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
-        self.with(|f| f.show(flight, which, shown))
+        let opened = self.opened.read();
+        match &*opened {
+            Some(Opened { inner, slot: None }) => inner.show(flight, which, shown),
+            Some(Opened {
+                inner,
+                slot: Some(slot),
+            }) => {
+                let checked = &mut |number: u64, bytes: Result<&[u8]>| {
+                    shown(number, slot.check().and(bytes));
+                };
+                inner.show(flight, which, checked)
+            }
+            None => Err(closed()),
+        }
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

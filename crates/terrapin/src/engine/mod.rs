@@ -9,6 +9,7 @@ pub mod gate;
 pub mod health;
 pub mod id_map;
 pub mod owner;
+pub mod readers;
 pub mod relay;
 pub mod running_merge;
 pub mod schedule;

@@ -5,7 +5,7 @@
 //! nothing, since jobs and files belong to the parent.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 use terrapin_base::sync::Mutex;
@@ -14,6 +14,9 @@ use terrapin_base::{Job, JobHandle, Purpose, Result};
 use crate::engine::core::Core;
 use crate::engine::gate::Gate;
 use crate::engine::state::{KeyspaceShared, Keyspaces, State};
+
+/// Opens the newest state of a database as another one.
+pub(crate) type Reopen = Box<dyn Fn() -> Result<Arc<Owner>> + Send + Sync>;
 
 /// The one owner that all handles share.
 pub(crate) struct Owner {
@@ -25,6 +28,8 @@ pub(crate) struct Owner {
     pub default_keyspace: Arc<KeyspaceShared>,
     /// The database's directory. None on a disk that the caller supplied.
     pub path: Option<PathBuf>,
+    /// Opens the newest state, for a reader beside a writer.
+    pub reopen: OnceLock<Reopen>,
     gate: Arc<Gate>,
     jobs: Mutex<Vec<JobHandle>>,
 }
@@ -44,6 +49,7 @@ impl Owner {
             number,
             default_keyspace,
             path,
+            reopen: OnceLock::new(),
             gate,
             jobs: Mutex::default(),
         })
@@ -104,6 +110,7 @@ impl Owner {
             self.core.records.set_share(0);
             self.core.records.clear();
         }
+        self.core.readers.close();
         self.core.pool.set_bytes_max(0);
         if let Some(log) = &self.core.log {
             self.core.budget.give(Purpose::Log, log.release());

@@ -10,6 +10,8 @@ use terrapin_disk::{Disk, RealDisk};
 use terrapin_pages::{DATA_FILE, UNFINISHED_FILE};
 use terrapin_wal::is_log_file;
 
+use crate::engine::readers::READERS_FILE;
+
 /// Opens the directory of a database. Fails with [`ErrorKind::DatabaseNotFound`] if it does not
 /// exist and `create` is false.
 pub(crate) fn open_directory(env: &Env, path: &Path, create: bool) -> Result<Arc<dyn Disk>> {
@@ -36,7 +38,7 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
     // Hidden files, and files of a fresh file system, do not count.
     let passes = |name: &str| {
         is_log_file(name)
-            || [UNFINISHED_FILE, "lost+found"].contains(&name)
+            || [UNFINISHED_FILE, READERS_FILE, "lost+found"].contains(&name)
             || name.starts_with('.')
     };
     let foreign = |name: &&OsString| !name.to_str().is_some_and(passes);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Error, ErrorKind, Lsn, Result, mutant};
+use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Lsn, Result, mutant};
 use terrapin_disk::Disk;
 use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::{Log, LogOptions, Recovery, is_log_file};
@@ -120,12 +120,17 @@ impl Files {
         disk: &Arc<dyn Disk>,
         settings: &Settings,
         budget: &Arc<Budget>,
+        beside: Option<Generation>,
     ) -> Result<Files> {
-        let (store, superblock) = PageStore::open(
-            disk,
-            store_options(settings, budget),
-            settings.read_only && !mutant::active("read-only-opens-for-writing"),
-        )?;
+        let options = store_options(settings, budget);
+        let (store, superblock) = match beside {
+            Some(generation) => PageStore::open_beside_writer(disk, options, generation)?,
+            None => PageStore::open(
+                disk,
+                options,
+                settings.read_only && !mutant::active("read-only-opens-for-writing"),
+            )?,
+        };
         check_blocks(&store, settings)?;
         Ok(Files {
             store,

@@ -20,6 +20,7 @@
 //! creation left.
 
 pub(crate) mod base;
+mod beside;
 pub mod closing;
 pub(crate) mod directory;
 pub(crate) mod files;
@@ -31,14 +32,16 @@ pub mod verify;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Error, ErrorKind, Incarnation, Result};
+use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, Result};
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, Presence};
 use terrapin_recordcache::RecordCache;
+use terrapin_wal::Recovery;
 
 use crate::api::database::Database;
 use crate::engine::events;
 use crate::engine::gate::Gate;
+use crate::engine::readers::Readers;
 use crate::engine::structures::Structures;
 use crate::open::base::Base;
 use crate::open::directory::{open_directory, refuse_foreign};
@@ -113,13 +116,24 @@ fn open(
     disk: Arc<dyn Disk>,
     path: Option<PathBuf>,
 ) -> Result<Database> {
+    open_at(options, env, Gate::new(disk), path, None)
+}
+
+/// Opens the database behind a gate. A reader beside a writer names the generation `at` that it
+/// reads.
+fn open_at(
+    options: &Options,
+    env: Env,
+    gate: Arc<Gate>,
+    path: Option<PathBuf>,
+    at: Option<Generation>,
+) -> Result<Database> {
     let settings = options.settle()?;
     let memory = settings.memory;
     let began_ns = env.now_ns();
-    let directory = disk.describe();
+    let directory = gate.describe();
     let _span = tracing::info_span!("open", directory).entered();
-    let gate = Gate::new(disk);
-    let opened = open_gated(options, settings, env, &gate, path).map_err(|error| {
+    let opened = open_gated(options, settings, env, &gate, (path, at)).map_err(|error| {
         gate.shut();
         match error.kind() {
             ErrorKind::NoSpace => advise_less_memory(error, memory),
@@ -152,7 +166,7 @@ fn open_gated(
     mut settings: Settings,
     env: Env,
     gate: &Arc<Gate>,
-    path: Option<PathBuf>,
+    (path, at): (Option<PathBuf>, Option<Generation>),
 ) -> Result<Database> {
     let disk: Arc<dyn Disk> = gate.clone();
     let budget = Budget::new(settings.memory);
@@ -174,13 +188,21 @@ fn open_gated(
     let mut files = match made {
         Some(files) => files,
         None => {
-            let files = Files::open(&disk, &settings, &budget)?;
+            let files = Files::open(&disk, &settings, &budget, at)?;
             if files.superblock.incarnation != Incarnation(0) && options.refuses_existing() {
                 let error = Error::new(ErrorKind::AlreadyExists, "there is a database already");
                 return Err(error.with("directory", disk.describe()));
             }
             files
         }
+    };
+    let readers = match settings.read_only {
+        true => Readers::default(),
+        false => Readers::begin(
+            &disk,
+            files.superblock.database_id,
+            files.superblock.generation,
+        ),
     };
     if present && files.superblock.incarnation == Incarnation(0) {
         if !options.creates() {
@@ -210,9 +232,14 @@ fn open_gated(
             let branch = draw_branch(&env);
             let options = log_options(&settings, &files.superblock, branch);
             let needed_from = base.catalog.durable_through();
-            let found = scan_log(&env, &disk, options, needed_from)?;
+            let found = match at {
+                None => scan_log(&env, &disk, options, needed_from)?,
+                Some(_) => Recovery::scan_beside_writer(&env, &disk, options, needed_from)?,
+            };
             check_log(&found, &files.superblock, &base.catalog)?;
-            check_copy(&files.store, &base)?;
+            if at.is_none() {
+                check_copy(&files.store, &base)?;
+            }
             lives = found.lives();
             if settings.read_only {
                 base.find_space(&files, &settings)?;
@@ -229,7 +256,9 @@ fn open_gated(
             }
         }
     };
+    readers.admit(&files.store, files.superblock.generation, env.now_ns());
     start(Start {
+        readers,
         settings,
         env,
         gate,

@@ -21,6 +21,7 @@ use crate::disk_space::room;
 use crate::engine::core::{Core, Install, Parts};
 use crate::engine::gate::Gate;
 use crate::engine::owner::Owner;
+use crate::engine::readers::Readers;
 use crate::engine::state::{KeyspaceShared, KeyspaceState, Keyspaces, LoggedMemtable, State};
 use crate::keyspaces::schema::DEFAULT_KEYSPACE;
 use crate::memory::prefault::Prefault;
@@ -46,6 +47,8 @@ pub(super) struct Start<'a> {
     pub(super) records: RecordCache,
     pub(super) files: Files,
     pub(super) base: Base,
+    /// The readers beside this writer.
+    pub(super) readers: Readers,
     pub(super) log: Option<Log>,
     pub(super) replay: Option<Replay>,
     /// Number of lives of which the log has files.
@@ -62,6 +65,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         records,
         files,
         base,
+        readers,
         log,
         replay,
         lives,
@@ -145,6 +149,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         state,
         tree_sizes,
         install,
+        readers,
     });
     core.plan_memory(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());

@@ -19,10 +19,12 @@ use terrapin_wal::{LogOptions, Record, Recovery};
 pub use terrapin_structure::Finding;
 use terrapin_structure::StructureId;
 
+use crate::engine::gate::Gate;
 use crate::engine::structures::Structures;
 use crate::log_record::format::UNLOGGED;
 use crate::log_record::{Operations, Schema};
 use crate::open::base::Base;
+use crate::open::beside::{Alone, Entered, Place, Tries, enter};
 use crate::open::directory::open_directory;
 use crate::open::files::{absent, check_log, has_log, log_options, never_was, scan_log};
 use crate::open::page_uses::PageUses;
@@ -117,6 +119,8 @@ pub struct VerifyReport {
     /// Operations in the log that no tree holds yet and the next open replays: puts, deletes, and
     /// changes of keyspaces.
     pub log_operations: u64,
+    /// Whether another process writes the database, so that the check covers one moment of it.
+    pub beside_writer: bool,
 }
 
 impl VerifyReport {
@@ -131,8 +135,11 @@ impl VerifyReport {
 ///
 /// Fails if the database cannot be checked: it does not exist, is no database, may not be read, or
 /// has a newer or an older format. It also fails if this build lacks the compression, or if this
-/// process runs short of a resource. Writers are locked out meanwhile. Fails with `Locked` while
-/// the database is open for writing, as a read-only open does ([`Options::read_only`]).
+/// process runs short of a resource. Writers are locked out meanwhile.
+///
+/// If another process writes the database, the check covers the newest checkpoint and the log
+/// behind it, beside the writer ([`Options::open_reader`]). It fails with `Overtaken` if the writer
+/// takes the space of that checkpoint. Damage of the other superblock slot is not seen then.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -156,7 +163,47 @@ pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyR
 /// Verifies the database on a disk of the caller, for tests on simulated disks.
 #[doc(hidden)]
 pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<VerifyReport> {
-    let mut report = VerifyReport::default();
+    let mut tries = Tries::new(&env);
+    loop {
+        let place = match enter(&disk, Alone::ExcludesWriters) {
+            Ok(Entered::Beside(place)) => place,
+            // The check itself says what prevents it.
+            Ok(Entered::Alone) => return verify_at(env, disk, options, None),
+            Err(error) if error.kind() != ErrorKind::Overtaken => {
+                return verify_at(env, disk, options, None);
+            }
+            Err(error) => {
+                tries.again(&env, error)?;
+                continue;
+            }
+        };
+        let gate = Gate::beside(disk.clone(), place.slot.clone());
+        let checked = verify_at(env.clone(), gate, options, Some(&place));
+        match place.slot.check().and(checked) {
+            // A log whose files change names may look damaged once.
+            Ok(report) if !report.is_sound() => {
+                let error = Error::corrupt("the check beside a writer found damage");
+                if tries.again(&env, error).is_err() {
+                    return Ok(report);
+                }
+            }
+            Err(error) => tries.again(&env, error)?,
+            checked => return checked,
+        }
+    }
+}
+
+/// Verifies the database on a disk, beside a writer if the caller has a place there.
+fn verify_at(
+    env: Env,
+    disk: Arc<dyn Disk>,
+    options: &VerifyOptions,
+    beside: Option<&Place>,
+) -> Result<VerifyReport> {
+    let mut report = VerifyReport {
+        beside_writer: beside.is_some(),
+        ..VerifyReport::default()
+    };
     let budget = Budget::new(options.memory);
     let store_options = StoreOptions {
         budget: budget.clone(),
@@ -173,7 +220,11 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         }
         Err(error) => return report.end("data file", error),
     }
-    let (store, superblock) = match PageStore::open(&disk, store_options, true) {
+    let opened = match beside {
+        Some(place) => PageStore::open_beside_writer(&disk, store_options, place.generation()),
+        None => PageStore::open(&disk, store_options, true),
+    };
+    let (store, superblock) = match opened {
         Ok(opened) => opened,
         // A log beside the file proves that this was a database.
         Err(error) if error.kind() == ErrorKind::NotADatabase && has_log(&disk)? => {
@@ -201,6 +252,19 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     let mut pages = PageUses::new(&store);
     if let Err(error) = base.catalog.pages().try_for_each(|page| pages.add(page)) {
         report.damage("catalog", error)?;
+    }
+    if let Some(place) = beside {
+        // The writer trims no log until this is over.
+        verify_log(
+            env.clone(),
+            &disk,
+            &base,
+            &superblock,
+            options,
+            true,
+            &mut report,
+        )?;
+        place.slot.log_is_copied()?;
     }
     for stored in &base.stored {
         if report.is_full(options) {
@@ -248,7 +312,9 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     if let Err(error) = store.rebuild(&mut pages.into_iter(), superblock.generation) {
         report.damage("space", error)?;
     }
-    verify_log(env, &disk, &base, &superblock, options, &mut report)?;
+    if beside.is_none() {
+        verify_log(env, &disk, &base, &superblock, options, false, &mut report)?;
+    }
     Ok(report)
 }
 
@@ -437,12 +503,16 @@ fn verify_log(
     base: &Base,
     superblock: &Superblock,
     options: &VerifyOptions,
+    is_beside: bool,
     report: &mut VerifyReport,
 ) -> Result<()> {
     let settings = Options::new().settle()?;
     let log = log_options(&settings, superblock, 0);
     let needed_from = base.catalog.durable_through();
-    let scanned = scan_log(&env, disk, log, needed_from);
+    let scanned = match is_beside {
+        true => Recovery::scan_beside_writer(&env, disk, log, needed_from),
+        false => scan_log(&env, disk, log, needed_from),
+    };
     let mut replay = match scanned {
         Ok(recovery) => {
             if let Err(error) = check_log(&recovery, superblock, &base.catalog) {

@@ -106,6 +106,7 @@ pub struct Options {
     range_compaction: bool,
     background_threads: Option<usize>,
     stall_limit: Duration,
+    reader_age_max: Duration,
     log_segment_bytes: Option<u64>,
     log_bytes_max: Option<u64>,
     ring_bytes: Option<u64>,
@@ -136,6 +137,7 @@ impl Default for Options {
             range_compaction: true,
             background_threads: None,
             stall_limit: Duration::from_secs(60),
+            reader_age_max: Duration::from_secs(3600),
             log_segment_bytes: None,
             log_bytes_max: None,
             ring_bytes: None,
@@ -170,7 +172,8 @@ impl Options {
 
     /// Opens the database without writing anything. The open replays the log in memory, and the log
     /// must fit there. Several readers may share a database. Readers exclude writers, and a writer
-    /// excludes readers ([`ErrorKind::Locked`](crate::ErrorKind::Locked)). Default false.
+    /// excludes readers ([`ErrorKind::Locked`](crate::ErrorKind::Locked)).
+    /// [`Options::open_reader`] reads beside a writer. Default false.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -389,6 +392,16 @@ impl Options {
     #[must_use]
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;
+        self
+    }
+
+    /// How long a reader in another process ([`Options::open_reader`]) may keep a checkpoint that
+    /// this writer has replaced. Older readers get
+    /// [`ErrorKind::Overtaken`](crate::ErrorKind::Overtaken), and the space of what they saw is
+    /// reused. Default one hour.
+    #[must_use]
+    pub fn reader_age_max(mut self, age: Duration) -> Self {
+        self.reader_age_max = age;
         self
     }
 

@@ -35,6 +35,7 @@ const CREATE: OpenOptions = OpenOptions {
     direct: false,
     cached: false,
     shared: false,
+    at_once: false,
 };
 
 /// A new directory for one test.

@@ -94,6 +94,13 @@ impl Coordinator {
             return Step::Done;
         }
         self.forecast_anew();
+        if error.kind() == ErrorKind::NoSpace && room::revoke_readers(&core) {
+            tracing::warn!(%error, "readers in other processes are revoked, and the checkpoint is tried again");
+            self.draining = false;
+            self.compacting = false;
+            self.phase = Phase::Idle;
+            return Step::Again;
+        }
         let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
         if std::mem::take(&mut self.draining) && !is_poisoned {
             core.schedule.tried_tight_checkpoint();

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use terrapin_base::ErrorKind;
+use terrapin_base::{ErrorKind, mutant};
+use terrapin_wal::Log;
 
 use super::{Committing, Coordinator, REST_NS_MIN};
 use crate::checkpoint::held::hand_over;
 use crate::checkpoint::outcome::{Checkpoint, Part};
 use crate::disk_space::room;
 use crate::engine::compactions::Stretches;
+use crate::engine::core::Core;
 use crate::engine::events;
 use crate::engine::state::{SealedMemtable, State};
 
@@ -108,7 +110,22 @@ impl Coordinator {
         let goes_on = parts.iter().any(|part| part.rest_from.is_some());
         // Dropped before the pages are freed, so that the frozen state's pin does not keep them.
         drop((parts, frozen, spilled));
+        let age_ns_max = core.settings.reader_age_ns_max;
+        let now_ns = core.env.now_ns();
+        // D5: readers in other processes are pins before anything is freed.
+        let announces = || {
+            let generation = superblock.generation;
+            core.readers
+                .committed(&core.store, generation, now_ns, age_ns_max);
+        };
+        let is_late = mutant::active("readers-seen-after-the-freeing");
+        if !is_late {
+            announces();
+        }
         core.store.commit(superblock.generation, changes);
+        if is_late {
+            announces();
+        }
         if merges_slice {
             let room = room::room_bytes(&core);
             self.drain.is_left(room);
@@ -123,6 +140,7 @@ impl Coordinator {
         }
         unread.iter().for_each(|error| core.health.report(error));
         if let Some(log) = &core.log
+            && !keeps_log(&core, log)
             && let Err(error) = log.trim(durable_through)
             // The database is being left. The next open trims the log.
             && error.kind() != ErrorKind::Closed
@@ -183,4 +201,17 @@ impl Coordinator {
             self.core.counters.compactions.add(1);
         }
     }
+}
+
+/// Whether a reader in another process copies the log, so that it stays as it is. A reader that
+/// would make the log too long is revoked.
+fn keeps_log(core: &Core, log: &Log) -> bool {
+    if !core.readers.copy_log() || mutant::active("log-trimmed-under-a-reader") {
+        return false;
+    }
+    if log.metrics().disk_bytes <= core.settings.log_bytes_max {
+        return true;
+    }
+    let why = "it has copied the log for too long";
+    !core.readers.revoke(&core.store, why, true)
 }

@@ -119,6 +119,7 @@ impl Options {
             record_cache: self.record_cache,
             range_compaction: self.range_compaction,
             background_threads: threads,
+            reader_age_ns_max: nanoseconds(self.reader_age_max),
             stall_limit_ns: nanoseconds(self.stall_limit),
             segment_bytes,
             log_bytes_max,
@@ -192,6 +193,8 @@ pub(crate) struct Settings {
     pub range_compaction: bool,
     pub background_threads: usize,
     pub stall_limit_ns: u64,
+    /// How long a reader in another process may keep a checkpoint that was replaced.
+    pub reader_age_ns_max: u64,
     pub segment_bytes: u64,
     pub log_bytes_max: u64,
     /// A writer checks the room of the log when an LSN passes a multiple of two to this power. That
