@@ -106,10 +106,10 @@ fn transaction(changes: Vec<Change>, durability: Durability, choice: u64) -> Ope
             }
             if one_in(12) {
                 // The value is of no other operation, so it is a change.
-                let value = Pattern::literal(&choice.to_le_bytes());
+                let value = Pattern::literal(choice.to_le_bytes());
                 let key = match one_in(2) {
                     true => key.clone(),
-                    false => Pattern::literal(&[&key.bytes()[..], b"+"].concat()),
+                    false => Pattern::literal([&key.bytes()[..], b"+"].concat()),
                 };
                 steps.push(TxStep::Beside(Change::of(&keyspace, key, Some(value))));
             }
