@@ -239,7 +239,7 @@ fn a_damaged_log_makes_every_record_uncertain() {
         let last = content.windows(30).rposition(|bytes| bytes == [b'#'; 30])?;
         Some((name.clone(), last))
     };
-    let (log, last) = logs.filter_map(last_of).last().unwrap();
+    let (log, last) = logs.filter_map(last_of).next_back().unwrap();
     assert!(disk.corrupt(&log, last as u64 - 600, 0x10));
     // A power cut takes the ring.
     let ring = disk.content("ring").unwrap().len();
