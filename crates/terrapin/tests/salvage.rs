@@ -252,3 +252,37 @@ fn a_damaged_log_makes_every_record_uncertain() {
         .filter(|key| salvaged.uncertain.contains_key(*key));
     assert!(found.count() + 60 > truth.len());
 }
+
+/// A combined operand is no operand of a user, and operands above a sound tree are certain.
+#[test]
+fn operands_come_out_with_what_they_apply_to() {
+    let world = World::new(5);
+    let database = world.open(&tiny());
+    let options = terrapin::KeyspaceOptions::new().merge_operator("saturating-add-i64");
+    let sums = database.create_keyspace("sums", options).unwrap();
+    for i in 0..800 {
+        sums.put(key(i), 1i64.to_le_bytes()).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for i in (0..800).step_by(2) {
+        sums.merge(key(i), 2i64.to_le_bytes()).unwrap();
+        sums.merge(key(i), 3i64.to_le_bytes()).unwrap();
+    }
+    database.checkpoint().unwrap();
+    sums.merge(key(0), 4i64.to_le_bytes()).unwrap();
+    let truth = all(&sums);
+    drop(sums);
+    database.close().unwrap();
+    let next = World::new(6);
+    let salvaged = next.open(&tiny());
+    let report = salvage_on(&next.env, &world.disk.handle(), &tiny(), &salvaged).unwrap();
+    assert!(report.damaged.is_empty());
+    let found = salvaged.open_keyspace("sums").unwrap();
+    assert_eq!(all(&found), truth);
+    assert!(
+        salvaged.open_keyspace("sums.uncertain").is_err(),
+        "no record is uncertain"
+    );
+    drop(found);
+    salvaged.close().unwrap();
+}

@@ -279,14 +279,8 @@ impl Sink {
             return Ok(());
         };
         let is_certain = is_certain || mutant::active("salvage-ignores-newer-damage");
-        // An older place may be damaged, and operands without their base give another value.
-        let is_certain = is_certain && !message.has_operands();
-        if message.has_operands()
-            && uncertain.get(key)?.is_none()
-            && let Some(base) = certain.get(key)?
-        {
-            uncertain.put(key, &base)?;
-        }
+        // The value that such operands apply to is not at hand.
+        let is_certain = is_certain && base_of(message)?.is_none_or(|base| !is_handle(base));
         let (own, other) = match is_certain {
             true => (certain, uncertain),
             false => (uncertain, certain),
@@ -294,25 +288,84 @@ impl Sink {
         match message {
             Message::Put(value) => own.put(key, value)?,
             Message::Delete => own.delete(key)?,
-            Message::Merge(operand) => own.merge(key, operand)?,
+            Message::Merge(operand) => {
+                return Self::merge((own, other), is_certain, key, std::iter::once(operand));
+            }
             Message::Stack(bytes) => {
                 let stack = Stack::decode(bytes)?;
                 match stack.base {
                     StackBase::Value(value) => own.put(key, value)?,
-                    StackBase::Nothing => own.delete(key)?,
-                    StackBase::Older | StackBase::Handle(_) | StackBase::Lost => {}
+                    StackBase::Nothing | StackBase::Handle(_) | StackBase::Lost => {
+                        own.delete(key)?;
+                    }
+                    StackBase::Older => {
+                        return Self::merge((own, other), is_certain, key, stack.operands());
+                    }
                 }
-                stack
-                    .operands()
-                    .try_for_each(|operand| own.merge(key, operand))?;
+                for operand in stack.operands() {
+                    write_operand(own, key, operand)?;
+                }
             }
             Message::Separated(_) => return Err(Error::internal("a handle outside of a tree")),
         }
-        if other.contains(key)? {
+        if has(other, key)? {
             other.delete(key)?;
         }
         Ok(())
     }
+
+    /// Takes operands. They go where what they apply to is, unless they are less certain than that.
+    fn merge<'a>(
+        (own, other): (&Keyspace, &Keyspace),
+        is_certain: bool,
+        key: &[u8],
+        operands: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<()> {
+        let mut to = own;
+        if has(other, key)? {
+            match is_certain {
+                true => to = other,
+                false => {
+                    if let Some(value) = other.get(key).ok().flatten() {
+                        own.put(key, value)?;
+                    }
+                    other.delete(key)?;
+                }
+            }
+        }
+        for operand in operands {
+            write_operand(to, key, operand)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a keyspace has a record of a key, also if nobody registered its merge operator.
+fn has(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+    match keyspace.contains(key) {
+        Err(error) if error.kind() == ErrorKind::Operator => Ok(true),
+        found => found,
+    }
+}
+
+/// Writes an operand, which may be a combined one that users cannot write, also if nobody
+/// registered the merge operator.
+fn write_operand(keyspace: &Keyspace, key: &[u8], operand: &[u8]) -> Result<()> {
+    let (core, message) = (keyspace.core(), Message::Merge(operand));
+    core.write_one(&keyspace.shared, key, message, core.settings.durability)
+}
+
+/// What the operands of a message apply to, if it has some.
+fn base_of(message: Message<'_>) -> Result<Option<StackBase<'_>>> {
+    match message {
+        Message::Put(_) | Message::Delete | Message::Separated(_) => Ok(None),
+        Message::Merge(_) => Ok(Some(StackBase::Older)),
+        Message::Stack(bytes) => Ok(Some(Stack::decode(bytes)?.base)),
+    }
+}
+
+fn is_handle(base: StackBase<'_>) -> bool {
+    matches!(base, StackBase::Handle(_))
 }
 
 /// Gives the messages of a tree to a sink, and notes its damage.
@@ -324,7 +377,14 @@ struct Counting<'a> {
 
 impl Rescued for Counting<'_> {
     fn message(&mut self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
-        let is_certain = is_certain && self.is_log_sound;
+        // Operands are no more certain than what they apply to.
+        let covers = |range: &DamagedRange| {
+            let is_below = range.to.as_ref().is_none_or(|to| key < &to[..]);
+            range.keyspace == self.sink.name && range.from[..] <= *key && is_below
+        };
+        let needs_older = base_of(message)? == Some(StackBase::Older);
+        let lacks_base = needs_older && self.report.damaged.iter().any(covers);
+        let is_certain = is_certain && self.is_log_sound && !lacks_base;
         match is_certain {
             true => self.report.certain += 1,
             false => self.report.uncertain += 1,
