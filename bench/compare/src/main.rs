@@ -5,7 +5,7 @@
 //! - `plan`: what is measured; `engines`: the engines
 //! - `matrix`: starts the processes; `worker`: the work of one process; `files`: bytes by file name
 //! - `result`: the figures of one run; `summary`, `table`, `plot`, `document`: the reports
-//! - `sweep`: draws the sweep over χ
+//! - `sweep`: draws the sweep over χ; `ingest`: sorted ingests
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
@@ -14,6 +14,7 @@ mod engines;
 mod files;
 mod group;
 mod host;
+mod ingest;
 mod matrix;
 mod plan;
 mod plot;
@@ -52,6 +53,9 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "compare-results")]
         results: PathBuf,
     },
+    /// Records in key order into an empty store: Terrapin's sorted ingest beside RocksDB's files of
+    /// sorted records, building included
+    Ingest(ingest::Ingest),
     /// List the engines of this build, with versions
     Engines,
     /// Draw the output of `terrapin bench chi --json`
@@ -250,6 +254,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(run) => run.run(),
         Command::Report { results } => report(&results).map(|()| true),
+        Command::Ingest(ingest) => ingest.run().map(|()| true),
         Command::Engines => {
             let mut out = std::io::stdout().lock();
             // A reader that has gone wants no more output.

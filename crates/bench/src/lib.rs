@@ -9,7 +9,8 @@
 //! - `space`: the cost of overwriting in space
 //! - `growth`: the cost of a load as data grows
 //! - `transactions`: puts, compare-and-swaps and transactions by turns
-//! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys
+//! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys;
+//!   `ingest`: sorted ingests
 //! - `workload`: what the workloads do; `generator`: which records they pick; `record`: their bytes
 //! - `run`: how a phase is timed; `system`: the operating system's figures; `figures`, `report`:
 //!   output
@@ -21,6 +22,7 @@ mod chi;
 mod figures;
 mod generator;
 mod growth;
+mod ingest;
 mod opening;
 mod reads;
 mod record;
@@ -46,6 +48,7 @@ pub use chi::{ChiStep, ChiSweep, ReadFigures};
 pub use figures::Figures;
 pub use generator::{Distribution, Random, Zipfian};
 pub use growth::{GrowthReport, measure_growth};
+pub use ingest::{IngestReport, measure_ingest};
 pub use opening::{OpenReport, measure_open};
 pub use reads::{ReadsBench, ReadsTurn};
 pub use record::{KeyKind, Records};

@@ -7,12 +7,12 @@ use terrapin_pages::PageStore;
 use terrapin_pages::block::TARGET_BYTES_MAX;
 use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
 use terrapin_structure::{
-    Compaction, Compacts, Merge, MergeInput, MergeOptions, Structure, StructureId, ToCompact,
-    Version,
+    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Structure, StructureId,
+    ToCompact, Version,
 };
 
 use crate::compact::{Nothing, find_stretch};
-use crate::merge::{Context, ErasedRanges, TreeMerge};
+use crate::merge::{Context, ErasedRanges, TreeIngest, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
 use crate::version::TreeVersion;
@@ -125,6 +125,10 @@ impl Structure for BeTree {
         Some(self)
     }
 
+    fn ingests(&self) -> Option<&dyn Ingests> {
+        Some(self)
+    }
+
     fn merges_privately(&self) -> bool {
         true
     }
@@ -158,6 +162,19 @@ impl Compacts for BeTree {
         let context = self.context(base, Arc::new(Nothing), options, Some(stretch.range))?;
         let merge = TreeMerge::begin(context, root)?;
         Ok(Some(Compaction { merge, next }))
+    }
+}
+
+impl Ingests for BeTree {
+    fn begin_ingest(
+        &self,
+        base: &Arc<dyn Version>,
+        options: &MergeOptions,
+    ) -> Result<Option<Box<dyn Ingest>>> {
+        let base = own(base)?;
+        let context = self.context(base, Arc::new(Nothing), options, None)?;
+        let root = base.tree_root().clone();
+        Ok(Some(Box::new(TreeIngest::begin(context, root))))
     }
 }
 

@@ -28,6 +28,7 @@ scripts!(
     "durability",
     "grow_and_shrink",
     "hot_key",
+    "ingests",
     "key_shapes",
     "keyspaces",
     "large_records",

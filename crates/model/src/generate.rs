@@ -503,8 +503,32 @@ impl Generator {
             20 | 21 => Operation::Clear {
                 keyspace: self.keyspace(),
             },
+            22 => self.ingest(),
             _ => Operation::Keyspaces,
         }
+    }
+
+    /// Records of scattered or neighbouring keys. One in eight ingests has keys out of order.
+    fn ingest(&mut self) -> Operation {
+        let keyspace = self.keyspace();
+        let universe = self.profile.universe;
+        let (first, count) = (self.random.below(universe), self.random.scaled(300));
+        let stride = 1 + self.random.scaled(universe / (count + 1) + 1);
+        let mut records: Vec<_> = (0..count)
+            .map(|number| {
+                let key = self.key_of(&keyspace, (first + number * stride) % universe);
+                (key, self.value())
+            })
+            .collect();
+        records.sort_by_key(|(key, _)| key.bytes());
+        records.dedup_by_key(|(key, _)| key.bytes());
+        if self.random.one_in(8)
+            && let Some((key, _)) = records.first()
+        {
+            let again = key.clone();
+            records.push((again, self.value()));
+        }
+        Operation::Ingest { keyspace, records }
     }
 
     fn mixed(&mut self) -> Operation {

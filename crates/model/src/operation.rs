@@ -191,6 +191,11 @@ pub enum Operation {
         steps: Vec<TxStep>,
         durability: Durability,
     },
+    /// Records in key order that become visible and durable together, without the log.
+    Ingest {
+        keyspace: String,
+        records: Vec<(Pattern, Pattern)>,
+    },
     /// A read of the newest state, or of a snapshot.
     Read {
         snapshot: Option<String>,
@@ -251,6 +256,7 @@ impl Operation {
                 | O::Conditional { .. }
                 | O::Guarded { .. }
                 | O::Transact { .. }
+                | O::Ingest { .. }
                 | O::Create { .. }
                 | O::Drop { .. }
                 | O::Clear { .. }
@@ -510,6 +516,14 @@ impl fmt::Display for Operation {
             Operation::Conditional { keyspace, how } => {
                 place(f, keyspace)?;
                 how.fmt(f)
+            }
+            Operation::Ingest { keyspace, records } => {
+                place(f, keyspace)?;
+                f.write_str("ingest")?;
+                for (i, (key, value)) in records.iter().enumerate() {
+                    write!(f, "{} {key} {value}", if i == 0 { "" } else { " ;" })?;
+                }
+                Ok(())
             }
             Operation::Guarded {
                 required,

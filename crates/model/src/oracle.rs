@@ -367,6 +367,15 @@ impl Oracle {
         self.unlogged.restore(before.unlogged);
     }
 
+    /// An ingest failed with `Poisoned`: it is not visible, and the next open may find it. No write
+    /// succeeds before that open.
+    pub fn may_be_found(&mut self, ingest: &Operation) {
+        let (state, before) = (self.state.clone(), self.in_flight());
+        self.apply(ingest);
+        self.last_was_in_flight(before);
+        self.state = state;
+    }
+
     /// To be called before an operation during which the process may die.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
@@ -413,6 +422,7 @@ impl Oracle {
             | Operation::Drop { .. }
             | Operation::Clear { .. }
             | Operation::Conditional { .. } => self.default_is_sync,
+            Operation::Ingest { .. } => true,
             _ => false,
         }
     }
@@ -472,6 +482,29 @@ impl Oracle {
         if !changes.is_empty() {
             let records = self.records_of(changes);
             self.commit(Commit::Records(records), durability);
+        }
+        Answer::Done
+    }
+
+    fn ingest(&mut self, keyspace: &str, records: &[(Pattern, Pattern)]) -> Answer {
+        if !self.state.keyspaces.contains_key(keyspace) {
+            return failed(ErrorKind::KeyspaceNotFound, keyspace);
+        }
+        let mut taken: Vec<Committed> = Vec::with_capacity(records.len());
+        for (key, value) in records {
+            if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
+                return failed(ErrorKind::TooLarge, "key or value");
+            }
+            let key = key.bytes();
+            if taken.last().is_some_and(|(_, last, _)| *last >= key) {
+                return failed(ErrorKind::InvalidArgument, "keys out of order");
+            }
+            taken.push((keyspace.to_owned(), key, Some(value.bytes().into())));
+        }
+        if !taken.is_empty() {
+            // It is in a durable tree, and the log is synced as far as it was before.
+            let synced = Some(terrapin::Durability::Sync);
+            self.commit(Commit::Records(taken), synced);
         }
         Answer::Done
     }
@@ -849,6 +882,7 @@ impl Subject for Oracle {
                 durability,
             } => self.write(changes, *durability),
             Operation::Conditional { keyspace, how } => self.conditional(keyspace, how),
+            Operation::Ingest { keyspace, records } => self.ingest(keyspace, records),
             Operation::Guarded {
                 required,
                 changes,

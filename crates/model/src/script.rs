@@ -122,6 +122,10 @@ fn record_bytes(operation: &Operation) -> usize {
             let changes = steps.iter().filter_map(TxStep::change);
             changes.map(Change::bytes).sum()
         }
+        Operation::Ingest { records, .. } => {
+            let bytes = records.iter().map(|(key, value)| key.len() + value.len());
+            bytes.max().unwrap_or(0)
+        }
         Operation::Batch { changes, .. } | Operation::Guarded { changes, .. } => {
             changes.iter().map(Change::bytes).sum()
         }
@@ -134,7 +138,7 @@ fn expand(line: &str) -> Result<Vec<String>> {
     let Some(rest) = line.trim().strip_prefix("for ") else {
         return Ok(vec![line.to_owned()]);
     };
-    let bad = || Error::invalid("a loop reads: for A..B [by N] [shuffled SEED] OPERATION");
+    let bad = || Error::invalid("a loop reads: for A..B [by N] [shuffled SEED] [joined] OPERATION");
     let (range, mut rest) = rest.trim_start().split_once(' ').ok_or_else(bad)?;
     let (start, end) = range.split_once("..").ok_or_else(bad)?;
     let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
@@ -142,9 +146,13 @@ fn expand(line: &str) -> Result<Vec<String>> {
     if end.saturating_sub(start) > LOOP_MAX {
         return Err(Error::invalid("a loop is too long").with("most", LOOP_MAX));
     }
-    let (mut by, mut seed) = (1, None);
+    let (mut by, mut seed, mut is_joined) = (1, None, false);
     loop {
         let (word, after) = rest.trim_start().split_once(' ').ok_or_else(bad)?;
+        if word == "joined" {
+            (is_joined, rest) = (true, after);
+            continue;
+        }
         if word != "by" && word != "shuffled" {
             break;
         }
@@ -162,10 +170,21 @@ fn expand(line: &str) -> Result<Vec<String>> {
         None => (0..numbers.len()).collect(),
         Some(seed) => Random::new(seed).shuffled(numbers.len()),
     };
-    Ok(order
-        .into_iter()
-        .map(|i| rest.replace("{}", &format!("{:06}", numbers[i])))
-        .collect())
+    let replaced = |text: &str, i: usize| text.replace("{}", &format!("{:06}", numbers[i]));
+    if !is_joined {
+        return Ok(order.into_iter().map(|i| replaced(rest, i)).collect());
+    }
+    // One operation, whose arguments are those of all numbers.
+    let (body, answer) = match rest.split_once(" ->") {
+        Some((body, answer)) => (body, format!(" ->{answer}")),
+        None => (rest, String::new()),
+    };
+    let words = body.split_inclusive(' ');
+    let place = words.clone().take_while(|word| word.starts_with('@'));
+    let head: usize = words.take(place.count() + 1).map(str::len).sum();
+    let (head, arguments) = body.split_at(head);
+    let all: Vec<_> = order.into_iter().map(|i| replaced(arguments, i)).collect();
+    Ok(vec![format!("{head}{}{answer}", all.join(" ; "))])
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -489,6 +508,18 @@ impl Line {
         Ok(TxStep::Change(self.change()?))
     }
 
+    /// The records of an ingest.
+    fn ingested(&mut self) -> Result<Vec<(Pattern, Pattern)>> {
+        let mut records = Vec::new();
+        while self.has_word() {
+            records.push((self.pattern("a key")?, self.pattern("a value")?));
+            if !self.symbol(';') {
+                break;
+            }
+        }
+        Ok(records)
+    }
+
     /// The conditions of a batch, in front of its changes.
     fn required(&mut self) -> Result<Vec<Change>> {
         let mut required = Vec::new();
@@ -608,6 +639,10 @@ impl Line {
                     durability,
                 }
             }
+            "ingest" => Operation::Ingest {
+                keyspace,
+                records: self.ingested()?,
+            },
             "insert" => self.conditional(keyspace, |line| {
                 let key = line.pattern("a key")?;
                 Ok(Conditional::Insert(key, line.pattern("a value")?))

@@ -514,6 +514,12 @@ impl Simulated {
                 durability,
             } => self.batch(&[], changes, *durability),
             Operation::Conditional { keyspace, how } => conditional(&self.keyspace(keyspace)?, how),
+            Operation::Ingest { keyspace, records } => {
+                let record = |(key, value): &(Pattern, Pattern)| (key.bytes(), value.bytes());
+                self.keyspace(keyspace)?
+                    .ingest(records.iter().map(record))?;
+                Ok(Answer::Done)
+            }
             Operation::Guarded {
                 required,
                 changes,

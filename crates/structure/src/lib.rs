@@ -7,13 +7,14 @@
 //! becomes durable (D2). A merge hands its page [`Changes`] over for that.
 //!
 //! What every structure does is in [`Structure`] and [`Version`]. What a structure may do is in
-//! [`Ordered`] and [`Compacts`], and in answers of [`Structure`].
+//! [`Ordered`], [`Compacts`] and [`Ingests`], and in answers of [`Structure`].
 #![forbid(unsafe_code)]
 
 mod batch;
 mod compaction;
 mod figures;
 mod found;
+mod ingest;
 mod input;
 mod k_way;
 mod merging;
@@ -29,6 +30,7 @@ pub use batch::{Batch, BatchLimits, Filled, Located};
 pub use compaction::{Compaction, Compacts, ToCompact};
 pub use figures::{Figure, Finding, PageParts, StructureStats};
 pub use found::{Found, Presence};
+pub use ingest::{Ingest, Ingests};
 pub use input::{Erased, MergeInput, MessageCursor};
 pub use k_way::KWayMerge;
 pub use merging::{Merge, MergeOptions, MergeStep, Merged};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrapin_base::Result;
 
-use crate::{Compacts, Merge, MergeInput, MergeOptions, Version};
+use crate::{Compacts, Ingests, Merge, MergeInput, MergeOptions, Version};
 
 /// The number of a kind of structure, as the catalog and the log store it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,8 +59,8 @@ impl fmt::Debug for StructureId {
 ///
 /// All structures look keys up, merge sealed memtables, list their pages and verify themselves.
 /// What else a structure does, it declares: [`Version::ordered`], [`Structure::compacts`],
-/// [`Structure::merges_privately`], [`Structure::adopts`]. The engine asks for these and never for
-/// the structure's name.
+/// [`Structure::ingests`], [`Structure::merges_privately`], [`Structure::adopts`]. The engine asks
+/// for these and never for the structure's name.
 pub trait Structure: Send + Sync {
     /// The structure's number.
     fn id(&self) -> StructureId;
@@ -81,6 +81,11 @@ pub trait Structure: Send + Sync {
     ) -> Result<Arc<dyn Merge>>;
     /// Compactions, if the structure has sorted runs that a merge without input makes fewer.
     fn compacts(&self) -> Option<&dyn Compacts>;
+    /// Sorted ingests, if the structure takes in sorted records directly. For a structure that says
+    /// `None`, the engine writes the records twice: as a run, which it then merges.
+    fn ingests(&self) -> Option<&dyn Ingests> {
+        None
+    }
     /// Whether a merge into the empty version writes the sorted run that replaces a memtable of a
     /// view. For a structure that says no, the engine writes such runs with one that says yes.
     fn merges_privately(&self) -> bool;

@@ -173,6 +173,7 @@ mod write;
 
 pub use api::batch::Batch;
 pub use api::database::{Database, KeyspaceInfo};
+pub use api::ingest::Ingest;
 pub use api::keyspace::Keyspace;
 pub use api::snapshot::Snapshot;
 pub use api::transaction::Transaction;

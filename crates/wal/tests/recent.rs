@@ -26,7 +26,7 @@ fn append_unless(log: &Log, key: &[u8], from: From) -> bool {
     let own = touch(key);
     let hits = |entry: &Touched| entry.touch.reach != Reach::Key || entry.touch == own;
     let appended = log
-        .try_append_unless((KIND, &[key]), &[own], from, hits)
+        .try_append_unless((KIND, &[key]), &[own], from, hits, || true)
         .unwrap();
     match appended {
         Some(Append::Done(appended)) => log.publish(&appended),
@@ -105,7 +105,8 @@ fn a_record_that_is_not_admitted_leaves_no_trace() {
     let from = From::Lsn(log.visible());
     process.append(&log, 1).unwrap();
     let tail = log.tail();
-    let refused = log.try_append_unless((KIND, &[b"a"]), &[touch(b"a")], from, |_| true);
+    let (record, own) = ((KIND, &[&b"a"[..]][..]), [touch(b"a")]);
+    let refused = log.try_append_unless(record, &own, from, |_| true, || true);
     assert!(refused.unwrap().is_none());
     assert_eq!(log.tail(), tail);
     let mut seen = Vec::new();

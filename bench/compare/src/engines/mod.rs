@@ -133,7 +133,7 @@ fn locked(package: &str) -> &'static str {
 
 /// Converts an engine's error.
 #[allow(dead_code)] // a build with Terrapin alone has no other engine's errors
-fn foreign(error: impl Display) -> Error {
+pub(crate) fn foreign(error: impl Display) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 

@@ -60,19 +60,7 @@ impl Descend {
         id: u64,
         changes: &mut Changes,
     ) -> Result<(Frame, Vec<Task>)> {
-        let loaded = match &self.origin {
-            NodeOrigin::Page(page) => {
-                let loaded = match (&self.target, &context.root_node) {
-                    (Target::Root, Some(root)) => root.clone(),
-                    _ => load_node(&context.store, page, self.height)?,
-                };
-                changes.released.push(page.id);
-                loaded
-            }
-            NodeOrigin::Leaf(leaf, deadlines) => {
-                Arc::new(LoadedNode::new(Node::above(*leaf, deadlines.clone()))?)
-            }
-        };
+        let loaded = self.load(context, changes)?;
         let node = Node::clone(&loaded);
         let ranges = ranges(&node, &self.range);
         let mut hiding = Hiding::by_all_of(context, &loaded);
@@ -127,46 +115,35 @@ impl Descend {
                 && (!self.brings(context, range)?
                     || mutant::active("erased-child-takes-newer-puts-along"));
             let erases = erased != Coverage::Nothing;
-            let target = Target::Child {
-                frame: id,
-                slot: pivot,
-            };
-            let slot = &mut frame.slots[pivot];
-            match std::mem::replace(&mut slot.child, ChildState::Pending) {
-                ChildState::Child(Child::Leaf(leaf)) if is_given_up => {
-                    changes.released.push(leaf.id);
-                    slot.child = ChildState::Gone;
+            if is_given_up {
+                let target = Target::Child {
+                    frame: id,
+                    slot: pivot,
+                };
+                let slot = &mut frame.slots[pivot];
+                match std::mem::replace(&mut slot.child, ChildState::Pending) {
+                    ChildState::Child(Child::Leaf(leaf)) => {
+                        changes.released.push(leaf.id);
+                        slot.child = ChildState::Gone;
+                    }
+                    ChildState::Child(Child::Node { page, .. }) => {
+                        let task = Erase::new(target, page, self.height - 1);
+                        tasks.push(Task::Erase(Box::new(task)));
+                    }
+                    other => slot.child = other,
                 }
-                ChildState::Child(Child::Node { page, .. }) if is_given_up => {
-                    let task = Erase::new(target, page, self.height - 1);
-                    tasks.push(Task::Erase(Box::new(task)));
-                }
-                ChildState::Child(Child::Leaf(leaf)) => {
-                    let expected = loads[pivot].bytes + leaf.logical_bytes;
-                    let task = WriteLeaves::new(
-                        target,
-                        range.clone(),
-                        vec![(leaf, std::mem::take(&mut slot.deadlines))],
-                        incoming,
-                        false,
-                        expected,
-                    );
-                    tasks.push(Task::Leaves(Box::new(task.erasing(erases))));
-                }
-                ChildState::Child(Child::Node { page, .. }) => {
-                    let height = self.height - 1;
-                    let task = Descend::new(
-                        target,
-                        NodeOrigin::Page(page),
-                        height,
-                        range.clone(),
-                        incoming,
-                        loads[pivot].bytes,
-                    );
-                    tasks.push(Task::Descend(Box::new(task.erasing(erases))));
-                }
-                other => slot.child = other,
+                continue;
             }
+            let bytes = loads[pivot].bytes;
+            tasks.extend(
+                match take_child(&mut frame, pivot, range, incoming, bytes) {
+                    Some(Task::Leaves(task)) => Some(Task::Leaves(Box::new(task.erasing(erases)))),
+                    Some(Task::Descend(task)) => {
+                        Some(Task::Descend(Box::new(task.erasing(erases))))
+                    }
+                    other => other,
+                },
+            );
         }
         frame.clear(|pivot| flush[pivot], changes);
         frame.waiting = tasks.len();
@@ -190,6 +167,54 @@ impl Descend {
             }
         }
         Ok(false)
+    }
+
+    /// Loads the node, and releases its page.
+    pub(super) fn load(&self, context: &Context, changes: &mut Changes) -> Result<Arc<LoadedNode>> {
+        Ok(match &self.origin {
+            NodeOrigin::Page(page) => {
+                let loaded = match (&self.target, &context.root_node) {
+                    (Target::Root, Some(root)) => root.clone(),
+                    _ => load_node(&context.store, page, self.height)?,
+                };
+                changes.released.push(page.id);
+                loaded
+            }
+            NodeOrigin::Leaf(leaf, deadlines) => {
+                Arc::new(LoadedNode::new(Node::above(*leaf, deadlines.clone()))?)
+            }
+        })
+    }
+
+    /// What comes in for a pivot, and what the buffer holds for it.
+    pub(super) fn all_for(&self, frame: &Frame, pivot: usize, range: &KeyRange) -> Vec<Run> {
+        let incoming = self.incoming.iter().map(|run| run.narrowed(range));
+        let mut all: Vec<Run> = incoming.collect();
+        all.extend(frame.runs_of(usize::MAX, |other| other == pivot));
+        all.retain(|run| !run.is_empty());
+        all
+    }
+
+    /// The tasks that write what came in for pivots that an ingest did not touch.
+    pub(super) fn keep(
+        &self,
+        context: &Context,
+        frame: &mut Frame,
+        node: &Arc<LoadedNode>,
+        (ranges, touched): (&[KeyRange], &[bool]),
+    ) -> Result<Vec<Task>> {
+        if self.incoming.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut loads = vec![Load::default(); ranges.len()];
+        for (pivot, load) in loads.iter_mut().enumerate().filter(|(at, _)| !touched[*at]) {
+            for run in &self.incoming {
+                load.add(context.estimate(run, &ranges[pivot])?);
+            }
+            load.arriving = load.bytes;
+        }
+        let hiding = Hiding::by_all_of(context, node);
+        Ok(self.write_level(context, frame, touched, &loads, (0, &hiding)))
     }
 
     /// The pivots that an ordinary merge flushes, as [`crate::plan`] decides.
@@ -432,6 +457,44 @@ impl Descend {
     }
 }
 
+/// Takes the child of a pivot out of the node's frame. Returns the task that merges `incoming` into
+/// it, about `bytes`. The caller then clears the buffer of that pivot.
+pub(super) fn take_child(
+    frame: &mut Frame,
+    pivot: usize,
+    range: &KeyRange,
+    incoming: Vec<Run>,
+    bytes: u64,
+) -> Option<Task> {
+    let target = Target::Child {
+        frame: frame.id,
+        slot: pivot,
+    };
+    let slot = &mut frame.slots[pivot];
+    match std::mem::replace(&mut slot.child, ChildState::Pending) {
+        ChildState::Child(Child::Leaf(leaf)) => {
+            let task = WriteLeaves::new(
+                target,
+                range.clone(),
+                vec![(leaf, std::mem::take(&mut slot.deadlines))],
+                incoming,
+                false,
+                bytes + leaf.logical_bytes,
+            );
+            Some(Task::Leaves(Box::new(task)))
+        }
+        ChildState::Child(Child::Node { page, .. }) => {
+            let (origin, height) = (NodeOrigin::Page(page), frame.height - 1);
+            let task = Descend::new(target, origin, height, range.clone(), incoming, bytes);
+            Some(Task::Descend(Box::new(task)))
+        }
+        other => {
+            slot.child = other;
+            None
+        }
+    }
+}
+
 /// Divides pivots of these weights into neighbouring parts, which workers write in parallel.
 /// Returns the first and last pivot of each part. No part is much lighter than `least`, unless it
 /// is the only one.
@@ -514,7 +577,7 @@ fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
 }
 
 /// The key range of each pivot.
-fn ranges(node: &Node, range: &KeyRange) -> Vec<KeyRange> {
+pub(super) fn ranges(node: &Node, range: &KeyRange) -> Vec<KeyRange> {
     let mut lo = range.lo.clone();
     let mut ranges = Vec::with_capacity(node.pivots.len());
     for next in node.pivots.iter().skip(1) {

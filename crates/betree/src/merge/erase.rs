@@ -31,7 +31,7 @@ pub(super) enum Coverage {
 }
 
 /// The erased ranges of a merge, ascending.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct ErasedRanges(Vec<KeyRange>);
 
 impl ErasedRanges {

@@ -11,15 +11,16 @@
 //! them. The result goes to the frame above, or becomes the root.
 //!
 //! `slot`, `frame` and `task` hold the data of a merge. `first`, `descend`, `settle` and `root`
-//! decide. `erase` gives up what range deletes hide. `write` writes page groups, and `nodes`
-//! changes and writes nodes. `runs` describes what flows down, and `hidden` counts what messages
-//! hide.
+//! decide. `erase` gives up what range deletes hide, and `ingest` goes through the tree with sorted
+//! records. `write` writes page groups, and `nodes` changes and writes nodes. `runs` describes what
+//! flows down, and `hidden` counts what messages hide.
 
 mod descend;
 mod erase;
 mod first;
 mod frame;
 mod hidden;
+mod ingest;
 mod nodes;
 mod root;
 mod runs;
@@ -50,6 +51,7 @@ use terrapin_runs::run::{KeyRange, Run};
 use write::{LevelPart, WriteLeaves, WrittenLeaves};
 
 pub(crate) use erase::ErasedRanges;
+pub(crate) use ingest::TreeIngest;
 pub(crate) use runs::Context;
 
 /// The result of a piece of a task.
@@ -156,14 +158,19 @@ impl TreeMerge {
                 ..Graph::default()
             }
         };
-        Ok(Arc::new(TreeMerge(Arc::new(Shared {
+        Ok(Self::over(context, graph, expected))
+    }
+
+    /// A merge with this work, which is expected to consume so many bytes.
+    fn over(context: Arc<Context>, graph: Graph, expected: u64) -> Arc<Self> {
+        Arc::new(TreeMerge(Arc::new(Shared {
             context,
             graph: Mutex::new(graph),
             changed: Signal::new(),
             next_frame: AtomicU64::new(FIRST_FRAME + 1),
             consumed_bytes: AtomicU64::new(0),
             expected_bytes: AtomicU64::new(expected),
-        }))))
+        })))
     }
 }
 

@@ -22,6 +22,7 @@ use crate::node::Segment;
 use crate::plan::Policy;
 
 /// The context that all tasks of a merge share.
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) store: Arc<PageStore>,
     pub(crate) input: Arc<dyn MergeInput>,

@@ -4,6 +4,7 @@
 mod compaction;
 mod erase;
 mod hidden;
+mod ingest;
 mod large;
 mod lone;
 mod panics;

@@ -1,9 +1,10 @@
 //! The two tasks that write page groups: leaves, and a level of a buffer. Both write group by
 //! group. A call does about one group's work and returns whether there is more.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use terrapin_base::{Result, mutant};
+use terrapin_base::{Error, Message, Result, mutant};
 use terrapin_pages::group::{Deadlines, GroupRef, GroupSums, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_runs::run::{Key, KeyRange, Run, RunCursor, place_record};
@@ -36,6 +37,10 @@ struct LeavesState {
     writing: Writing,
     /// The number of the old leaves' run in the stream.
     base_run: usize,
+    /// Key and value bytes merged so far, and how many there are at the next look at the cache
+    /// standing.
+    merged: u64,
+    look: u64,
     base_seen: u64,
     messages: u64,
     /// Old records that were deleted.
@@ -104,40 +109,13 @@ impl WriteLeaves {
                 replaced: 0,
             }));
         };
-        let slice = 2 * context.group_bytes();
+        let before = state.merged;
+        let slice = before + 2 * context.group_bytes();
         let look_bytes = look_bytes(&context.options);
-        let (mut merged, mut look) = (0, 0);
-        let Writing {
-            stream, builder, ..
-        } = &mut state.writing;
-        while stream.key().is_some() {
-            if merged >= look {
-                look = merged + look_bytes;
-                // Behind the last record of the old leaves there is no standing.
-                let among = stream.cursors()[state.base_run].standing();
-                builder.takes_place_of(among.unwrap_or_default());
-            }
-            let mut replaced_base = false;
-            stream.settle(|run| replaced_base |= run == state.base_run)?;
-            let Some(key) = stream.key() else { break };
-            let message = stream.message();
-            merged += (key.len() + message.value_bytes()) as u64;
-            if stream.current() == Some(state.base_run) {
-                state.base_seen += 1;
-            } else {
-                state.messages += 1;
-            }
-            let finished = if message.is_delete() {
-                state.deleted += u64::from(replaced_base);
-                None
-            } else {
-                builder
-                    .add(key, message)
-                    .map_err(|error| place_record(stream, error))?
-            };
-            stream.advance()?;
-            if finished.is_some() || merged > slice {
-                *consumed += merged;
+        while state.writing.stream.key().is_some() {
+            let finished = state.pass(look_bytes)?;
+            if finished.is_some() || state.merged > slice {
+                *consumed += state.merged - before;
                 if let Some(group) = finished {
                     self.write(context, changes, &mut state, group)?;
                 }
@@ -146,10 +124,72 @@ impl WriteLeaves {
                 return Ok(None);
             }
         }
-        *consumed += merged;
+        *consumed += state.merged - before;
         for group in state.writing.builder.finish() {
             self.write(context, changes, &mut state, group)?;
         }
+        Ok(Some(self.written(context, state)))
+    }
+
+    /// Adds a record that is newer than all that the task merges. Records below its key, which is
+    /// in the task's range and above all added before, go first.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        context: &Arc<Context>,
+        changes: &mut Changes,
+        key: &[u8],
+        message: Message<'_>,
+    ) -> Result<()> {
+        let mut state = match &mut self.state {
+            Some(state) => state,
+            None => {
+                let state = self.open(context, changes)?;
+                let state = state.ok_or_else(|| Error::internal("an ingest opened no leaf"))?;
+                self.state.insert(state)
+            }
+        };
+        let look_bytes = look_bytes(&context.options);
+        loop {
+            let stream = &mut state.writing.stream;
+            let order = stream
+                .key()
+                .map_or(Ordering::Greater, |there| there.cmp(key));
+            let finished = match order {
+                Ordering::Less => state.pass(look_bytes)?,
+                Ordering::Equal | Ordering::Greater => {
+                    if order == Ordering::Equal {
+                        stream.settle(|_| ())?;
+                        stream.advance()?;
+                    }
+                    state.messages += 1;
+                    state.writing.builder.add(key, message)?
+                }
+            };
+            if let Some(group) = finished {
+                let mut state = self.state.take();
+                if let Some(state) = &mut state {
+                    self.write(context, changes, state, group)?;
+                    state.writing.account();
+                }
+                self.state = state;
+            }
+            if order != Ordering::Less {
+                return Ok(());
+            }
+            let Some(next) = &mut self.state else {
+                return Err(Error::internal("an ingest lost its leaf"));
+            };
+            state = next;
+        }
+    }
+
+    /// Number of leaves written so far.
+    pub(super) fn leaves(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.slots.len())
+    }
+
+    fn written(&self, context: &Context, state: LeavesState) -> WrittenLeaves {
         let mut slots = state.slots;
         if let [slot] = &mut slots[..] {
             slot.is_small = matches!(slot.child, ChildState::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
@@ -160,11 +200,11 @@ impl WriteLeaves {
             true => 0,
             false => base_records.saturating_sub(state.base_seen + state.deleted),
         };
-        Ok(Some(WrittenLeaves {
+        WrittenLeaves {
             slots,
             messages: state.messages,
             replaced,
-        }))
+        }
     }
 
     fn open(
@@ -188,6 +228,8 @@ impl WriteLeaves {
         Ok(Some(LeavesState {
             writing: Writing::new(context.group_options(), &context.budget, stream),
             base_run,
+            merged: 0,
+            look: 0,
             base_seen: 0,
             messages: 0,
             deleted: 0,
@@ -230,6 +272,45 @@ impl WriteLeaves {
             deadlines,
             is_small: false,
         }
+    }
+}
+
+impl LeavesState {
+    /// Moves the stream's next record to the builder. Returns the group that this completes, if
+    /// any.
+    #[inline(always)] // the loop of every merge
+    fn pass(&mut self, look_bytes: u64) -> Result<Option<PendingGroup>> {
+        let Writing {
+            stream, builder, ..
+        } = &mut self.writing;
+        if self.merged >= self.look {
+            self.look = self.merged + look_bytes;
+            // Behind the last record of the old leaves there is no standing.
+            let among = stream.cursors()[self.base_run].standing();
+            builder.takes_place_of(among.unwrap_or_default());
+        }
+        let mut replaced_base = false;
+        stream.settle(|run| replaced_base |= run == self.base_run)?;
+        let Some(key) = stream.key() else {
+            return Ok(None);
+        };
+        let message = stream.message();
+        self.merged += (key.len() + message.value_bytes()) as u64;
+        if stream.current() == Some(self.base_run) {
+            self.base_seen += 1;
+        } else {
+            self.messages += 1;
+        }
+        let finished = if message.is_delete() {
+            self.deleted += u64::from(replaced_base);
+            None
+        } else {
+            builder
+                .add(key, message)
+                .map_err(|error| place_record(stream, error))?
+        };
+        stream.advance()?;
+        Ok(finished)
     }
 }
 

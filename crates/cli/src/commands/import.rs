@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use terrapin::{Batch, Database, Durability, Keyspace};
+use terrapin::{Batch, Database, Durability, Ingest, Keyspace};
 use terrapin_base::{Env, Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::arguments::DurabilityName;
@@ -61,6 +61,10 @@ pub struct Import {
     /// At the end, print a JSON object: {"records":…,"seconds":…}
     #[arg(long, conflicts_with = "ack_every")]
     json: bool,
+    /// The keys ascend, each once: the records go to the data file directly, and are stored all
+    /// together at the end, durably, or not at all. Faster, and writes each byte once
+    #[arg(long, conflicts_with_all = ["ack_every", "durability"])]
+    sorted: bool,
     /// Durability of a batch
     #[arg(long, value_enum, default_value = "process")]
     durability: DurabilityName,
@@ -84,6 +88,7 @@ impl Import {
             import: self,
             dialect: &dialect,
             target: None,
+            ingest: None,
             pending: Pending::default(),
             records: 0,
             acknowledged: None,
@@ -174,6 +179,8 @@ struct Loader<'a> {
     import: &'a Import,
     dialect: &'a Dialect,
     target: Option<Target>,
+    /// With `--sorted`: the ingest under way.
+    ingest: Option<Ingest>,
     /// Records read and not yet written.
     pending: Pending,
     /// Records read.
@@ -210,15 +217,14 @@ impl Loader<'_> {
 
     fn take(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
         check_sizes(line, key, value)?;
+        if self.import.sorted {
+            return self.take_sorted(line, key, value);
+        }
         self.pending.bytes.extend_from_slice(key);
         self.pending.bytes.extend_from_slice(value);
         self.pending.lengths.push((key.len(), value.len()));
         self.records += 1;
-        if self.records == 1 && self.takes_header_for_record(key, value) {
-            output::warn(
-                "the first line looks like column names and was stored as a record; --header treats it as names",
-            );
-        }
+        self.warn_of_header(key, value);
         let due = self
             .ack_every()
             .is_some_and(|every| self.records.is_multiple_of(every));
@@ -229,6 +235,32 @@ impl Loader<'_> {
             self.write()?;
         }
         if due { self.acknowledge() } else { Ok(()) }
+    }
+
+    fn take_sorted(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        self.records += 1;
+        self.warn_of_header(key, value);
+        let ingest = match &mut self.ingest {
+            Some(ingest) => ingest,
+            None => {
+                let begun = self.open()?.keyspace.begin_ingest()?;
+                self.ingest.insert(begun)
+            }
+        };
+        if self.records.is_multiple_of(BATCH_RECORDS_MAX as u64) {
+            self.bar.set_records(self.records);
+        }
+        ingest
+            .add(key, value)
+            .map_err(|error| error.with("line", line))
+    }
+
+    fn warn_of_header(&self, key: &[u8], value: &[u8]) {
+        if self.records == 1 && self.takes_header_for_record(key, value) {
+            output::warn(
+                "the first line looks like column names and was stored as a record; --header treats it as names",
+            );
+        }
     }
 
     fn open(&mut self) -> Result<&mut Target> {
@@ -296,6 +328,11 @@ impl Loader<'_> {
     /// Writes the waiting records even if reading failed: the database then holds the records
     /// before the error. It is closed in any case.
     fn end(&mut self, read: Result<()>) -> Result<u64> {
+        let read = match (self.ingest.take(), read) {
+            // Dropped in case of an error, so that nothing stays.
+            (Some(ingest), Ok(())) => ingest.finish().map(drop),
+            (_, read) => read,
+        };
         let ended = match read {
             Ok(()) => self.write_rest(),
             // Write the records before a malformed line. Report the first error; later ones only

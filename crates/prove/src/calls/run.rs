@@ -271,7 +271,7 @@ impl Run {
         self.must_have_failed()?;
         self.failing.explains(*kind, text)?;
         if operation.is_write() {
-            self.write_failed(operation)?;
+            self.write_failed(operation, *kind)?;
         }
         if let Operation::Next { range, .. } = operation {
             // A range ends at its first error.
@@ -285,9 +285,12 @@ impl Run {
     }
 
     /// A write that returned an error is not there. If it was to be synced, its outcome is unknown.
-    fn write_failed(&mut self, operation: &Operation) -> Result<(), String> {
+    fn write_failed(&mut self, operation: &Operation, kind: ErrorKind) -> Result<(), String> {
         let state = self.peek()?;
         if state == *self.oracle.state() {
+            if kind == ErrorKind::Poisoned && matches!(operation, Operation::Ingest { .. }) {
+                self.oracle.may_be_found(operation);
+            }
             return Ok(());
         }
         let before = self.oracle.in_flight();

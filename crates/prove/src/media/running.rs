@@ -232,7 +232,10 @@ impl Run {
             return Ok(Some(Ended::Shut));
         }
         if operation.is_write() {
-            self.write_failed(operation)?;
+            let Answer::Failed(kind, _) = answer else {
+                return Err(answer.difference(&expected));
+            };
+            self.write_failed(operation, kind)?;
         }
         if let Operation::Next { range, .. } = operation {
             let shut = Operation::Shut {
@@ -246,11 +249,14 @@ impl Run {
 
     /// A failed write is not there, unless it was to be synced. If that cannot be read, it counts
     /// as in progress, and nothing follows it.
-    fn write_failed(&mut self, operation: &Operation) -> Result<(), String> {
+    fn write_failed(&mut self, operation: &Operation, kind: ErrorKind) -> Result<(), String> {
         self.subject.sim().set_breathing(false);
         let state = self.subject.state();
         self.subject.sim().set_breathing(true);
         if state.as_ref().is_ok_and(|s| s == self.oracle.state()) {
+            if kind == ErrorKind::Poisoned && matches!(operation, Operation::Ingest { .. }) {
+                self.oracle.may_be_found(operation);
+            }
             return Ok(());
         }
         let before = self.oracle.in_flight();

@@ -2,6 +2,7 @@
 
 mod backups;
 mod conditions;
+mod ingests;
 mod inplace;
 mod log;
 mod merges;
@@ -61,6 +62,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + backups::MUTANTS.len()
     + merges::MUTANTS.len()
     + readers::MUTANTS.len()
+    + ingests::MUTANTS.len()
     + ENGINE.len();
 
 /// Every mutant.
@@ -74,6 +76,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         transactions::MUTANTS,
         backups::MUTANTS,
         readers::MUTANTS,
+        ingests::MUTANTS,
         ENGINE,
     ];
     tables.into_iter().flatten()

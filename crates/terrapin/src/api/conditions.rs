@@ -138,8 +138,9 @@ impl Keyspace {
         let mut patience = Patience::default();
         for attempt in 0..ATTEMPTS_MAX {
             core.begin_attempt(log, attempt)?;
-            let (unchanged, before) = self.observed(|keyspace, before| {
-                Ok((core.is_unchanged(keyspace, key, version, before)?, before))
+            let (unchanged, collection, before) = self.observed(|keyspace, before| {
+                let unchanged = core.is_unchanged(keyspace, key, version, before)?;
+                Ok((unchanged, keyspace.collection, before))
             })?;
             if !unchanged {
                 let conflict = conflict(&self.shared, key, ConflictCause::Changed);
@@ -147,7 +148,8 @@ impl Keyspace {
             }
             let message = new.message();
             let shared = &self.shared;
-            if core.write_one_read(shared, key, message, durability, before, &mut patience)? {
+            let read = (before, &[(shared.id, collection)][..]);
+            if core.write_one_read(shared, key, message, durability, read, &mut patience)? {
                 return Ok(Ok(()));
             }
         }

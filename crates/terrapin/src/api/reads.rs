@@ -13,7 +13,7 @@ use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 impl Keyspace {
     /// The error for a keyspace that is not in the state.
     #[cold]
-    fn dropped(&self) -> Error {
+    pub(crate) fn dropped(&self) -> Error {
         self.core().dropped().with("keyspace", self.name())
     }
 

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The beginning of a checkpoint is in [`freeze`], and its merges are in [`merging`]. The end of a
-//! checkpoint is in [`install`], and the end of a failed one in [`failure`].
+//! checkpoint is in [`install`], and the end of a failed one in [`failure`]. The trees of sorted
+//! ingests become visible by checkpoints of their own ([`graft`]).
 //!
 //! *Freeze* seals the memtables that are due. It takes the state, and an LSN: the checkpoint's
 //! seal. *Settle* waits until every record below the seal is in its memtable. The catalog describes
@@ -36,6 +37,7 @@
 
 mod failure;
 mod freeze;
+pub(crate) mod graft;
 mod install;
 mod merging;
 #[cfg(test)]
@@ -57,10 +59,12 @@ use super::rest::{Aside, Rest};
 use super::spill::Spilling;
 use crate::disk_space::room;
 use crate::engine::core::Core;
+use crate::engine::ingests::Grafted;
 use crate::engine::running_merge::RunningMerge;
 use crate::engine::schedule::Asked;
 use crate::keyspaces::catalog::format::Life;
 use crate::keyspaces::catalog::{Catalog, Following};
+use graft::Graft;
 
 /// The first rest after a failed checkpoint, and the longest one, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
@@ -103,6 +107,10 @@ pub(crate) struct Coordinator {
     draining: bool,
     /// Deletes that gather before they are merged.
     gathering: Gathering,
+    /// The graft of an ingest's tree, if the current checkpoint is one.
+    graft: Option<Graft>,
+    /// Number of sealed memtables that the current checkpoint leaves to ingests.
+    held: usize,
 }
 
 enum Phase {
@@ -145,12 +153,15 @@ impl Coordinator {
             drain: Drain::new(core.settings.merge.group_bytes),
             draining: false,
             gathering: Gathering::default(),
+            graft: None,
+            held: 0,
         })
     }
 
     /// Begins a checkpoint if there is work.
     fn idle(&mut self) -> Step {
         let core = self.core.clone();
+        self.merges_ended();
         // Other programs may free disk space, without notice to the engine.
         room::see_whether_room_is_back(&core);
         if core.schedule.take_up_seal() {
@@ -278,9 +289,13 @@ impl Coordinator {
                 if let Some(error) = failed {
                     return Ok(self.left_out(error));
                 }
-                self.phase = match self.aside.is_empty() {
-                    true => Phase::Idle,
-                    false => Phase::Rest(self.aside.rest(self.seals)),
+                self.phase = match (self.aside.is_empty(), self.held) {
+                    (true, 0) => Phase::Idle,
+                    (true, held) => {
+                        let until_ns = core.env.now_ns().saturating_add(REST_NS_MAX);
+                        Phase::Rest(Rest::of_held(until_ns, self.asked, (held, self.seals)))
+                    }
+                    (false, held) => Phase::Rest(self.aside.rest(self.seals, held)),
                 };
                 Ok(Step::Again)
             }
@@ -291,6 +306,13 @@ impl Coordinator {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Lets ingests take hold of keyspaces again.
+    fn merges_ended(&self) {
+        if self.core.ingests.merges_ended() {
+            self.core.schedule.progress().notify();
         }
     }
 
@@ -337,6 +359,7 @@ impl Job for Coordinator {
             log.poison(error.clone());
         }
         self.core.health.job_died(&error);
+        self.end_graft(Grafted::Failed(error.clone()));
         self.core.schedule.failed(&error);
     }
 }

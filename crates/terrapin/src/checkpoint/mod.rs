@@ -17,6 +17,7 @@ mod drain;
 pub(crate) mod fold;
 mod gather;
 mod held;
+pub(crate) mod ingest;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod merges;

@@ -25,6 +25,17 @@ pub(super) struct LeftOut {
 }
 
 impl Rest {
+    /// A rest while ingests hold the keyspaces of all sealed memtables: `left.0` of them, when
+    /// [`Schedule::seals`] was `left.1`.
+    pub fn of_held(until_ns: u64, asked: Asked, left: (usize, u64)) -> Self {
+        let (memtables, seals) = left;
+        Rest {
+            until_ns,
+            asked,
+            aside: Some(LeftOut { memtables, seals }),
+        }
+    }
+
     /// Whether there is a reason to end the rest early.
     pub fn is_broken(self, schedule: &Schedule) -> bool {
         let has_others = |left: LeftOut| {
@@ -84,15 +95,16 @@ impl Aside {
     }
 
     /// Sets the retry after `rest`, for which other memtables need not wait. `seals` is the value
-    /// of [`Schedule::seals`] that the checkpoint saw.
-    pub fn after(&mut self, rest: Rest, seals: u64) -> Rest {
+    /// of [`Schedule::seals`] that the checkpoint saw, and `held` the number of memtables that it
+    /// left to ingests.
+    pub fn after(&mut self, rest: Rest, seals: u64, held: usize) -> Rest {
         (self.retry_ns, self.asked) = (rest.until_ns, rest.asked);
-        self.rest(seals)
+        self.rest(seals, held)
     }
 
     /// The rest that is left.
-    pub fn rest(&self, seals: u64) -> Rest {
-        let memtables = self.memtables.len();
+    pub fn rest(&self, seals: u64, held: usize) -> Rest {
+        let memtables = self.memtables.len() + held;
         Rest {
             until_ns: self.retry_ns,
             asked: self.asked,
@@ -143,7 +155,7 @@ mod tests {
             retry_ns: u64::MAX,
             asked: schedule.asked(),
         };
-        let rest = aside.rest(schedule.seals());
+        let rest = aside.rest(schedule.seals(), 0);
         assert!(!rest.is_broken(&schedule));
         schedule.unsealed(1);
         schedule.sealed(1);

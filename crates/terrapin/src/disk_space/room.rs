@@ -49,6 +49,15 @@ pub(crate) fn has_room_for_stretch(core: &Core) -> bool {
         || mutant::active("compaction-ignores-room")
 }
 
+/// Whether an ingest may take a group's room: the memtables that have begun still fit, at least
+/// small ones, and puts are accepted. A system call.
+pub(crate) fn has_room_for_ingest(core: &Core) -> bool {
+    let measure = Measure::new(core);
+    let needed = measure.needed_bytes(Need::BegunSmall);
+    let group = core.settings.merge.group_bytes;
+    !core.schedule.disk_is_full() && measure.room().fits(needed.saturating_add(2 * group))
+}
+
 /// Looks at the room, unless the disk is full already. Called when memtables are sealed and as the
 /// log grows. One or two system calls.
 pub(crate) fn watch(core: &Core) {

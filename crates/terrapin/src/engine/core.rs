@@ -20,7 +20,8 @@ use terrapin_wal::{Log, LogSpace};
 
 use crate::engine::backups::Backups;
 use crate::engine::compactions::Compactions;
-use crate::engine::health::Health;
+use crate::engine::health::{Health, closed};
+use crate::engine::ingests::{Grafted, Ingests};
 use crate::engine::readers::Readers;
 use crate::engine::schedule::Schedule;
 use crate::engine::state::State;
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     pub cache_split: CacheSplit,
     /// Compactions of trees, for which ranges pay.
     pub compactions: Compactions,
+    /// Sorted ingests.
+    pub ingests: Arc<Ingests>,
     /// Memory of freed memtables, for new memtables.
     pub pool: Arc<Pool>,
     /// The structures of keyspaces, by number.
@@ -209,6 +212,7 @@ impl Core {
             next_collection: AtomicU64::new(next_collection),
             cache_split: CacheSplit::default(),
             compactions: Compactions::default(),
+            ingests: Arc::default(),
             pool,
             structures,
             log,
@@ -343,6 +347,16 @@ impl Core {
         }
         drop(loaded);
         self.state.load()
+    }
+
+    /// Ends all ingests with [`ErrorKind::Closed`], before a close merges all memtables.
+    pub fn end_ingests(&self) {
+        for ready in self.ingests.close() {
+            self.store.abandon(ready.changes);
+            ready.outcome.set(Grafted::Failed(closed()));
+        }
+        self.schedule.end_rest();
+        self.schedule.progress().notify();
     }
 
     /// The error for a keyspace that is missing from the state. Either the keyspace was dropped, or

@@ -8,6 +8,7 @@ pub mod events;
 pub mod gate;
 pub mod health;
 pub mod id_map;
+pub mod ingests;
 pub mod owner;
 pub mod readers;
 pub mod relay;

@@ -73,6 +73,7 @@ impl Owner {
     /// job failed, the data file records a clean close.
     pub fn shut_as(&self, closed: bool) -> Result<()> {
         self.core.health.close();
+        self.core.end_ingests();
         if let Some(log) = &self.core.log {
             log.stop();
         }

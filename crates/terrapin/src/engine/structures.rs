@@ -34,6 +34,7 @@ fn in_place(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
 pub(crate) struct Structures {
     all: Vec<Arc<dyn Structure>>,
     of_runs: Arc<dyn Structure>,
+    of_ingests: Arc<dyn Structure>,
 }
 
 impl Structures {
@@ -59,7 +60,15 @@ impl Structures {
         let of_runs = writes_runs.cloned().ok_or_else(|| {
             Error::internal("no structure writes the runs that replace memtables of views")
         })?;
-        Ok(Structures { all, of_runs })
+        let ingests = all.iter().find(|structure| structure.ingests().is_some());
+        let of_ingests = ingests
+            .cloned()
+            .ok_or_else(|| Error::internal("no structure takes in sorted records"))?;
+        Ok(Structures {
+            all,
+            of_runs,
+            of_ingests,
+        })
     }
 
     /// The structure of a number. Fails with `Unsupported` if this build does not have it.
@@ -75,6 +84,11 @@ impl Structures {
     /// The structure of the sorted runs that replace memtables of held views.
     pub fn of_runs(&self) -> &Arc<dyn Structure> {
         &self.of_runs
+    }
+
+    /// A structure that takes in sorted records, for keyspaces of structures that do not.
+    pub fn of_ingests(&self) -> &Arc<dyn Structure> {
+        &self.of_ingests
     }
 }
 

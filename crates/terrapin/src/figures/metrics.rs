@@ -42,6 +42,7 @@ pub(crate) fn metrics(core: &Core) -> Metrics {
     Metrics {
         keyspaces: used.collect(),
         puts: counters.puts.get(),
+        ingested_records: counters.ingested_records.get(),
         gets: counters.gets.get(),
         deletes: counters.deletes.get(),
         scans: counters.scans.get(),

@@ -287,7 +287,9 @@ impl Core {
                 entry.touch.reach == Reach::All || entry.touch.keyspace == shared.id
             };
             let from = From::Lsn(observed.before);
-            if let Some(appended) = log.try_append_unless((kind, &[payload]), &[], from, hits)? {
+            // The caller holds `install`, so no ingest comes in between.
+            let record = (kind, &[payload][..]);
+            if let Some(appended) = log.try_append_unless(record, &[], from, hits, || true)? {
                 return Ok(appended);
             }
         }

@@ -25,7 +25,7 @@ pub struct KeyspaceMetrics {
     pub scans: u64,
     /// Records that ranges fetched.
     pub scanned_records: u64,
-    /// Key and value bytes of puts and deletes.
+    /// Key and value bytes of puts, deletes and ingests.
     pub user_bytes_written: u64,
     /// Live bytes in the memtables, as of now.
     pub memtable_bytes: u64,
@@ -59,6 +59,12 @@ impl KeyspaceCounters {
         let line = self.line();
         let kind = if is_put { &line.puts } else { &line.deletes };
         kind.fetch_add(1, Ordering::Relaxed);
+        line.user_bytes_written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts key and value bytes of an ingest.
+    pub fn ingested(&self, bytes: u64) {
+        let line = self.line();
         line.user_bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 

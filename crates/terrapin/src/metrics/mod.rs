@@ -73,6 +73,7 @@ pub(crate) struct Counters {
     pub transaction_repeats: Counter,
     pub transaction_comparisons: Counter,
     pub user_bytes_written: Counter,
+    pub ingested_records: Counter,
     pub syncs: Counter,
     pub writes_refused: Counter,
     pub write_wait_ns: Counter,
@@ -231,7 +232,9 @@ pub struct Metrics {
     /// Nanoseconds for which all writes noted what they change, for conditional writes and
     /// transactions. A write costs a little more meanwhile.
     pub watched_ns: u64,
-    /// Key and value bytes of puts and deletes.
+    /// Records of finished ingests.
+    pub ingested_records: u64,
+    /// Key and value bytes of puts, deletes and ingests.
     pub user_bytes_written: u64,
 
     /// Cache lookups that found their block, by kind.

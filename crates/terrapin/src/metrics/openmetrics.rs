@@ -60,7 +60,7 @@ impl Metrics {
         counter(
             "user_written_bytes",
             "bytes",
-            "Key and value bytes of puts and deletes.",
+            "Key and value bytes of puts, deletes and ingests.",
             |k| k.user_bytes_written,
         );
         let values = keyspaces
@@ -208,6 +208,12 @@ impl Metrics {
     }
 
     fn write_background(&self, text: &mut Text) {
+        text.counter(
+            "ingested_records",
+            "",
+            "Records of finished ingests.",
+            self.ingested_records,
+        );
         text.counter(
             "checkpoints",
             "",

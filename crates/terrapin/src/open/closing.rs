@@ -66,6 +66,7 @@ impl Database {
         let core = self.core();
         let mut outcome = Ok(Closed::default());
         if let Some(log) = &core.log {
+            core.end_ingests();
             let through = log.end();
             outcome = match checkpoint_through(core, through) {
                 Ok(()) => {

@@ -12,6 +12,9 @@
 //!
 //! A clear, a drop and a batch of more than 64 operations touch everything.
 //!
+//! An ingest leaves no record. So the append also tests, under the same lock, that the keyspaces
+//! have the collections that they had.
+//!
 //! A value that was decided upon is compared with the one that the next attempt reads. The user's
 //! function runs again only if they differ, so a slow function and fast other writers both go on.
 //!
@@ -22,6 +25,7 @@ use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, Slice, mutant};
+use terrapin_recordcache::Collection;
 use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 
 use crate::engine::core::Core;
@@ -71,6 +75,10 @@ fn hits_keys(keys: &[(KeyspaceId, u64)], entry: &Touched) -> bool {
     let touch = &entry.touch;
     touch.reach == Reach::All || keys.binary_search(&(touch.keyspace, touch.hash)).is_ok()
 }
+
+/// A keyspace and the collection that it had for a reader. An ingest changes the collection and
+/// leaves no record.
+pub(crate) type Seen = (KeyspaceId, Collection);
 
 /// A condition of a batch on one key.
 #[derive(Clone)]
@@ -127,6 +135,7 @@ impl Core {
             let keyspace = observed.state.keyspaces.get(shared.id);
             let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
             let value = newest_apart(self, epoch, keyspace, before, key)?;
+            let seen = [(shared.id, keyspace.collection)];
             drop(observed);
             let (value, new, result) = match last.take().filter(|(seen, ..)| *seen == value) {
                 Some(decided) => decided,
@@ -136,8 +145,9 @@ impl Core {
                 },
             };
             let message = new.message();
+            let read = (before, &seen[..]);
             let written =
-                self.write_one_read(shared, key, message, durability, before, &mut patience)?;
+                self.write_one_read(shared, key, message, durability, read, &mut patience)?;
             if written {
                 self.counters.put_done(&self.env, timer);
                 return Ok(result);
@@ -147,15 +157,15 @@ impl Core {
         Err(busy(shared, key).error())
     }
 
-    /// Writes one put or delete if no record from `before` on touched the key. Returns whether it
-    /// did.
+    /// Writes one put or delete if no record from `before` on touched the key, and no ingest came
+    /// since it was `seen`. Returns whether it did.
     pub fn write_one_read(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
         message: Message<'_>,
         durability: Durability,
-        before: Lsn,
+        (before, seen): (Lsn, &[Seen]),
         patience: &mut Patience,
     ) -> Result<bool> {
         check_sizes(key, message)?;
@@ -172,7 +182,7 @@ impl Core {
         let record = (record.0, record.1, &touches[..]);
         let hits = |entry: &Touched| hits_keys(&keys, entry);
         let mut from = From::Lsn(before);
-        let read = (&mut from, &hits);
+        let read = (&mut from, &hits, seen);
         let Some(appended) = self.append_read(log, record, frees, read, patience)? else {
             return Ok(false);
         };
@@ -201,9 +211,10 @@ impl Core {
         keys.sort_unstable();
         for attempt in 0..ATTEMPTS_MAX {
             self.begin_attempt(log, attempt)?;
-            let mut from = From::Lsn(self.look_at_required(required)?);
+            let (before, seen) = self.look_at_required(required)?;
+            let mut from = From::Lsn(before);
             let hits = |entry: &Touched| hits_keys(&keys, entry);
-            let read = (&mut from, &hits);
+            let read = (&mut from, &hits, &seen[..]);
             if let Some(appended) = self.append_read(log, record, frees, read, patience)? {
                 return Ok(appended);
             }
@@ -215,15 +226,18 @@ impl Core {
         ))
     }
 
-    /// Checks conditions as of one moment, and returns the bound of that moment.
-    pub(super) fn look_at_required(&self, required: &[Required]) -> Result<Lsn> {
+    /// Checks conditions as of one moment. Returns the bound of that moment, and the collections of
+    /// the keyspaces.
+    pub(super) fn look_at_required(&self, required: &[Required]) -> Result<(Lsn, Vec<Seen>)> {
         let epoch = self.records.epoch();
         let observed = self.observe_apart()?;
         let before = observed.before;
+        let mut seen = Vec::with_capacity(required.len());
         for required in required {
             let shared = &required.keyspace;
             let keyspace = observed.state.keyspaces.get(shared.id);
             let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
+            seen.push((shared.id, keyspace.collection));
             let key = &required.key;
             if let Requirement::Version(version) = &required.asks {
                 if !self.is_unchanged(keyspace, key, version, before)? {
@@ -242,7 +256,7 @@ impl Core {
                 return Err(conflict(shared, key, ConflictCause::Value(value)).error());
             }
         }
-        Ok(before)
+        Ok((before, seen))
     }
 
     /// The version of a key that a read with this bound saw.
@@ -277,20 +291,29 @@ impl Core {
         Ok(is_known && newest.is_none_or(|(lsn, _)| lsn < version.before))
     }
 
-    /// Appends a record if no record from `from` on `hits`; waits for room in the log. If it does
-    /// not append, the log does not tell what a record from `from` on touched, or that record hits.
+    /// Appends a record if no record from `from` on `hits`, and if the keyspaces have the
+    /// collections that were `seen`; waits for room in the log. If it does not append, the log does
+    /// not tell what a record from `from` on touched, or that record hits, or an ingest came.
     pub(super) fn append_read(
         &self,
         log: &Log,
         (kind, payload, touches): (u8, &[&[u8]], &[Touch]),
         frees: bool,
-        (from, hits): (&mut From, &impl Fn(&Touched) -> bool),
+        (from, hits, seen): (&mut From, &impl Fn(&Touched) -> bool, &[Seen]),
         patience: &mut Patience,
     ) -> Result<Option<Appended>> {
+        let holds = || {
+            let state = self.state.load();
+            let is_same = |(id, collection): &Seen| {
+                let keyspace = state.keyspaces.get(*id);
+                keyspace.is_some_and(|keyspace| keyspace.collection == *collection)
+            };
+            seen.iter().all(is_same) || mutant::active("conditional-append-ignores-collection")
+        };
         let mut attempt = || {
             loop {
                 let record = (kind, payload);
-                let appended = log.try_append_unless(record, touches, *from, hits)?;
+                let appended = log.try_append_unless(record, touches, *from, hits, holds)?;
                 if appended.is_some() {
                     return Ok(appended);
                 }

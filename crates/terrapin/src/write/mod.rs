@@ -273,7 +273,7 @@ impl Core {
         }
         if operations == 0 {
             return Ok(Ok(match asks {
-                Asks::Required(required) => self.look_at_required(required)?,
+                Asks::Required(required) => self.look_at_required(required)?.0,
                 _ => self.visible(),
             }));
         }

@@ -27,7 +27,7 @@ use crate::pacing::patience::Patience;
 use crate::read;
 use crate::read::iter::Range;
 use crate::types::condition::{Conflict, ConflictCause};
-use crate::write::conditional::conflict;
+use crate::write::conditional::{Seen, conflict};
 use crate::write::footprint::{Footprint, Stretch};
 
 /// Looks of one commit. Each failed one means that a record came meanwhile, of which the log does
@@ -56,10 +56,18 @@ impl Core {
     ) -> Result<Result<Appended, Conflict>> {
         let footprint = unchanged.footprint;
         let hits = |entry: &Touched| footprint.may_be_hit_by(entry);
+        let held = unchanged.view.view().held()?;
+        let seen = footprint.keyspaces().into_iter().map(|id| {
+            let keyspace = held.keyspace(id)?;
+            Ok((id, keyspace.collection))
+        });
+        let seen: Vec<Seen> = seen.collect::<Result<_>>()?;
+        drop(held);
         let mut since = unchanged.view.view().before;
         let mut from = From::Lsn(since);
         for _ in 0..LOOKS_MAX {
-            let appended = self.append_read(log, record, frees, (&mut from, &hits), patience)?;
+            let read = (&mut from, &hits, &seen[..]);
+            let appended = self.append_read(log, record, frees, read, patience)?;
             if let Some(appended) = appended {
                 return Ok(Ok(appended));
             }

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use terrapin_base::{Budget, Result};
 use terrapin_pages::PageStore;
 use terrapin_structure::{
-    Compaction, Compacts, Merge, MergeInput, MergeOptions, Structure, StructureId, ToCompact,
-    Version,
+    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Structure, StructureId,
+    ToCompact, Version,
 };
 
 use merge::SeparatingMerge;
@@ -115,12 +115,32 @@ impl Structure for Separating {
         self.inner.compacts().map(|_| self as &dyn Compacts)
     }
 
+    fn ingests(&self) -> Option<&dyn Ingests> {
+        self.inner.ingests().map(|_| self as &dyn Ingests)
+    }
+
     fn merges_privately(&self) -> bool {
         self.inner.merges_privately()
     }
 
     fn adopts(&self, other: StructureId) -> bool {
         self.inner.adopts(other)
+    }
+}
+
+impl Ingests for Separating {
+    /// Only for keyspaces without separated values and without a threshold.
+    fn begin_ingest(
+        &self,
+        base: &Arc<dyn Version>,
+        options: &MergeOptions,
+    ) -> Result<Option<Box<dyn Ingest>>> {
+        match self.inner.ingests() {
+            Some(ingests) if separated(base).is_none() && options.separate_from.is_none() => {
+                ingests.begin_ingest(base, options)
+            }
+            _ => Ok(None),
+        }
     }
 }
 

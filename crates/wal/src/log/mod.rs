@@ -87,8 +87,11 @@ impl Log {
     /// `hits` runs under the append lock, for at most 64 entries. It must be short and must not
     /// call the log.
     ///
-    /// Returns `None` if an entry hits, if there are too many entries to test under the lock, or
-    /// if some are missing. [`Log::touched_since`] then tells which.
+    /// `holds` runs under the lock first, with the same rules. It tells whether what no record
+    /// touches is as it was.
+    ///
+    /// Returns `None` if `holds` says no, if an entry hits, if there are too many entries to test
+    /// under the lock, or if some are missing. [`Log::touched_since`] then tells which.
     ///
     /// Errors are those of [`Log::try_append`].
     pub fn try_append_unless(
@@ -97,6 +100,7 @@ impl Log {
         touches: &[Touch],
         from: From,
         hits: impl FnMut(&Touched) -> bool,
+        holds: impl FnOnce() -> bool,
     ) -> Result<Option<Append>> {
         check_kind(kind)?;
         let touches = match mutant::active("conditional-append-touches-nothing") {
@@ -105,7 +109,7 @@ impl Log {
         };
         let may = |tail: &mut shared::Tail| {
             tail.recent.renew();
-            tail.recent.are_clear(from, hits)
+            holds() && tail.recent.are_clear(from, hits)
         };
         self.0.append(kind, payload, touches, may, |_| ())
     }

@@ -9,7 +9,7 @@ use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
-    Direction, Erased, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Direction, Erased, Estimate, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor,
     Ordered, Structure, Version,
 };
 
@@ -292,6 +292,10 @@ impl Tree {
         let merged = merge.finish().unwrap();
         assert!(merge.finish().is_err());
         merge.abandon();
+        self.take_merged(messages, merged);
+    }
+
+    pub(super) fn take_merged(&mut self, messages: &Map, merged: Merged) {
         assert_eq!(self.budget.used(Purpose::Merge), 0);
         self.version = merged.version;
         self.count(&merged.changes);

@@ -5,6 +5,7 @@ mod absent;
 mod chi;
 mod driven;
 mod growth;
+mod ingest;
 mod open;
 mod reads;
 mod recovery;
@@ -61,6 +62,8 @@ enum Suite {
     Absent(absent::Absent),
     /// Puts, compare-and-swaps and transactions of four reads and two writes, by turns
     Transactions(transactions::Transactions),
+    /// A sorted ingest beside a load of as many records: rates, and bytes written for each
+    Ingest(ingest::Ingest),
     /// Print this message or the help of one of these
     Help(Help),
 }
@@ -78,6 +81,7 @@ impl Bench {
             Suite::Recovery(recovery) => recovery.run(),
             Suite::Absent(absent) => absent.run(),
             Suite::Transactions(transactions) => transactions.run(),
+            Suite::Ingest(ingest) => ingest.run(),
             Suite::Help(help) => return help.run(&["bench"]),
         }
         .map(|()| ExitCode::SUCCESS)

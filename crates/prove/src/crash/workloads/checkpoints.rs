@@ -50,6 +50,36 @@ for 0..50 shuffled 3 put k{} ~{}@120
 for 0..50 shuffled 4 put k{} ~1@60",
     },
     Workload {
+        name: "ingests",
+        options: |c| c.chi = Some(2),
+        script: "\
+put k000005 logged
+for 0..40 joined ingest k{} ~{}@150
+put k000006 later sync
+for 10..80 by 3 joined ingest k{} ~7@150
+delete k000010
+put k000099 unsynced
+for 50..120 joined ingest k{} ~8@100
+ingest b 1 ; a 2 -> error InvalidArgument
+put a 1",
+    },
+    Workload {
+        name: "ingests among keyspaces, under a view",
+        options: |c| c.chi = Some(4),
+        script: "\
+create users
+batch put a 1 ; @users put ann 1
+for 0..60 joined @users ingest u{} ~{}@120
+snapshot s
+batch put a 2 ; @users put u000003 2
+for 0..60 by 2 joined @users ingest u{} ~9@120
+%s @users get u000002 -> ~2@120
+@users clear
+for 5..30 joined @users ingest u{} ~3@90
+drop users
+put b 1",
+    },
+    Workload {
         name: "a tree grows a level",
         options: |c| c.chi = Some(4),
         script: "\

@@ -1,29 +1,37 @@
 //! The failure of a checkpoint or of one part: which callers get the error, what the coordinator
 //! tries instead, and how long it rests.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, Step};
 
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
 use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::rest::Rest;
 use crate::disk_space::room;
 use crate::engine::core::Core;
+use crate::engine::ingests::Grafted;
 use crate::engine::state::{KeyspaceState, State};
 
 impl Coordinator {
     /// Tells the schedule which memtables free no memory.
     pub(super) fn tell_aside(&self, state: &State) {
-        let keyspaces = self.aside.keyspaces();
+        let mut keyspaces: BTreeSet<KeyspaceId> = self.aside.keyspaces().collect();
+        let is_sealed =
+            |id: &KeyspaceId| state.keyspaces.get(*id).is_some_and(|k| k.sealed.is_some());
+        // The memtables of a keyspace that an ingest holds wait for the ingest.
+        keyspaces.extend(self.core.ingests.held().into_iter().filter(is_sealed));
         let count = keyspaces.len();
         let held = |keyspace: &Arc<KeyspaceState>| {
             let sealed = keyspace.sealed.as_ref();
             let sealed = sealed.map_or(0, |s| s.records.memtable.arena_bytes());
             keyspace.active.memtable.arena_bytes() + sealed
         };
-        let bytes = keyspaces.filter_map(|id| state.keyspaces.get(id)).map(held);
-        self.core.schedule.set_aside(count, bytes.sum());
+        let states = keyspaces
+            .into_iter()
+            .filter_map(|id| state.keyspaces.get(id));
+        self.core.schedule.set_aside(count, states.map(held).sum());
     }
 
     /// Handles a part that could not be merged and whose pages were freed. A fault of its tree
@@ -94,6 +102,14 @@ impl Coordinator {
             return Step::Done;
         }
         self.forecast_anew();
+        let of_log = core.log.as_ref().and_then(|l| l.failed());
+        let is_poisoned = of_log.is_some();
+        let of_graft = of_log.unwrap_or_else(|| error.clone());
+        if self.end_graft(Grafted::Failed(of_graft)) && !is_poisoned {
+            // The caller of the ingest has the error. Nothing else waits for this checkpoint.
+            self.phase = Phase::Idle;
+            return Step::Again;
+        }
         if error.kind() == ErrorKind::NoSpace && room::revoke_readers(&core) {
             tracing::warn!(%error, "readers in other processes are revoked, and the checkpoint is tried again");
             self.draining = false;
@@ -101,7 +117,6 @@ impl Coordinator {
             self.phase = Phase::Idle;
             return Step::Again;
         }
-        let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
         if std::mem::take(&mut self.draining) && !is_poisoned {
             core.schedule.tried_tight_checkpoint();
             match error.kind() {
@@ -159,7 +174,7 @@ impl Coordinator {
         }
         self.forecast_anew();
         let rest = self.tell_and_rest(&error);
-        self.phase = Phase::Rest(self.aside.after(rest, self.seals));
+        self.phase = Phase::Rest(self.aside.after(rest, self.seals, self.held));
         Step::Again
     }
 
@@ -188,6 +203,7 @@ impl Coordinator {
 
     pub(super) fn rest(&mut self, rest: Rest) -> Step {
         let core = self.core.clone();
+        self.merges_ended();
         let schedule = core.schedule.clone();
         if core.log.as_ref().is_some_and(|l| l.failed().is_some()) {
             // The database is poisoned: it writes nothing durable any more.

@@ -1,7 +1,7 @@
 //! The beginning of a checkpoint: whether there is work, which memtables are sealed, and which
 //! parts the checkpoint merges.
 
-use terrapin_base::Lsn;
+use terrapin_base::{KeyspaceId, Lsn, mutant};
 use terrapin_pages::Changes;
 
 use super::Coordinator;
@@ -19,6 +19,7 @@ impl Coordinator {
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
             || schedule.has_trees_to_give_up()
+            || core.ingests.is_any_ready()
             || (!schedule.disk_is_full() && core.compactions.is_any_asked())
             || (Self::merges_deletes(core, gathers) && Gathering::has_some(core))
     }
@@ -70,8 +71,19 @@ impl Coordinator {
             (reaches || merges_deletes) && !memtable.memtable.is_empty()
         });
         core.plan_memory(&install);
-        let parts = self.choose_parts(&seal.state, short, may_compact);
-        self.aside.tried(&parts);
+        let (parts, changes) = match self.begin_graft(&seal.state) {
+            Some((part, changes)) => {
+                self.compacting = false;
+                self.draining = false;
+                self.is_whole = false;
+                (vec![part], changes)
+            }
+            None => {
+                let parts = self.choose_parts(&seal.state, short, may_compact);
+                self.aside.tried(&parts);
+                (parts, Changes::default())
+            }
+        };
         self.tell_aside(&seal.state);
         Checkpoint {
             began_ns: core.env.now_ns(),
@@ -82,13 +94,13 @@ impl Coordinator {
             through: seal.lsn,
             parts,
             at: 0,
-            changes: Changes::default(),
+            changes,
             unread: Vec::new(),
             spilled: Vec::new(),
             failed: None,
             trees_let_go,
             shortens_log: long,
-            sliced: self.slicing,
+            sliced: self.slicing && self.graft.is_none(),
             takes: core.plan_now().caches_merged_records,
         }
     }
@@ -110,6 +122,9 @@ impl Coordinator {
         self.seals = core.schedule.seals();
         self.aside
             .arrange(&mut parts, core.env.now_ns(), self.asked);
+        let all = parts.len();
+        parts.retain(|part| may_merge(&core, part.keyspace.id));
+        self.held = all - parts.len();
         if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
             // The whole memtable is merged, including the slices that are already in the tree. That
             // costs less than the slices that are left.
@@ -120,7 +135,10 @@ impl Coordinator {
         self.draining = false;
         self.is_whole = false;
         let drains = self.slicing && core.store.space_is_short();
-        if drains && let Some(keyspace) = self.drain.next(state) {
+        if drains
+            && let Some(keyspace) = self.drain.next(state)
+            && may_merge(&core, keyspace.id)
+        {
             self.draining = true;
             parts = vec![Part::new(keyspace, None)];
         } else if self.slicing {
@@ -139,13 +157,18 @@ impl Coordinator {
             && let Some(stretches) = core.compactions.asked()
         {
             match state.keyspaces.get(stretches.keyspace) {
-                Some(keyspace) => {
+                Some(keyspace) if may_merge(&core, keyspace.id) => {
                     self.compacting = true;
                     parts.push(Part::new(keyspace, None));
                 }
-                None => core.compactions.went_on(None),
+                _ => core.compactions.went_on(None),
             }
         }
         parts
     }
+}
+
+/// Whether no ingest holds a keyspace. Its tree then counts as changing.
+fn may_merge(core: &Core, id: KeyspaceId) -> bool {
+    core.ingests.may_merge(id) || mutant::active("checkpoint-merges-beneath-ingest")
 }

@@ -13,6 +13,7 @@ use crate::disk_space::room;
 use crate::engine::compactions::Stretches;
 use crate::engine::core::Core;
 use crate::engine::events;
+use crate::engine::ingests::Grafted;
 use crate::engine::state::{SealedMemtable, State};
 
 impl Coordinator {
@@ -35,6 +36,7 @@ impl Coordinator {
             }
         }
         let mut unsealed = 0;
+        let mut is_grafted = false;
         let last = {
             let install = core.install.lock();
             let current = core.state.load_full();
@@ -57,6 +59,14 @@ impl Coordinator {
                 };
                 let mut changed = (**keyspace).clone();
                 changed.version = merged.clone();
+                if self.grafts(keyspace.id) {
+                    is_grafted = true;
+                    // No memtable holds what an ingest changed. Records that were cached before
+                    // must not match the new tree, and conditional writes see the change by this.
+                    if !mutant::active("ingest-keeps-collection") {
+                        changed.collection = core.new_collection();
+                    }
+                }
                 let forecast = &keyspace.shared.forecast;
                 match (&part.sealed, &part.rest_from) {
                     // A memtable that was sealed during the compaction is merged by the next
@@ -73,12 +83,17 @@ impl Coordinator {
             }
             let generation = superblock.generation;
             let pin = Some(core.store.pin(generation));
-            let last = core.replace_state(State {
+            let next = State {
                 generation,
                 pin,
                 floor: current.floor,
                 keyspaces,
-            });
+            };
+            let last = match &core.log {
+                // Under the append lock: an append that tests the collection cannot come between.
+                Some(log) if is_grafted => log.boundary(|_| core.replace_state(next)).0,
+                _ => core.replace_state(next),
+            };
             core.schedule.unsealed(unsealed);
             self.seals += unsealed as u64;
             core.written.forget_unwritten(&core.state.load());
@@ -160,6 +175,10 @@ impl Coordinator {
             room::watch(&core);
         }
         core.schedule.gave_trees_up(trees_let_go);
+        self.end_graft(match is_grafted {
+            true => Grafted::Visible,
+            false => Grafted::Overtaken,
+        });
         core.schedule.committed(durable_through);
         if sliced {
             core.schedule.tried_tight_checkpoint();
@@ -169,7 +188,7 @@ impl Coordinator {
     }
 
     fn take_note_of_slices(&mut self, parts: &[Part]) {
-        if self.draining {
+        if self.draining || self.graft.is_some() {
             return;
         }
         for part in parts {
@@ -185,6 +204,7 @@ impl Coordinator {
     fn take_note_of_stretch(&mut self, parts: &[Part]) {
         if let [part] = parts
             && part.sealed.is_none()
+            && self.graft.is_none()
         {
             if self.draining {
                 self.drain.went_on(part.next_stretch.clone());

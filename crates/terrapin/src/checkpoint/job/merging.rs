@@ -36,6 +36,11 @@ impl Coordinator {
     pub(super) fn next_part(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         while let Some(part) = checkpoint.parts.get_mut(checkpoint.at) {
             let Some(sealed) = &part.sealed else {
+                if part.merged.is_some() {
+                    // A graft.
+                    checkpoint.at += 1;
+                    continue;
+                }
                 return self.compact(checkpoint);
             };
             let memtable = &sealed.records;
