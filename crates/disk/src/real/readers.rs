@@ -154,7 +154,7 @@ impl ReaderWords for MappedWords {
     }
 
     fn try_lock(&self, slot: usize) -> Result<bool> {
-        match self.lock_as(slot, libc::F_WRLCK.into()) {
+        match self.lock_as(slot, libc::F_WRLCK) {
             Ok(()) => Ok(true),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
             Err(e) => {
@@ -166,6 +166,6 @@ impl ReaderWords for MappedWords {
 
     fn unlock(&self, slot: usize) {
         // After a refusal, the lock ends with the descriptor.
-        let _ = self.lock_as(slot, libc::F_UNLCK.into());
+        let _ = self.lock_as(slot, libc::F_UNLCK);
     }
 }
