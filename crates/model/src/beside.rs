@@ -187,7 +187,8 @@ fn run(seed: u64, steps: u64) -> Result<BesideRun> {
     let disk = SimDisk::new(seed);
     let mut random = Random::new(seed);
     let rarity = [2, 8, 60][random.below(3) as usize];
-    let age = [Duration::from_nanos(1), Duration::from_secs(3600)][usize::from(seed % 4 > 0)];
+    let age =
+        [Duration::from_nanos(1), Duration::from_secs(3600)][usize::from(!seed.is_multiple_of(4))];
     let options = options().reader_age_max(age);
     let open = || options.open_on(env.clone(), disk.handle());
     let writer = Arc::new(Mutex::new(Writer {

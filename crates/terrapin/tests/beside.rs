@@ -1,4 +1,5 @@
 //! Readers beside a writer, as handles on one simulated disk and as processes.
+#![allow(clippy::disallowed_methods)] // processes run for a while
 
 mod common;
 

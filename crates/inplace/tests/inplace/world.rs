@@ -172,6 +172,8 @@ impl World {
                 filter_bits: 12,
                 space_is_short: false,
                 operator: terrapin_base::Operator::default(),
+                values: None,
+                separate_from: None,
             },
             oracle: Records::new(),
             references: BTreeMap::new(),
