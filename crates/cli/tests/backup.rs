@@ -60,7 +60,7 @@ fn a_salvage_names_each_damaged_range_and_keeps_the_rest() {
     assert_eq!(ranges.status.code(), Some(1));
     let said = String::from_utf8(ranges.stdout).unwrap();
     assert!(
-        said.starts_with("default: keys from key-0 below "),
+        said.starts_with("default: keys from \"key-0\" below "),
         "{said}"
     );
     let salvaged = run(&["salvage", text(&db), text(&part)]);
