@@ -13,9 +13,9 @@
 //! If the header differs, it leaves the slot. The writer stores a new generation in the header, and
 //! then looks at the slots. So either the writer sees the slot, or the reader sees the new header.
 //!
-//! **Revoking.** The writer exchanges the slot's word for 0, and then reuses space. The reader tests
-//! the word after each read of the device. If the word is still its own, the bytes that it read are
-//! from before the reuse.
+//! **Revoking.** The writer exchanges the slot's word for 0, and then reuses space. The reader
+//! tests the word after each read of the device. If the word is still its own, the bytes that it
+//! read are from before the reuse.
 //!
 //! A word without its lock is what a dead reader left. A lock without a word is a reader that has
 //! not stored yet; it will see the new header.
@@ -258,7 +258,8 @@ impl ReaderSlot {
     /// Tests that the writer kept everything that the reader has read so far. Call this after each
     /// read of the device, before the bytes are judged. One load.
     ///
-    /// [`ErrorKind::Overtaken`] after the slot was revoked; [`ErrorKind::Closed`] in a forked child.
+    /// [`ErrorKind::Overtaken`] after the slot was revoked; [`ErrorKind::Closed`] in a forked
+    /// child.
     pub fn check(&self) -> Result<()> {
         self.process.check()?;
         // The read is over before the word is loaded.

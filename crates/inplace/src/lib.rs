@@ -31,6 +31,7 @@
 
 mod assemble;
 mod compact;
+mod contract;
 mod format;
 mod get;
 mod merge;

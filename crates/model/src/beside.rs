@@ -1,9 +1,9 @@
 //! Random runs of readers beside a writer, on one simulated disk.
 //!
 //! The writer goes on before each call of a reader: it writes, checkpoints, frees and reuses space
-//! while the reader opens, copies the log, and reads. Record number s has the key s mod 150 and says
-//! s in its value. So a view shows how far it goes, and every other record of it must be that of the
-//! same moment.
+//! while the reader opens, copies the log, and reads. Record number s has the key s mod 150 and
+//! says s in its value. So a view shows how far it goes, and every other record of it must be that
+//! of the same moment.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

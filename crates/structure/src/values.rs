@@ -44,9 +44,9 @@ pub fn report_dropped(owner: &ValuesOwner, message: Message<'_>) -> Result<()> {
     }
 }
 
-/// Replaces the handle that gathered operands apply to by its value, and reports the handle. Without
-/// a registered operator, the handle stays. So it does if the value cannot be read: the read of the
-/// key then reports that.
+/// Replaces the handle that gathered operands apply to by its value, and reports the handle.
+/// Without a registered operator, the handle stays. So it does if the value cannot be read: the
+/// read of the key then reports that.
 ///
 /// # Errors
 ///

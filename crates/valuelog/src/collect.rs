@@ -2,7 +2,8 @@
 //!
 //! Collecting copies the live records of a page into a new page, and gives the old page up. Garbage
 //! that is near its limit raises the volume gradually, so writers never wait for one large step.
-//! Below four fifths of the limit nothing is copied: a keyspace that is only filled is never copied.
+//! Below four fifths of the limit nothing is copied: a keyspace that is only filled is never
+//! copied.
 
 /// Counts of one value page, over all of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -423,8 +423,8 @@ impl Segments {
         }
     }
 
-    /// Keeps all segments until as many calls of [`Segments::let_trims_go`] follow. Waits for a trim
-    /// that is under way.
+    /// Keeps all segments until as many calls of [`Segments::let_trims_go`] follow. Waits for a
+    /// trim that is under way.
     pub(crate) fn hold_trims(&self) {
         self.trimming.lock().holds += 1;
     }

@@ -1,4 +1,5 @@
-//! `terrapin backup`: copies a database into a directory, and only what changed since the last copy.
+//! `terrapin backup`: copies a database into a directory, and only what changed since the last
+//! copy.
 
 use std::path::PathBuf;
 

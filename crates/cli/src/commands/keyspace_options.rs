@@ -31,8 +31,8 @@ pub struct OptionArgs {
     /// unbounded, or default (1.3)
     #[arg(long, value_name = "FACTOR", value_parser = arguments::own_space_amplification)]
     space_amplification: Option<Own<SpaceAmplification>>,
-    /// Values from this length on are kept out of the tree: 512B to 64KiB, or none. That saves bytes
-    /// written for values from 4KiB on
+    /// Values from this length on are kept out of the tree: 512B to 64KiB, or none. That saves
+    /// bytes written for values from 4KiB on
     #[arg(long, value_name = "SIZE", value_parser = arguments::separate_from)]
     separate: Option<Own<u32>>,
     /// Merge operator: add-i64, saturating-add-i64, checked-add-i64, max, min, append, bit-or, or

@@ -86,8 +86,8 @@ impl Mapping {
         self.bytes
     }
 
-    /// A word of the mapping that other processes change, too. Panics outside of the mapping, and in
-    /// a forked child, which lacks the memory.
+    /// A word of the mapping that other processes change, too. Panics outside of the mapping, and
+    /// in a forked child, which lacks the memory.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.bytes / 8, "a word outside of the mapping");
         assert!(self.process.is_this(), "a mapping of the parent process");

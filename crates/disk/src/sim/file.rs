@@ -1,5 +1,5 @@
-//! Handles of one process on files, rings and tables of readers of the simulated disk. Dropping a handle releases its
-//! lock and its share.
+//! Handles of one process on files, rings and tables of readers of the simulated disk. Dropping a
+//! handle releases its lock and its share.
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};

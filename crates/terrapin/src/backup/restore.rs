@@ -29,7 +29,8 @@ const HOLE_BYTES: usize = 64 << 10;
 ///
 /// Errors: `NotFound` if there is no whole backup; `AlreadyExists` if `path` has a database;
 /// `NotADatabase` if it has other files; `Locked` while a backup into that directory runs;
-/// `Corrupt` for a damaged manifest; `NoSpace`. A restore that failed or was killed may be repeated.
+/// `Corrupt` for a damaged manifest; `NoSpace`. A restore that failed or was killed may be
+/// repeated.
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {

@@ -14,9 +14,9 @@
 //! An error, a panic of the caller's iterator, or a close of the database gives the pages back and
 //! ends the hold. After a crash the trees do not name the pages, so they are free.
 //!
-//! For a structure that does not take in sorted records ([`Structure::ingests`]), and for a keyspace
-//! with separated values, the records become a tree of their own, which a merge then brings into the
-//! keyspace's. That writes them twice, and needs the room for both.
+//! For a structure that does not take in sorted records ([`Structure::ingests`]), and for a
+//! keyspace with separated values, the records become a tree of their own, which a merge then
+//! brings into the keyspace's. That writes them twice, and needs the room for both.
 //!
 //! [`Structure::ingests`]: terrapin_structure::Structure::ingests
 

@@ -1,8 +1,8 @@
 //! A merge that keeps long values out of the inner structure.
 //!
-//! Its phases: write long values (*births*), merge the inner structure, note dead values and collect
-//! pages, merge the tree of dead places, write the value table. Several workers share the merges;
-//! one worker does each step of the other phases.
+//! Its phases: write long values (*births*), merge the inner structure, note dead values and
+//! collect pages, merge the tree of dead places, write the value table. Several workers share the
+//! merges; one worker does each step of the other phases.
 
 use std::sync::Arc;
 

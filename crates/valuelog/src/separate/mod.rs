@@ -6,11 +6,11 @@
 //! handles its merges drop.
 //!
 //! A version is the inner version, a value table, and a tree of the places that are dead. One root
-//! names all three, so a checkpoint commits them together (D13), and an abandoned merge gives all of
-//! them up together.
+//! names all three, so a checkpoint commits them together (D13), and an abandoned merge gives all
+//! of them up together.
 //!
-//! A keyspace without separated values has versions of the inner structure: its reads take no detour
-//! and its root has no other bytes. The first merge with a threshold begins the rest.
+//! A keyspace without separated values has versions of the inner structure: its reads take no
+//! detour and its root has no other bytes. The first merge with a threshold begins the rest.
 
 mod births;
 mod collecting;
