@@ -30,7 +30,7 @@ use terrapin_structure::{
     Structure, Version,
 };
 
-use crate::checkpoint::job::graft::cleared;
+use crate::checkpoint::job::graft::{cleared, is_of};
 use crate::checkpoint::request::checkpoint_through;
 use crate::disk_space::room;
 use crate::engine::core::Core;
@@ -249,9 +249,7 @@ impl Ingesting {
         let keyspace = state.keyspaces.get(self.shared.id);
         let keyspace =
             keyspace.ok_or_else(|| core.dropped().with("keyspace", &self.shared.name))?;
-        if !Arc::ptr_eq(&keyspace.version, &self.base.version)
-            && !mutant::active("ingest-grafts-onto-another-tree")
-        {
+        if !is_of(keyspace, &self.base.version) {
             return Err(cleared(keyspace));
         }
         // The newest generation has all pages of the tree. An older one would keep what others

@@ -78,7 +78,7 @@ transact sync get a ; erase range from b ; put c 3 ; @users delete ann
 transact get a ; beside put a 4 ; put b 5
 transact range ; merge ; put d 6 ; save ; put e 7 ; undo 0
 checkpoint
-transact sync snapshot lock a ; beside put c 8 ; put a 9 ; @users put bob 1
+transact snapshot sync lock a ; beside put c 8 ; put a 9 ; @users put bob 1
 transact delete a ; @users put bob 2",
     },
     Workload {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, KeyspaceId, mutant};
 use terrapin_pages::Changes;
+use terrapin_structure::Version;
 
 use super::Coordinator;
 use crate::checkpoint::outcome::Part;
@@ -30,9 +31,7 @@ impl Coordinator {
                 give_back(&self.core, ready, self.core.dropped());
                 continue;
             };
-            if !Arc::ptr_eq(&keyspace.version, &ready.base)
-                && !mutant::active("ingest-grafts-onto-another-tree")
-            {
+            if !is_of(keyspace, &ready.base) {
                 give_back(&self.core, ready, cleared(keyspace));
                 continue;
             }
@@ -75,6 +74,11 @@ pub(crate) fn give_back(core: &Core, ready: Ready, error: Error) {
     core.store.abandon(ready.changes);
     ready.outcome.set(Grafted::Failed(error));
     core.schedule.progress().notify();
+}
+
+/// Whether a keyspace still has the tree that an ingest goes on from.
+pub(crate) fn is_of(keyspace: &KeyspaceState, base: &Arc<dyn Version>) -> bool {
+    Arc::ptr_eq(&keyspace.version, base) || mutant::active("ingest-grafts-onto-another-tree")
 }
 
 /// The error of an ingest into a keyspace that was cleared meanwhile.
