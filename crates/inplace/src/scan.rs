@@ -597,13 +597,13 @@ impl InPlaceScan {
         run.pass(taken, direction);
     }
 
-    /// Whether the next record of a run is operands of merges.
-    fn is_at_operands(&self, run: usize) -> bool {
+    /// Whether only `get` resolves the next record of a run: operands of merges, or a handle.
+    fn is_unresolved(&self, run: usize) -> bool {
         let run = &self.runs[run];
         let block = run.block.as_ref().filter(|block| block.has_extended());
         block.is_some_and(|block| {
             let kind = block.kind(run.at(self.direction));
-            matches!(kind, MessageKind::Merge | MessageKind::Stack)
+            !matches!(kind, MessageKind::Put | MessageKind::Delete)
         })
     }
 
@@ -617,7 +617,7 @@ impl InPlaceScan {
                 self.expected = 0;
             }
             match self.find_next(until, batch.spares_reads())? {
-                Next::Records(run, _) if self.is_at_operands(run) => {
+                Next::Records(run, _) if self.is_unresolved(run) => {
                     self.key.clone_from(&self.runs[run].key);
                     return Ok(Filled::Unresolved);
                 }
