@@ -244,10 +244,7 @@ mod tests {
     #[test]
     fn what_a_later_version_stores_is_refused_by_name() {
         for (bytes, named) in [
-            (
-                &[1, 5, 1, 9][..],
-                "option tag 5 (separation threshold) of keyspace birds",
-            ),
+            (&[1, 7, 1, 9][..], "option tag 7 (expiry) of keyspace birds"),
             (&[1, 9, 0], "option tag 9 (runs) of keyspace birds"),
             (
                 &[2, 4, 1, 8, 77, 2, 0, 0],
@@ -278,7 +275,8 @@ mod tests {
             &[1, 4, 0],                 // no value
             &[1, 4, 1, 5],              // filter bits out of bounds
             &[1, 4, 1, 21],
-            &[1, 8, 0], // no name
+            &[1, 5, 1, 100], // threshold out of bounds
+            &[1, 8, 0],      // no name
             &[1, 8, 1, b'\n'],
             &[1, 8, 1, 0xff],
             &[1, 6, 1, 100], // amplification out of bounds
