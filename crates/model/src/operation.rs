@@ -92,7 +92,12 @@ impl Span {
     /// Bytes of the keys that bound it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.keys().map(Pattern::len).sum()
+        let keys: usize = self.keys().map(|key| key.len() + 1).sum();
+        match self {
+            Span::Between(..) => keys,
+            // The log has the prefix, and the key behind all keys with it.
+            Span::Prefix(_) => 2 * keys,
+        }
     }
 }
 
