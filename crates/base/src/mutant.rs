@@ -133,7 +133,6 @@ pub const NAMES: &[&str] = &[
     "look-sees-no-change",
     "look-skips-sealed-memtable",
     "look-compares-no-values",
-    "look-forgets-touches",
     "erased-node-keeps-segments",
     "erased-child-takes-newer-puts-along",
     "erased-messages-flow-down",

@@ -276,7 +276,6 @@ impl Look<'_> {
                 .entries
                 .iter()
                 .any(|entry| footprint.may_be_hit_by(entry));
-            let is_hit = is_hit && !mutant::active("look-forgets-touches");
             self.next = match copied {
                 Copied::All(next) | Copied::Some(next) if !is_hit => Some(next),
                 _ => None,

@@ -1,10 +1,8 @@
 //! Checks of transactions: what they depend on, and what they show of their own writes.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
-use terrapin::{Database, Isolation, Keyspace, Options, Transaction, TransactionOptions};
+use terrapin::{Database, Isolation, Keyspace, Transaction, TransactionOptions};
 use terrapin_disk::SimDisk;
 
 use super::{Outcome, key, text, tiny};
@@ -205,61 +203,5 @@ pub(in crate::mutants) fn own_writes(_scratch: &Path) -> Outcome {
     match (count, value.as_deref()) {
         (11, Some(b"first")) => Ok(()),
         other => Err(format!("a transaction sees {other:?} of its own writes")),
-    }
-}
-
-/// Counters are exact although each commit looks for changes, and other commits come meanwhile.
-pub(in crate::mutants) fn commits_beside_looks(scratch: &Path) -> Outcome {
-    const ROUNDS: u64 = 150;
-    let options = Options::new().memory(64 << 20);
-    let database = options.open(scratch.join("looks")).map_err(text("open"))?;
-    let keyspace = database.default_keyspace();
-    let counters = database.keyspace("counters").map_err(text("keyspace"))?;
-    let filled = (0..3_000).try_for_each(|number| keyspace.put(key(number), "x"));
-    filled.map_err(text("put"))?;
-    let add = |scans: bool| {
-        let options = TransactionOptions::new().attempts_max(100_000);
-        database.transact_with(&options, |tx| {
-            if scans {
-                tx.range(&keyspace, ..)
-                    .try_for_each(|record| record.map(drop))?;
-            }
-            let count = tx.get(&counters, "counter")?;
-            let count = count.and_then(|value| value[..].try_into().ok());
-            let count = count.map_or(0, u64::from_le_bytes) + 1;
-            tx.put(&counters, "counter", count.to_le_bytes())
-        })
-    };
-    let stop = AtomicBool::new(false);
-    let done = thread::scope(|scope| {
-        // Records of more keys than the log notes make commits look.
-        let noise = scope.spawn(|| {
-            let mut batch = database.batch();
-            let Ok(noise) = database.keyspace("noise") else {
-                return;
-            };
-            (0..80).for_each(|number| batch.put(&noise, key(number), "x"));
-            while !stop.load(Ordering::Relaxed) {
-                let _ = database.write(&batch);
-                thread::yield_now();
-            }
-        });
-        let fast = scope.spawn(|| (0..20 * ROUNDS).try_for_each(|_| add(false)));
-        let slow = (0..ROUNDS).try_for_each(|_| add(true));
-        let fast = fast.join();
-        stop.store(true, Ordering::Relaxed);
-        let _ = noise.join();
-        slow.and(fast.unwrap_or_else(|_| Err(terrapin::Error::internal("a thread panicked"))))
-    });
-    done.map_err(text("transactions"))?;
-    let count = counters.get("counter").map_err(text("get"))?;
-    let count = count
-        .and_then(|value| value[..].try_into().ok())
-        .map(u64::from_le_bytes);
-    drop((keyspace, counters));
-    database.close().map_err(text("close"))?;
-    match count {
-        Some(count) if count == 21 * ROUNDS => Ok(()),
-        other => Err(format!("{} transactions counted to {other:?}", 21 * ROUNDS)),
     }
 }

@@ -80,16 +80,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        name: "look-forgets-touches",
-        does: "a commit forgets what records touched while it looked for changes",
-        file: LOOK,
-        breaks: PROMISE,
-        script: Script::Check(
-            "commits beside commits that look",
-            checks::transactions::commits_beside_looks,
-        ),
-    },
-    Mutant {
         name: "rollback-keeps-writes",
         does: "a rollback to a savepoint takes nothing back",
         file: TRANSACTION,
