@@ -10,7 +10,8 @@
 //! BATCH    operations: kind: u8, keyspace: varint, then
 //!            put           key length: varint, key, value length: varint, value
 //!            delete        key length: varint, key
-//!            delete range  start length: varint, start, end length + 1 or 0 without an end: varint, end
+//!            delete range  start length: varint, start; end length + 1, or 0 without an end:
+//!                          varint, end
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint
