@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Result, mutant};
-use terrapin_wal::{Appended, Copied, From, Log, Touch, Touched};
+use terrapin_wal::{Appended, Copied, From, Log, Touch, Touched, Watch};
 
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
@@ -80,7 +80,8 @@ impl Core {
         unchanged: &Unchanged<'_>,
         since: Lsn,
     ) -> Result<Result<(Lsn, From), Conflict>> {
-        log.watch_a_while();
+        // The log notes touches as long as the look takes.
+        let watch = log.watch();
         log.wait_until_published();
         self.env.breathe();
         let now = ViewHandle::new(unchanged.view.owner())?;
@@ -91,6 +92,7 @@ impl Core {
         let mut look = Look {
             core: self,
             log,
+            _watch: watch,
             unchanged,
             then: unchanged.view.view().held()?,
             now: &now,
@@ -132,6 +134,7 @@ impl Unchanged<'_> {
 struct Look<'a> {
     core: &'a Core,
     log: &'a Log,
+    _watch: Watch,
     unchanged: &'a Unchanged<'a>,
     /// What the transaction sees.
     then: Arc<Held>,
@@ -284,5 +287,63 @@ impl Look<'_> {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::options::Options;
+    use crate::write::footprint::Reads;
+
+    /// A look follows the log, however much others write meanwhile. It notices a touch of its
+    /// footprint, and a gap.
+    #[test]
+    fn a_look_follows_what_records_touch_meanwhile() {
+        let (database, _sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        keyspace.put("key", "1").unwrap();
+        let core = database.core();
+        let log = core.log().unwrap();
+        let mut reads = Reads::new(1 << 20);
+        reads.add(keyspace.id(), b"key").unwrap();
+        let footprint = reads.footprint(std::iter::empty(), std::iter::empty());
+        let watch = log.watch();
+        let view = ViewHandle::new(&database.owner).unwrap();
+        let unchanged = Unchanged {
+            view: &view,
+            footprint: &footprint,
+        };
+        let begun = |view: &'_ Arc<ViewHandle>| view.view().held().unwrap();
+        let mut look = Look {
+            core,
+            log,
+            _watch: watch,
+            unchanged: &unchanged,
+            then: begun(&view),
+            now: &view,
+            held: begun(&view),
+            since: view.view().before,
+            next: Some(From::Lsn(view.view().before)),
+            passed: 0,
+            entries: Vec::new(),
+        };
+        let write_and_pass = |look: &mut Look<'_>, key: &str, count: u32| {
+            (0..count).for_each(|_| keyspace.put(key, "x").unwrap());
+            (0..FOLLOWS_EVERY).for_each(|_| look.pass());
+            look.next
+        };
+        // More records in all than the log keeps.
+        for _ in 0..100 {
+            assert!(write_and_pass(&mut look, "beside", 300).is_some());
+        }
+        let mut copied = Vec::new();
+        let lost = log.touched_since(From::Lsn(look.since), &mut copied);
+        assert_eq!(lost, Copied::Lost);
+        assert!(write_and_pass(&mut look, "key", 1).is_none());
+        assert!(write_and_pass(&mut look, "beside", 1).is_none());
+        // What the log has forgotten between two steps.
+        look.next = Some(From::Lsn(log.visible()));
+        assert!(write_and_pass(&mut look, "beside", 20_000).is_none());
     }
 }
