@@ -1,5 +1,5 @@
-//! The frame that all footers of pages share: a magic number and the page id first, a checksum last.
-//! It identifies a page by its last bytes.
+//! The frame that all footers of pages share: a magic number and the page id first, a checksum
+//! last. It identifies a page by its last bytes.
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::Reader;
