@@ -384,23 +384,13 @@ fn for_each<'a>(link: &'a Link, visit: &mut dyn FnMut(&'a Fragment)) {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
+
     use super::*;
-
-    /// A generator of xorshift type.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % limit
-        }
-    }
 
     #[test]
     fn answers_agree_with_a_list_of_fragments() {
-        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let (_env, random) = Env::simulated(42);
         for round in 0..300 {
             let keys = 1 + random.below(60);
             let fragments = Fragments::default();

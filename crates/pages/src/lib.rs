@@ -8,6 +8,7 @@
 
 pub mod block;
 mod cache;
+mod footer;
 pub mod group;
 pub mod heads;
 mod metrics;
@@ -17,6 +18,7 @@ mod store;
 mod superblock;
 
 pub use cache::Standing;
+pub use footer::FooterFrame;
 pub use metrics::{CacheCounts, DeviceReads, ReadFor, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};

@@ -26,6 +26,27 @@ impl Drop for Stops<'_> {
     }
 }
 
+/// Calls `act` while three threads put into a keyspace without pause.
+fn beside_writers(other: &Keyspace, act: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let stop = &stop;
+            scope.spawn(move || {
+                for number in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let key = key(thread * 1_000 + number % 1_000);
+                    other.put(key, "x").unwrap();
+                }
+            });
+        }
+        let _stops = Stops(&stop);
+        act();
+    });
+}
+
 fn kind<T>(result: terrapin::Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
@@ -471,22 +492,7 @@ fn an_old_transaction_commits_beside_fast_writers() {
     (0..2_000).for_each(|number| keyspace.put(key(number), "old").unwrap());
     // The same value again, so that the keyspace's memtable is merged, and nothing has changed.
     let touch = || keyspace.put(key(0), "old").unwrap();
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let (other, stop) = (&other, &stop);
-            scope.spawn(move || {
-                for number in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    other
-                        .put(key(thread * 1_000 + number % 1_000), "x")
-                        .unwrap();
-                }
-            });
-        }
-        let _stops = Stops(&stop);
+    beside_writers(&other, || {
         for _ in 0..3 {
             let mut tx = database.transaction().unwrap();
             for number in (0..2_000).step_by(3) {
@@ -521,22 +527,7 @@ fn a_pop_behind_many_deletes_beside_fast_writers_ends() {
         queue.put(place(number), "").unwrap();
     }
     (0..59_900).for_each(|number| queue.delete(place(number)).unwrap());
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let (other, stop) = (&other, &stop);
-            scope.spawn(move || {
-                for number in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    other
-                        .put(key(thread * 1_000 + number % 1_000), "x")
-                        .unwrap();
-                }
-            });
-        }
-        let _stops = Stops(&stop);
+    beside_writers(&other, || {
         for number in 59_900..59_950 {
             let (name, _) = queue.pop_first().unwrap().unwrap();
             assert_eq!(name, place(number));

@@ -3,32 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId};
+use terrapin_base::{Budget, Env, ErrorKind, Generation, Incarnation, PageId};
 use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, PageStore, PageUse, ReadFor, SpaceClass, StoreOptions};
 use terrapin_valuelog::page::{PageBuilder, PageOptions, check_page, copy_live};
 use terrapin_valuelog::{Handle, PLACE_BYTES, PartRef, TableEdit, TableRef, ValueTable};
-
-/// A small generator: xorshift64*.
-struct Rng(u64);
-
-impl Rng {
-    fn new(seed: u64) -> Self {
-        Rng(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15))
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next_u64() >> 33) % n
-    }
-}
 
 fn store(medium: &SimDisk) -> Arc<PageStore> {
     let disk: Arc<dyn Disk> = medium.handle();
@@ -55,11 +35,11 @@ fn key(i: u32) -> Vec<u8> {
 }
 
 fn value(i: u32) -> Vec<u8> {
-    let mut rng = Rng::new(u64::from(i));
-    let bytes = 1 + rng.below(3000) as usize;
-    match rng.below(2) {
+    let (_env, random) = Env::simulated(u64::from(i));
+    let bytes = 1 + random.below(3000) as usize;
+    match random.below(2) {
         0 => vec![i as u8; bytes],
-        _ => (0..bytes).map(|_| rng.next_u64() as u8).collect(),
+        _ => (0..bytes).map(|_| random.random() as u8).collect(),
     }
 }
 
@@ -234,13 +214,13 @@ fn a_handle_of_another_key_version_or_length_is_refused() {
 fn moved_values_keep_their_handles_and_their_pages_go() {
     let mut fixture = Fixture::new(&SimDisk::new(3));
     fixture.separate(0..200, Compression::Lz4);
-    let mut rng = Rng::new(9);
+    let (_env, random) = Env::simulated(9);
     for turn in 0..4 {
         // Some values die; all pages are collected, several into one.
         let dead: Vec<_> = fixture
             .handles
             .keys()
-            .filter(|_| rng.below(3) == 0)
+            .filter(|_| random.below(3) == 0)
             .cloned()
             .collect();
         dead.iter()

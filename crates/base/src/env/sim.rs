@@ -117,6 +117,12 @@ impl Sim {
     pub fn random(&self) -> u64 {
         next(&mut self.0.state.lock().rng)
     }
+
+    /// A random number below a bound, for a test's own choices. Panics if the bound is 0.
+    #[must_use]
+    pub fn below(&self, bound: u64) -> u64 {
+        self.random() % bound
+    }
 }
 
 impl Driven {

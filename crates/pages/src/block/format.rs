@@ -17,6 +17,12 @@ pub const UNIT_BYTES_MIN: usize = 128;
 /// Largest unit.
 pub const UNIT_BYTES_MAX: usize = 4096;
 
+/// Whether a unit in bytes is possible: a power of two within the limits.
+#[must_use]
+pub fn is_unit(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&(bytes as usize))
+}
+
 /// Part number of a group's index, for [`part_seed`].
 pub const PART_INDEX: u32 = u32::MAX;
 /// Part number of a group's footer.

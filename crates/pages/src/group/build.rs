@@ -25,7 +25,7 @@ use super::RECORD_BYTES_MAX;
 use super::deadlines::Deadlines;
 use super::index::{self, BlockEntry};
 use super::pending::{Heir, PendingGroup};
-use crate::block::{Block, BlockBuilder, Compression, CutBlock, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
+use crate::block::{Block, BlockBuilder, Compression, CutBlock, is_unit};
 use crate::cache::Standing;
 
 /// Largest target of a group in bytes.
@@ -248,8 +248,10 @@ impl Part {
 
 impl GroupBuilder {
     /// A builder without records. Panics if the target is 0 or above [`GROUP_TARGET_BYTES_MAX`].
-    /// Panics unless the unit is a power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and
-    /// at most `block_bytes`. Panics where [`BlockBuilder::new`] does.
+    /// Panics unless the unit is a power of two from
+    /// [`UNIT_BYTES_MIN`](crate::block::UNIT_BYTES_MIN) to
+    /// [`UNIT_BYTES_MAX`](crate::block::UNIT_BYTES_MAX) and at most `block_bytes`. Panics where
+    /// [`BlockBuilder::new`] does.
     #[must_use]
     pub fn new(options: GroupOptions) -> Self {
         assert!(
@@ -258,9 +260,7 @@ impl GroupBuilder {
         );
         let unit = options.unit as usize;
         assert!(
-            unit.is_power_of_two()
-                && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit)
-                && options.unit <= options.block_bytes,
+            is_unit(options.unit) && options.unit <= options.block_bytes,
             "unit of {unit} bytes"
         );
         let compression = options.compression;

@@ -2,18 +2,21 @@
 //! [`GroupRef`]; the group ends with a [`Footer`]. Also encodes the optional sums of groups and
 //! trees.
 
-use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, STACK_BYTES_MAX, mutant};
+use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, STACK_BYTES_MAX};
 use terrapin_filter::{partition_bytes, partitions_in};
 
 use super::deadlines::Deadlines;
-use crate::block::{DEADLINE_MS_MAX, PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
+use crate::block::{DEADLINE_MS_MAX, PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, is_unit};
+use crate::footer::FooterFrame;
 
 /// Bytes of a footer, which ends a group. Zeros in front of it fill the group's last unit.
 pub const FOOTER_BYTES: usize = 128;
-const MAGIC: [u8; 8] = *b"TPGROUP3";
-const RESERVED_BYTES: usize = 23;
+const FRAME: FooterFrame<FOOTER_BYTES> = FooterFrame {
+    name: "group footer",
+    magic: *b"TPGROUP3",
+    part: PART_FOOTER,
+};
 
 /// Most records of a group. The index counts them in 32 bits.
 const RECORDS_MAX: u64 = u32::MAX as u64;
@@ -37,8 +40,6 @@ const HAS_DEADLINES: u8 = 2;
 /// In a reference, the bits from here on hold the filter kind.
 const FILTER_SHIFT: u32 = 2;
 
-const _: () =
-    assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 4 * 8 + 3 * 4 + 8 + 1 + RESERVED_BYTES + 4);
 const _: () = assert!(FOOTER_BYTES <= UNIT_BYTES_MIN);
 
 /// The position and the counts of a group.
@@ -282,8 +283,7 @@ impl Footer {
     pub fn encode(&self) -> [u8; FOOTER_BYTES] {
         let group = &self.group;
         let mut out = Vec::with_capacity(FOOTER_BYTES);
-        out.extend_from_slice(&MAGIC);
-        for value in [group.id.0, group.offset, group.bytes] {
+        for value in [group.offset, group.bytes] {
             out.extend_from_slice(&value.to_le_bytes());
         }
         for value in [
@@ -307,11 +307,7 @@ impl Footer {
         }
         out.extend_from_slice(&group.separated_bytes.to_le_bytes());
         out.push(FILTER_CELLS);
-        let mut bytes = [0; FOOTER_BYTES];
-        bytes[..out.len()].copy_from_slice(&out);
-        let crc = checksum(&bytes, group.id);
-        bytes[FOOTER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        FRAME.encode(group.id, &out)
     }
 
     /// Decodes a footer from the last bytes of a group: at least [`FOOTER_BYTES`].
@@ -320,21 +316,7 @@ impl Footer {
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes are damaged or no footer.
     pub fn decode(bytes: &[u8]) -> Result<Footer> {
-        let start = bytes
-            .len()
-            .checked_sub(FOOTER_BYTES)
-            .ok_or_else(|| Error::corrupt("group too short"))?;
-        let bytes = &bytes[start..];
-        let mut reader = Reader::new("group footer", bytes);
-        if reader.bytes(MAGIC.len())? != MAGIC {
-            return Err(reader.corrupt("no footer"));
-        }
-        let id = PageId(reader.u64()?);
-        if bytes[FOOTER_BYTES - 4..] != checksum(bytes, id).to_le_bytes()
-            && !mutant::active("group-checksum-ignored")
-        {
-            return Err(reader.corrupt("checksum"));
-        }
+        let (id, mut reader) = FRAME.decode(bytes)?;
         let mut group = GroupRef {
             id,
             offset: reader.u64()?,
@@ -359,16 +341,10 @@ impl Footer {
             unit,
             blocks,
         };
-        let unit_possible = footer.unit.is_power_of_two()
-            && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&(footer.unit as usize))
-            && group.bytes.is_multiple_of(u64::from(footer.unit));
-        if !unit_possible || reader.bytes(RESERVED_BYTES)? != [0; RESERVED_BYTES] {
+        if !is_unit(unit) || !group.bytes.is_multiple_of(u64::from(unit)) {
             return Err(reader.corrupt("impossible fields"));
         }
+        FRAME.end(reader)?;
         Ok(footer)
     }
-}
-
-fn checksum(footer: &[u8], id: PageId) -> u32 {
-    crc32c_append(part_seed(id, PART_FOOTER), &footer[..FOOTER_BYTES - 4])
 }

@@ -53,6 +53,14 @@ fn first_keys<'a>(
     (keys, count)
 }
 
+pub(super) fn object_key(page: PageId) -> Key {
+    Key {
+        page,
+        kind: Kind::Object,
+        number: 0,
+    }
+}
+
 fn index_key(page: PageId) -> Key {
     Key {
         page,
@@ -104,11 +112,7 @@ impl PageStore {
         piece: Range<u64>,
         decode: DecodePage<'_, T>,
     ) -> Result<Arc<T>> {
-        let key = Key {
-            page: page.id,
-            kind: Kind::Object,
-            number: 0,
-        };
+        let key = object_key(page.id);
         if let Some(object) = self.cache.get_counting::<T>(key, 0) {
             return Ok(object);
         }
@@ -148,11 +152,7 @@ impl PageStore {
         uncounted: u64,
         decode: DecodePage<'_, T>,
     ) -> Result<Arc<T>> {
-        let key = Key {
-            page: page.id,
-            kind: Kind::Object,
-            number: 0,
-        };
+        let key = object_key(page.id);
         if let Some(object) = self.cache.get_counting::<T>(key, uncounted) {
             return Ok(object);
         }
@@ -167,11 +167,7 @@ impl PageStore {
         object: Arc<T>,
         memory_bytes: usize,
     ) {
-        let key = Key {
-            page: page.id,
-            kind: Kind::Object,
-            number: 0,
-        };
+        let key = object_key(page.id);
         self.cache.insert(key, object, memory_bytes);
     }
 

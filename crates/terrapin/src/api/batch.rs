@@ -94,7 +94,8 @@ impl Batch {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-batch-range-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-batch-range-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;

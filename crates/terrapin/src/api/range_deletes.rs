@@ -18,7 +18,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-delete-range-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-delete-range-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// for name in ["apple", "banana", "cherry"] {
@@ -47,7 +48,8 @@ impl Keyspace {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-delete-prefix-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-delete-prefix-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// # let database = terrapin::Database::open(&directory)?;
     /// # let fruit = database.keyspace("fruit")?;
     /// for name in ["apple/green", "apple/red", "banana"] {

@@ -12,7 +12,8 @@
 //!            put           key length: varint, key, value length: varint, value
 //!            merge         key length: varint, key, operand length: varint, operand
 //!            delete        key length: varint, key
-//!            delete range  start length: varint, start, end length + 1 or 0 without an end: varint, end
+//!            delete range  start length: varint, start; end length + 1, or 0 without an end:
+//!                          varint, end
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint

@@ -136,25 +136,14 @@ impl Cover {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
     use terrapin_memtable::Fragments;
 
     use super::*;
 
-    /// A generator of xorshift type.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % limit
-        }
-    }
-
     #[test]
     fn gaps_are_the_stretches_of_deleted_keys() {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let (_env, random) = Env::simulated(42);
         for _ in 0..400 {
             let mut deleted = [[false; 256]; 2];
             let mut all = [Fragments::default(), Fragments::default()];

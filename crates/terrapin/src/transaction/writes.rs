@@ -302,19 +302,16 @@ impl OwnWrites {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
+
     use super::*;
 
     const ID: KeyspaceId = KeyspaceId(1);
 
     #[test]
     fn own_range_deletes_agree_with_a_set_of_keys() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut below = |limit: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % limit
-        };
+        let (_env, random) = Env::simulated(42);
+        let below = |limit| random.below(limit);
         for _ in 0..200 {
             let mut writes = Writes::new(1 << 20);
             let mut states = vec![None; 40];

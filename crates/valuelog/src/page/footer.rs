@@ -1,21 +1,23 @@
 //! The footer of a value page: its last bytes, by which the page can be checked without the table.
 
-use terrapin_base::checksum::crc32c_append;
-use terrapin_base::codec::Reader;
-use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Result};
-use terrapin_pages::block::{UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
+use terrapin_base::{EXTENT_ALIGNMENT, PageId, Result};
+use terrapin_pages::FooterFrame;
+use terrapin_pages::block::is_unit;
 
 use crate::{PAGE_BYTES_MAX, PLACE_BYTES};
 
 /// Bytes of a footer.
 pub(crate) const FOOTER_BYTES: usize = 96;
-const MAGIC: [u8; 8] = *b"TPVALUE1";
-/// Part number of a value page's directory, for [`part_seed`]. No page group has such a part.
+/// Part number of a value page's directory, for
+/// [`part_seed`](terrapin_pages::block::part_seed). No page group has such a part.
 pub const PART_DIRECTORY: u32 = 0x4000_0000;
 /// Part number of a value page's footer.
 pub const PART_VALUE_FOOTER: u32 = 0x4000_0001;
-/// Bytes in front of the checksum that are not used.
-const RESERVED_BYTES: usize = FOOTER_BYTES - 4 - (4 * 8 + 4 * 4 + 8 + 4);
+const FRAME: FooterFrame<FOOTER_BYTES> = FooterFrame {
+    name: "value page footer",
+    magic: *b"TPVALUE1",
+    part: PART_VALUE_FOOTER,
+};
 
 /// Position and counts of a value page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +46,7 @@ impl Footer {
     /// The footer's bytes, checksum included.
     pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut out = Vec::with_capacity(FOOTER_BYTES);
-        out.extend_from_slice(&MAGIC);
-        for value in [self.id.0, self.offset, self.bytes] {
+        for value in [self.offset, self.bytes] {
             out.extend_from_slice(&value.to_le_bytes());
         }
         for value in [
@@ -58,11 +59,7 @@ impl Footer {
         }
         out.extend_from_slice(&self.logical_bytes.to_le_bytes());
         out.extend_from_slice(&self.unit.to_le_bytes());
-        let mut bytes = [0; FOOTER_BYTES];
-        bytes[..out.len()].copy_from_slice(&out);
-        let crc = checksum(&bytes, self.id);
-        bytes[FOOTER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        FRAME.encode(self.id, &out)
     }
 
     /// Decodes a footer from the last bytes of a value page: at least its length.
@@ -71,19 +68,7 @@ impl Footer {
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes are damaged or no footer.
     pub fn decode(bytes: &[u8]) -> Result<Footer> {
-        let start = bytes
-            .len()
-            .checked_sub(FOOTER_BYTES)
-            .ok_or_else(|| Error::corrupt("value page too short"))?;
-        let bytes = &bytes[start..];
-        let mut reader = Reader::new("value page footer", bytes);
-        if reader.bytes(MAGIC.len())? != MAGIC {
-            return Err(reader.corrupt("no footer"));
-        }
-        let id = PageId(reader.u64()?);
-        if bytes[FOOTER_BYTES - 4..] != checksum(bytes, id).to_le_bytes() {
-            return Err(reader.corrupt("checksum"));
-        }
+        let (id, mut reader) = FRAME.decode(bytes)?;
         let footer = Footer {
             id,
             offset: reader.u64()?,
@@ -95,17 +80,17 @@ impl Footer {
             logical_bytes: reader.u64()?,
             unit: reader.u32()?,
         };
-        if reader.bytes(RESERVED_BYTES)? != [0; RESERVED_BYTES] || !footer.is_possible() {
+        if !footer.is_possible() {
             return Err(reader.corrupt("impossible fields"));
         }
+        FRAME.end(reader)?;
         Ok(footer)
     }
 
     fn is_possible(&self) -> bool {
         let unit = u64::from(self.unit);
         let record_bytes = u64::from(self.record_bytes);
-        self.unit.is_power_of_two()
-            && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&(self.unit as usize))
+        is_unit(self.unit)
             && self.offset.is_multiple_of(EXTENT_ALIGNMENT)
             && self.offset.checked_add(self.bytes).is_some()
             && self.bytes == page_bytes(self.record_bytes, self.directory_bytes, self.unit)
@@ -121,13 +106,6 @@ impl Footer {
 pub(crate) fn page_bytes(record_bytes: u32, directory_bytes: u32, unit: u32) -> u64 {
     let rest = u64::from(directory_bytes) + FOOTER_BYTES as u64;
     u64::from(record_bytes) + rest.next_multiple_of(u64::from(unit))
-}
-
-fn checksum(footer: &[u8], id: PageId) -> u32 {
-    crc32c_append(
-        part_seed(id, PART_VALUE_FOOTER),
-        &footer[..FOOTER_BYTES - 4],
-    )
 }
 
 #[cfg(test)]

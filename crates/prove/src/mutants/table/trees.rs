@@ -187,7 +187,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "group-checksum-ignored",
         does: "the checksum of a group's footer is ignored",
-        file: "crates/pages/src/group/format.rs",
+        file: "crates/pages/src/footer.rs",
         breaks: "verify notices damage of every live byte",
         script: Script::Check("a changed byte in a page group", checks::damaged_group),
     },
