@@ -157,6 +157,7 @@ pub const NAMES: &[&str] = &[
     "erased-child-takes-newer-puts-along",
     "erased-messages-flow-down",
     "erased-leaf-keeps-records",
+    "separated-input-erases-nothing",
     "erased-records-stay-cached",
     "merge-misses-oldest-waiting-group",
     "deletes-vanish-while-they-wait",

@@ -17,8 +17,8 @@ use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, Found, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
-    Version,
+    Direction, Erased, Estimate, Found, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Structure, Version,
 };
 
 const VALUE_BYTES: usize = 120;
@@ -92,6 +92,10 @@ impl MergeInput for Memtable {
             records,
             bytes: records * (VALUE_BYTES as u64 + 8),
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -11,7 +11,9 @@ use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure};
+use terrapin_structure::{
+    Erased, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
+};
 
 const KEY_BYTES: usize = 8;
 const RECORD_BYTES: usize = 128;
@@ -151,6 +153,10 @@ impl MergeInput for Memtable {
             records,
             bytes: records * RECORD_BYTES as u64,
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
-use terrapin_structure::{Estimate, MergeInput, MessageCursor, ToCompact};
+use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
@@ -133,6 +133,10 @@ impl MergeInput for Nothing {
 
     fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {
         Estimate::default()
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -14,7 +14,7 @@ use terrapin_disk::{Disk, File, FileThrough, FilesThrough, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, Figure, Found, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Direction, Erased, Estimate, Figure, Found, MergeInput, MergeOptions, MergeStep, MessageCursor,
     Presence, Structure, Version,
 };
 
@@ -58,6 +58,10 @@ impl MergeInput for Memtable {
             records: inside.len() as u64,
             bytes: bytes as u64,
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -9,10 +9,11 @@ fn a_command_that_waits_for_another_process_says_so_at_the_chosen_level() {
     let place = TestDirectory::new();
     let db = place.path("db");
     let held = terrapin::Database::open(&db).unwrap();
-    let stat = ["stat", text(&db)];
+    // Commands that only read do not wait: they read beside the writer.
+    let put = ["put", text(&db), "k", "v"];
     // At the same time: each waits until it gives up.
-    let told = command(&stat).env("TERRAPIN_LOG", "warn").spawn().unwrap();
-    let silent = command(&stat).env_remove("TERRAPIN_LOG").spawn().unwrap();
+    let told = command(&put).env("TERRAPIN_LOG", "warn").spawn().unwrap();
+    let silent = command(&put).env_remove("TERRAPIN_LOG").spawn().unwrap();
     let (told, silent) = (
         told.wait_with_output().unwrap(),
         silent.wait_with_output().unwrap(),

@@ -35,6 +35,7 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
         "filter_bits": 8,
         "space_amplification": 1.5,
         "merge_operator": null,
+        "separate_from": null,
     });
     assert_eq!(listed(db, "birds"), own);
     // Commands that write do not change them.
@@ -51,10 +52,11 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
         "filter_bits": null,
         "space_amplification": "unbounded",
         "merge_operator": null,
+        "separate_from": null,
     });
     assert_eq!(listed(db, "birds"), changed);
     let out = succeed(&["keyspace", "list", db, "--long"]);
-    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\tmerge operator default\n";
+    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\tseparate from default\tmerge operator default\n";
     assert!(String::from_utf8(out).unwrap().ends_with(line));
     assert_eq!(succeed(&["keyspace", "list", db]), b"default\nbirds\n");
     let stat = String::from_utf8(succeed(&["stat", db, "-k", "birds"])).unwrap();

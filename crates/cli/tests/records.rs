@@ -343,6 +343,7 @@ fn every_text_for_people_has_a_json_form() {
             "filter_bits": null,
             "space_amplification": null,
             "merge_operator": null,
+            "separate_from": null,
         })
     };
     let expected = serde_json::json!([

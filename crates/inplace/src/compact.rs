@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use terrapin_base::{Message, Result};
 use terrapin_structure::{
-    Compaction, Compacts, Estimate, MergeInput, MergeOptions, MessageCursor, ToCompact, Version,
+    Compaction, Compacts, Erased, Estimate, MergeInput, MergeOptions, MessageCursor, ToCompact,
+    Version,
 };
 
 use crate::merge::InPlaceMerge;
@@ -41,6 +42,10 @@ impl MergeInput for Nothing {
 
     fn estimate(&self, _: Option<&[u8]>, _: Option<&[u8]>) -> Estimate {
         Estimate::default()
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -28,6 +28,7 @@ mod random;
 mod run;
 mod script;
 mod simulated;
+mod step;
 mod structures;
 mod subject;
 mod tail;
@@ -50,7 +51,7 @@ pub use run::{
 };
 pub use script::{Expected, Script, Step};
 pub use simulated::Simulated;
+pub use step::TxStep;
 pub use structures::Structures;
 pub use subject::Subject;
 pub use tail::Tail;
-pub use transaction::TxStep;

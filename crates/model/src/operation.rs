@@ -8,7 +8,7 @@ use terrapin_base::ErrorKind;
 
 use crate::conditional::Conditional;
 use crate::pattern::{Pattern, Shown};
-use crate::transaction::TxStep;
+use crate::step::TxStep;
 
 /// The durability of a write, as [`terrapin::Durability`]; none means the store's default.
 pub type Durability = Option<terrapin::Durability>;

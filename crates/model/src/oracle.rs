@@ -14,9 +14,10 @@ use crate::conditional::{Conditional, updated};
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span, Walk, What};
 use crate::pattern::Pattern;
 use crate::random::Random;
+use crate::step::TxStep;
 use crate::subject::Subject;
 use crate::tail::Tail;
-use crate::transaction::{Imagined, NO_MERGES, TxStep};
+use crate::transaction::{Imagined, NO_MERGES};
 
 /// A keyspace's records.
 pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;

@@ -20,7 +20,7 @@ use crate::operation::{
 };
 use crate::pattern::{Pattern, is_bare};
 use crate::random::Random;
-use crate::transaction::TxStep;
+use crate::step::TxStep;
 
 /// The most operations of one `for` line.
 const LOOP_MAX: u64 = 1_000_000;

@@ -8,7 +8,7 @@ use crate::conditional::Conditional;
 use crate::operation::{Change, Durability, Operation, Span, What};
 use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
-use crate::transaction::TxStep;
+use crate::step::TxStep;
 
 /// Turns one write in eight into a conditional one. `number` chooses; it draws no random number, so
 /// the operations around stay the same.

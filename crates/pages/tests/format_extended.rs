@@ -109,11 +109,10 @@ fn records_that_this_version_does_not_execute_are_refused_by_name() {
     let with_deadline = |kind: u8| [&[0x80 | kind][..], &deadline, b"v"].concat();
     for (behind_key, kind, refusal) in [
         (with_deadline(0), RecordKind::Put, "records with a deadline"),
-        (vec![2, b'v'], RecordKind::Separated, "kind separated value"),
         (
             with_deadline(2),
             RecordKind::Separated,
-            "kind separated value",
+            "records with a deadline",
         ),
         (vec![3, b'v'], RecordKind::Large, "kind large value"),
         (with_deadline(3), RecordKind::Large, "kind large value"),

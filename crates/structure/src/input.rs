@@ -39,10 +39,9 @@ pub trait MergeInput: Send + Sync {
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
     /// Ranges that the merge erases from the base version before it applies the messages. They
     /// ascend and do not overlap. Each is a range that [`crate::Ordered::erasable`] of the base
-    /// version returned, so a structure that returns none gets deletes instead.
-    fn erased(&self) -> &[Erased] {
-        &[]
-    }
+    /// version returned, so a structure that returns none gets deletes instead. An input that wraps
+    /// another one must pass these on: erased records that a merge keeps come back.
+    fn erased(&self) -> &[Erased];
     /// Keys that divide the input into about `parts` equal parts, in ascending order. Each is above
     /// the input's first key. The list may be shorter, or empty.
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {

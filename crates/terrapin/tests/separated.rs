@@ -204,3 +204,28 @@ fn operands_apply_to_separated_values() {
     database.close().unwrap();
     world.verify();
 }
+
+/// The first merge that separates values also erases: the input that it hands to the tree names the
+/// erased ranges.
+#[test]
+fn the_first_separated_values_leave_erased_records_erased() {
+    let world = World::new(56);
+    let database = world.open(&options());
+    let keyspace = database
+        .create_keyspace("values", KeyspaceOptions::new())
+        .unwrap();
+    for i in 0..3000u64 {
+        keyspace.put(common::key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    keyspace.set_options(separated(512)).unwrap();
+    keyspace.delete_range(..).unwrap();
+    keyspace.put(common::key(7), value(7, 2000)).unwrap();
+    database.checkpoint().unwrap();
+    check(
+        &keyspace,
+        &Truth::from([(common::key(7).to_vec(), value(7, 2000))]),
+    );
+    database.close().unwrap();
+    world.verify();
+}

@@ -8,7 +8,9 @@ use terrapin_base::{Budget, Env, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure};
+use terrapin_structure::{
+    Erased, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
+};
 
 use super::operations_under_count;
 use crate::disk::SteadyDisk;
@@ -81,6 +83,10 @@ impl MergeInput for Memtable {
             records,
             bytes: records * RECORD_BYTES,
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -10,8 +10,8 @@ use terrapin_inplace::{InPlace, InPlaceParams};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, DATA_FILE, PageStore, PageUse, StoreOptions};
 use terrapin_structure::{
-    Estimate, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Presence,
-    Structure, Version,
+    Erased, Estimate, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Presence, Structure, Version,
 };
 
 /// `None` is a delete.
@@ -82,6 +82,10 @@ impl MergeInput for Input {
         let each = (self.messages.len() / parts).max(1);
         let cuts = self.messages.iter().step_by(each).skip(1);
         cuts.map(|message| message.0[..].into()).collect()
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

@@ -10,8 +10,8 @@ use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, DATA_FILE, PageStore, PageUse, StoreOptions};
 use terrapin_plain::{Plain, PlainParams};
 use terrapin_structure::{
-    Estimate, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Presence,
-    Structure, Version,
+    Erased, Estimate, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Presence, Structure, Version,
 };
 
 /// `None` is a delete.
@@ -65,6 +65,10 @@ impl MergeInput for Input {
             records: self.messages.len() as u64,
             bytes: self.messages.iter().map(bytes).sum(),
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

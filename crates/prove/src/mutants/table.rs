@@ -141,6 +141,13 @@ const ENGINE: &[Mutant] = &[
         script: trees::SUBTREES,
     },
     Mutant {
+        name: "separated-input-erases-nothing",
+        does: "a merge that separates values keeps the records that it should erase",
+        file: "crates/valuelog/src/separate/input.rs",
+        breaks: "a deleted key stays deleted",
+        script: RANDOM,
+    },
+    Mutant {
         name: "memtable-of-range-deletes-is-empty",
         does: "a memtable with range deletes and no keys counts as empty",
         file: "crates/memtable/src/memtable.rs",

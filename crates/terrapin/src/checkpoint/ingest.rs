@@ -26,8 +26,8 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Message, Result, mutant};
 use terrapin_pages::Pin;
 use terrapin_structure::{
-    Direction, Estimate, Ingest, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor, Scan,
-    Structure, Version,
+    Direction, Erased, Estimate, Ingest, MergeInput, MergeOptions, MergeStep, Merged,
+    MessageCursor, Scan, Structure, Version,
 };
 
 use crate::checkpoint::job::graft::{cleared, is_of};
@@ -421,6 +421,10 @@ impl MergeInput for Records {
         );
         let part = self.version.ordered().map(|all| all.estimate(bounds));
         part.and_then(Result::ok).unwrap_or_default()
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

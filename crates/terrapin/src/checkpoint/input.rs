@@ -112,9 +112,7 @@ impl Preparation {
     /// Lets the merge give up unread what range deletes hide, in parts of at least `bytes_min`
     /// bytes.
     pub fn giving_up(mut self, bytes_min: u64) -> Self {
-        // With operands, a crash between checkpoints brought erased records back (crash run of seed
-        // 15). Ordinary deletes do what the range deletes say.
-        let has_ranges = self.input.below.is_some() && !self.input.memtable.has_operands();
+        let has_ranges = self.input.below.is_some();
         self.search = has_ranges.then(|| Search::new(bytes_min));
         self
     }

@@ -7,7 +7,7 @@ use terrapin_base::{Error, KeyspaceId, Lsn, Message, Operator, Purpose, Result, 
 use terrapin_memtable::{Estimate as Counted, FragmentTree, Memtable, OwnedCursor, OwnedVersions};
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{
-    Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Version,
+    Erased, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Version,
 };
 
 use crate::engine::core::Core;
@@ -385,6 +385,10 @@ impl MergeInput for Input {
 
     fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {
         self.total
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

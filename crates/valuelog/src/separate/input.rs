@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Charge, Message, Result};
-use terrapin_structure::{Estimate, MergeInput, MessageCursor};
+use terrapin_base::{Charge, Message, Result, mutant};
+use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor};
 
 use super::births::Handles;
 use crate::handle::Handle;
@@ -66,6 +66,14 @@ impl MergeInput for SeparatedInput {
             bytes: bytes.min(u128::from(u64::MAX)) as u64,
             ..estimate
         }
+    }
+
+    /// A version with separated values gives up nothing unread, so no handle is lost here.
+    fn erased(&self) -> &[Erased] {
+        if mutant::active("separated-input-erases-nothing") {
+            return &[];
+        }
+        self.input.erased()
     }
 
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {

@@ -10,7 +10,7 @@ use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 use terrapin_base::{Condition, Error, Message, Operator, Result, Signal};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_structure::{
-    Estimate, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor, Version,
+    Erased, Estimate, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor, Version,
 };
 
 use super::Separating;
@@ -456,6 +456,10 @@ impl MergeInput for PlacesInput {
             records,
             bytes: records * 12,
         }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
     }
 }
 

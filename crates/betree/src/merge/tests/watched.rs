@@ -37,6 +37,10 @@ impl MergeInput for Watched {
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
         self.input.cuts(parts)
     }
+
+    fn erased(&self) -> &[terrapin_structure::Erased] {
+        self.input.erased()
+    }
 }
 
 impl MessageCursor for WatchedCursor {
