@@ -241,13 +241,24 @@ impl Segments {
     }
 
     /// An allocated file for the next segment. After an error the caller may try again later.
+    ///
+    /// A spare that was a segment until now may still be open: a job that wrote or synced the
+    /// segment has not dropped its handle yet. Such a spare stays for later.
     pub(crate) fn obtain(&self) -> Result<Spare> {
+        let mut open_elsewhere = Vec::new();
+        let obtained = self.obtain_unless_open(&mut open_elsewhere);
+        self.spares.lock().append(&mut open_elsewhere);
+        obtained
+    }
+
+    fn obtain_unless_open(&self, open_elsewhere: &mut Vec<SpareFile>) -> Result<Spare> {
         loop {
             let Some(listed) = take(&mut self.spares.lock(), true) else {
                 return self.allocate(self.capacity);
             };
             match self.reopen(&listed.name) {
                 Ok(file) => return Ok(Spare { listed, file }),
+                Err(error) if error.kind() == ErrorKind::Locked => open_elsewhere.push(listed),
                 // A copied file whose holes cannot be filled is useless. Its removal may free space
                 // for the next file.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -578,5 +589,34 @@ pub(crate) fn is_absent(error: Error) -> Result<()> {
         Ok(())
     } else {
         Err(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::RealDisk;
+
+    use super::*;
+
+    #[test]
+    fn a_spare_that_is_still_open_waits_for_its_turn() {
+        let directory =
+            std::env::temp_dir().join(format!("terrapin-spares-{}", std::process::id()));
+        let disk = RealDisk::open(Env::threads(), &directory, true).unwrap();
+        let segments = Segments::new(Arc::new(disk), SEGMENT_BYTES_MIN, VecDeque::new());
+        segments.prepare().unwrap();
+        let listed = || -> Vec<String> {
+            let spares = segments.spares.lock();
+            spares.iter().map(|spare| spare.name.clone()).collect()
+        };
+        let only = listed();
+        let open = segments.disk.open(&only[0], WRITE).unwrap();
+        let other = segments.obtain().unwrap();
+        assert_ne!(other.listed.name, only[0]);
+        assert_eq!(listed(), only);
+        drop(open);
+        assert_eq!(segments.obtain().unwrap().listed.name, only[0]);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }
