@@ -50,21 +50,31 @@ fn some_keyspaces_plain() {
 }
 
 #[test]
-fn plain_without_order() {
+fn separated_values() {
     conforms(7);
 }
 
 #[test]
-fn in_place() {
+fn all_values_separated_tiny_groups() {
     conforms(8);
 }
 
 #[test]
-fn in_place_with_tiny_groups_and_compression() {
+fn plain_without_order() {
     conforms(9);
 }
 
 #[test]
+fn in_place() {
+    conforms(10);
+}
+
+#[test]
+fn in_place_with_tiny_groups_and_compression() {
+    conforms(11);
+}
+
+#[test]
 fn every_configuration_of_the_matrix_is_tested_here() {
-    assert_eq!(Configuration::matrix().len(), 10);
+    assert_eq!(Configuration::matrix().len(), 12);
 }

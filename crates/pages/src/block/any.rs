@@ -15,12 +15,12 @@ use super::record::{Record, RecordKind};
 /// use terrapin_base::PageId;
 /// use terrapin_pages::block::{AnyBlock, BlockBuilder, Compression, Record, RecordKind};
 /// let mut builder = BlockBuilder::new(4096, Compression::None);
-/// let operands = Record { kind: RecordKind::Merge, deadline_ms: None, value: b"+1" };
-/// assert!(builder.add_record(b"counter", operands)?);
+/// let large = Record { kind: RecordKind::Large, deadline_ms: None, value: b"handle" };
+/// assert!(builder.add_record(b"film", large)?);
 /// let mut bytes = Vec::new();
 /// builder.finish(PageId(7), 0, &mut bytes);
 /// let block = AnyBlock::decode(&bytes, PageId(7), 0)?;
-/// assert_eq!(block.record(0), operands);
+/// assert_eq!(block.record(0), large);
 /// assert!(block.executable().is_err());
 /// # Ok::<(), terrapin_base::Error>(())
 /// ```
