@@ -665,3 +665,22 @@ fn a_range_delete_that_hides_much_starts_a_checkpoint() {
     assert_eq!(keyspace.iter().count(), 100);
     database.close().unwrap();
 }
+
+/// A synced write makes earlier writes durable, also if it changes nothing.
+#[test]
+fn a_synced_delete_of_an_empty_range_makes_earlier_writes_durable() {
+    let world = World::new(8);
+    let options = tiny().durability(Durability::Process);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    keyspace.put("a", "1").unwrap();
+    keyspace
+        .delete_range_with("b".."b", Durability::Sync)
+        .unwrap();
+    drop(keyspace);
+    world.cut_power(database, CrashMode::LoseUnsynced);
+    let database = world.open(&options);
+    let value = database.default_keyspace().get("a").unwrap();
+    assert_eq!(value.as_deref(), Some(&b"1"[..]));
+    database.close().unwrap();
+}

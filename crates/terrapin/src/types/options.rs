@@ -34,8 +34,9 @@ pub enum Durability {
     /// power cut loses at most the writes of the sync interval ([`Options::sync_interval`]).
     #[default]
     Process,
-    /// The write is on stable storage before it returns. Writers share syncs. Readers see the write
-    /// before it is synced. After an error, whether the write survives is unknown.
+    /// The write is on stable storage before it returns, with all writes before it: also if it
+    /// changes nothing, as an empty batch does. Writers share syncs. Readers see the write before
+    /// it is synced. After an error, whether the write survives is unknown.
     Sync,
     /// The write is not in the log. It becomes durable with the next checkpoint of its keyspace, or
     /// with a `flush`. Use it for bulk loads that you can repeat. End a load with

@@ -272,10 +272,18 @@ impl Core {
             conditional::check_durability(durability)?;
         }
         if operations == 0 {
-            return Ok(Ok(match asks {
+            let seen = match asks {
                 Asks::Required(required) => self.look_at_required(required)?.0,
-                _ => self.visible(),
-            }));
+                Asks::Nothing => self.visible(),
+                // A transaction that only read asks for nothing to be durable.
+                Asks::Unchanged(_) => return Ok(Ok(self.visible())),
+            };
+            // A synced batch makes all earlier writes durable, also if it is empty: the delete of
+            // an empty range is such a batch.
+            if durability == Durability::Sync {
+                log.sync(seen)?;
+            }
+            return Ok(Ok(seen));
         }
         if durability == Durability::None && only_keyspace.is_none() {
             return Err(Error::invalid(
