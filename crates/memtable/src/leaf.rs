@@ -9,8 +9,8 @@
 //! A leaf and its first version are allocated together, so that a record occupies consecutive cache
 //! lines. A chain is ordered by LSN, newest first. It is a lock-free list that only grows, so a
 //! compare-and-swap on the link in front of a new version suffices. The operations of an unlogged
-//! batch share one LSN. The version of a later one goes in front, and every read then ignores the
-//! other: in effect it replaces it.
+//! batch share one LSN. The version of a later one goes in front: a put or a delete then hides the
+//! others, and operands count with what is behind them.
 
 use std::marker::PhantomData;
 use std::mem::size_of;

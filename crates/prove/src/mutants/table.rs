@@ -145,7 +145,7 @@ const ENGINE: &[Mutant] = &[
         does: "a merge that separates values keeps the records that it should erase",
         file: "crates/valuelog/src/separate/input.rs",
         breaks: "a deleted key stays deleted",
-        script: RANDOM,
+        script: Script::Conformance,
     },
     Mutant {
         name: "memtable-of-range-deletes-is-empty",

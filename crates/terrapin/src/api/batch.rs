@@ -291,7 +291,6 @@ impl Batch {
                 operations: self.operations,
                 frees: self.puts + self.merges == 0,
                 has_ranges: self.has_ranges,
-                merges: self.merges > 0,
                 only_keyspace: self.keyspace.filter(|_| !self.spreads),
                 asks: match self.required.is_empty() {
                     true => Asks::Nothing,

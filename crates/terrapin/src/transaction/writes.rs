@@ -241,7 +241,6 @@ impl Writes {
             operations: self.operations,
             frees: self.puts == 0,
             has_ranges: self.has_ranges,
-            merges: false,
             only_keyspace: ids.next().filter(|_| self.keyspaces.len() == 1).copied(),
             asks,
         }

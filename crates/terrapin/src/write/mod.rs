@@ -62,8 +62,6 @@ pub(crate) struct PreparedBatch<'a> {
     pub frees: bool,
     /// Whether a range delete is among them.
     pub has_ranges: bool,
-    /// Whether a merge is among them.
-    pub merges: bool,
     /// The only keyspace of the operations. None if the batch is empty or writes to several.
     pub only_keyspace: Option<KeyspaceId>,
     /// The conditions of the write.
@@ -261,7 +259,6 @@ impl Core {
             operations,
             frees,
             has_ranges,
-            merges,
             only_keyspace,
             asks,
         } = batch;
@@ -303,9 +300,8 @@ impl Core {
         // nearly full disk, the merge may need slices (D10), so both go into the log there.
         let is_alone = operations == 1 && !has_ranges;
         // The operations of an unlogged record share one LSN, which does not tell whether a put
-        // comes before or behind a range delete of its key. And only the last one on a key counts.
-        let merges = merges && !mutant::active("unlogged-batch-merges-once");
-        let needs_lsns = operations > 1 && (has_ranges || merges);
+        // comes before or behind a range delete of its key.
+        let needs_lsns = operations > 1 && has_ranges;
         let durability = match durability {
             Durability::None if needs_lsns => Durability::Process,
             Durability::None if !is_alone && self.schedule.disk() != DiskState::Ample => {

@@ -164,9 +164,7 @@ impl Look<'_> {
         let (then, held) = (self.then.clone(), self.held.clone());
         for id in footprint.keyspaces() {
             let before = then.keyspace(id)?;
-            let same = |now: &&Arc<KeyspaceState>| {
-                now.collection == before.collection || mutant::active("transaction-ignores-clears")
-            };
+            let same = |now: &&Arc<KeyspaceState>| now.collection == before.collection;
             let Some(now) = held.state.keyspaces.get(id).filter(same) else {
                 let key = self.unchanged.first_key(before);
                 return Ok(Some(conflict(&before.shared, key, ConflictCause::Cleared)));

@@ -199,11 +199,7 @@ impl Log {
         install: impl FnOnce(Lsn),
     ) -> Result<Append> {
         check_kind(kind)?;
-        let touches: &[Touch] = match mutant::active("clear-touches-nothing") {
-            true => &[Touch::NONE],
-            false => &[],
-        };
-        let appended = self.0.append(kind, payload, touches, |_| true, install)?;
+        let appended = self.0.append(kind, payload, &[], |_| true, install)?;
         appended.ok_or_else(|| Error::internal("the log did not admit a record"))
     }
 

@@ -78,7 +78,7 @@ fn replaces(database: &Database, keyspace: &Keyspace) -> Outcome {
 fn loses(database: &Database, keyspace: &Keyspace) -> Outcome {
     let meanwhile = || {
         keyspace.put(key(1), "meanwhile")?;
-        for number in 0..200 {
+        for number in 0..20 {
             keyspace.put(key(COUNT + number), value(number))?;
         }
         keyspace.delete(key(COUNT - 1))

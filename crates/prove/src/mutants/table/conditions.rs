@@ -41,13 +41,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: WRITES_BETWEEN,
     },
     Mutant {
-        name: "clear-touches-nothing",
-        does: "the record of a clear counts as touching nothing",
-        file: "crates/wal/src/log/mod.rs",
-        breaks: PROMISE,
-        script: WRITES_BETWEEN,
-    },
-    Mutant {
         name: "range-delete-touches-one-key",
         does: "the record of a range delete says that it touches its first key only",
         file: "crates/terrapin/src/write/mod.rs",

@@ -1,6 +1,6 @@
 //! The mutants of the page-grouped tree.
 
-use super::{Mutant, RANDOM};
+use super::{Mutant, RANDOM, Script};
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -29,6 +29,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "joining groups drops the next older one, too",
         file: "crates/inplace/src/assemble.rs",
         breaks: "a version has all records that were merged into it",
-        script: RANDOM,
+        script: Script::Conformance,
     },
 ];

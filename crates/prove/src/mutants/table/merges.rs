@@ -1,9 +1,12 @@
 //! The mutants of merges.
 
 use super::{Mutant, RANDOM, Script};
+use crate::mutants::checks;
 
 /// The promise that they break.
 const PROMISE: &str = "each operand counts exactly once, in order";
+
+const COUNTERS: Script = Script::Check("counters that are merged", checks::merges::counters);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -42,13 +45,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: Script::Conformance,
     },
     Mutant {
-        name: "unlogged-batch-merges-once",
-        does: "an unlogged batch with merges is not logged, and its operations share one LSN",
-        file: "crates/terrapin/src/write/mod.rs",
-        breaks: PROMISE,
-        script: Script::Conformance,
-    },
-    Mutant {
         name: "operands-ignore-range-deletes",
         does: "operands are applied to what an older range delete of the memtable hides",
         file: "crates/memtable/src/leaf.rs",
@@ -60,6 +56,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "a merge leaves the cached values of keys that it brings operands for",
         file: "crates/terrapin/src/checkpoint/input.rs",
         breaks: PROMISE,
-        script: Script::Conformance,
+        script: COUNTERS,
     },
 ];

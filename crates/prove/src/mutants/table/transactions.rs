@@ -55,11 +55,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         TRANSACTION,
     ),
     commits(
-        "transaction-ignores-clears",
-        "a keyspace that was cleared counts as unchanged",
-        LOOK,
-    ),
-    commits(
         "look-sees-no-change",
         "a commit takes what the log does not tell for unchanged",
         LOOK,

@@ -1,0 +1,59 @@
+//! A check of merges: operands count once each, over cached values and in unlogged batches.
+
+use std::path::Path;
+
+use terrapin::{Durability, KeyspaceOptions};
+use terrapin_disk::SimDisk;
+
+use super::{Outcome, key, text, tiny};
+use crate::process::Process;
+
+const COUNT: u64 = 300;
+
+/// Counters that were read before they were merged, and counters that one unlogged batch merges.
+pub(in crate::mutants) fn counters(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(52));
+    let database = world.open(&tiny().memory(4 << 20)).map_err(text("open"))?;
+    let options = KeyspaceOptions::new().merge_operator("add-i64");
+    let keyspace = database
+        .create_keyspace("counters", options)
+        .map_err(text("create"))?;
+    let all_are = |wanted: i64, what: &str| -> Outcome {
+        for number in 0..COUNT {
+            let value = keyspace.get(key(number)).map_err(text("get"))?;
+            if value.as_deref() != Some(&wanted.to_le_bytes()[..]) {
+                return Err(format!(
+                    "{what}: counter {number} has {value:?}, not {wanted}"
+                ));
+            }
+        }
+        Ok(())
+    };
+    for number in 0..COUNT {
+        let put = keyspace.put(key(number), 1i64.to_le_bytes());
+        put.map_err(text("put"))?;
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    all_are(1, "a put")?;
+    all_are(1, "a put, read again")?;
+    for number in 0..COUNT {
+        let merged = keyspace.merge(key(number), 2i64.to_le_bytes());
+        merged.map_err(text("merge"))?;
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    all_are(3, "operands over a value that was read")?;
+    for number in 0..COUNT {
+        let mut batch = database.batch();
+        for operand in [4i64, 8, 16] {
+            batch.merge(&keyspace, key(number), operand.to_le_bytes());
+        }
+        let written = database.write_with(&batch, Durability::None);
+        written.map_err(text("write"))?;
+    }
+    all_are(31, "operands of one unlogged batch")?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    all_are(31, "operands of one unlogged batch, merged")?;
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
+}
