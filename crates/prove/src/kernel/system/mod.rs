@@ -2,6 +2,7 @@
 //! read-only places, other processes, forked children, little memory, mutilated files.
 
 mod access;
+mod beside;
 mod files;
 mod forks;
 mod full;
@@ -21,13 +22,14 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
         .or_else(|| memory::child(arguments))
         .or_else(|| forks::child(arguments))
         .or_else(|| runs::child(arguments))
+        .or_else(|| beside::child(arguments))
 }
 
 /// A case: its name and its function, which returns how many things it tried.
 type Case = (&'static str, fn(&Path) -> Result<u64, Find>);
 
 /// The places and limits, once each.
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     ("a database that is open elsewhere", access::open_elsewhere),
     ("files that may not grow", limits::file_size),
     ("too few descriptors", limits::descriptors),
@@ -38,6 +40,7 @@ const CASES: [Case; 10] = [
     ("children that were forked", forks::children),
     ("memory, with long keys", memory::long_keys),
     ("many short runs", runs::short_runs),
+    ("a reader beside a writer", beside::views),
 ];
 
 /// The number of units: the cases, then shares of the mutilated files of a closed and a killed
