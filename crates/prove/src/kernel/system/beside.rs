@@ -4,9 +4,9 @@
 use std::env;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
 use terrapin::{Database, ErrorKind, Keyspace, Options, Result};
+use terrapin_base::Env;
 
 use crate::Find;
 use crate::kernel::child::pause;
@@ -108,10 +108,11 @@ pub fn views(scratch: &Path) -> std::result::Result<u64, Find> {
     let mut command = Command::new(env::current_exe()?);
     let command = command.arg(WRITER).arg(&directory).stdin(Stdio::null());
     let writer = Writer(command.stderr(Stdio::piped()).spawn()?);
-    let seconds = env::var(SECONDS).ok().and_then(|s| s.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
+    let seconds: Option<u64> = env::var(SECONDS).ok().and_then(|s| s.parse().ok());
+    let clock = Env::threads();
+    let end = clock.now_ns() + seconds.unwrap_or(3) * 1_000_000_000;
     let (mut reader, mut views, mut newest) = (None, 0, 0);
-    while Instant::now() < end || views < 20 {
+    while clock.now_ns() < end || views < 20 {
         let opened = match reader.take() {
             // A reader holds all of the log that no checkpoint covers in its memory.
             None => options().memory(32 << 20).open_reader(&directory),
