@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod codec;
 mod env;
 mod error;
+pub mod expiry;
 mod ids;
 mod message;
 pub mod mutant;

@@ -30,6 +30,9 @@ pub enum Message<'a> {
     /// The key has a value that is stored elsewhere: the bytes of its handle, which end with the
     /// value's length as a varint. A structure keeps handles and never follows them.
     Separated(&'a [u8]),
+    /// The key has this value until a moment, and no value from then on, whatever older messages
+    /// say: the bytes of a deadline and the value ([`crate::expiry`]).
+    Expiring(&'a [u8]),
 }
 
 /// The kind of a [`Message`], as stores of messages number it in memory.
@@ -47,6 +50,8 @@ pub enum MessageKind {
     Stack = 3,
     /// [`Message::Separated`].
     Separated = 4,
+    /// [`Message::Expiring`].
+    Expiring = 5,
 }
 
 impl MessageKind {
@@ -62,6 +67,7 @@ impl MessageKind {
             1 => MessageKind::Delete,
             2 => MessageKind::Merge,
             4 => MessageKind::Separated,
+            5 => MessageKind::Expiring,
             _ => MessageKind::Stack,
         }
     }
@@ -78,6 +84,7 @@ impl<'a> Message<'a> {
             MessageKind::Merge => Message::Merge(payload),
             MessageKind::Stack => Message::Stack(payload),
             MessageKind::Separated => Message::Separated(payload),
+            MessageKind::Expiring => Message::Expiring(payload),
         }
     }
 
@@ -91,12 +98,13 @@ impl<'a> Message<'a> {
             Message::Merge(_) => MessageKind::Merge,
             Message::Stack(_) => MessageKind::Stack,
             Message::Separated(_) => MessageKind::Separated,
+            Message::Expiring(_) => MessageKind::Expiring,
         }
     }
 
     /// The bytes that a store keeps: of a put its value, of a merge its operand, of a stack its
-    /// bytes, of a separated value its handle, of
-    /// a delete none. O(1).
+    /// bytes, of a separated value its handle, of an expiring one its deadline and value, of a delete
+    /// none. O(1).
     #[inline]
     #[must_use]
     pub fn payload(self) -> &'a [u8] {
@@ -104,7 +112,8 @@ impl<'a> Message<'a> {
             Message::Put(bytes)
             | Message::Merge(bytes)
             | Message::Stack(bytes)
-            | Message::Separated(bytes) => bytes,
+            | Message::Separated(bytes)
+            | Message::Expiring(bytes) => bytes,
             Message::Delete => &[],
         }
     }
@@ -115,7 +124,11 @@ impl<'a> Message<'a> {
     pub fn put_value(self) -> Option<&'a [u8]> {
         match self {
             Message::Put(value) => Some(value),
-            Message::Delete | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => None,
+            Message::Delete
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_)
+            | Message::Expiring(_) => None,
         }
     }
 
@@ -131,7 +144,11 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn separated_bytes(self) -> u64 {
         match self {
-            Message::Put(_) | Message::Delete | Message::Merge(_) | Message::Stack(_) => 0,
+            Message::Put(_)
+            | Message::Delete
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Expiring(_) => 0,
             Message::Separated(handle) => handle_value_bytes(handle),
         }
     }
@@ -142,9 +159,11 @@ impl<'a> Message<'a> {
     pub fn is_delete(self) -> bool {
         match self {
             Message::Delete => true,
-            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-                false
-            }
+            Message::Put(_)
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_)
+            | Message::Expiring(_) => false,
         }
     }
 
@@ -153,8 +172,46 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn has_operands(self) -> bool {
         match self {
-            Message::Put(_) | Message::Delete | Message::Separated(_) => false,
+            Message::Put(_) | Message::Delete | Message::Separated(_) | Message::Expiring(_) => {
+                false
+            }
             Message::Merge(_) | Message::Stack(_) => true,
+        }
+    }
+
+    /// Whether a merge must look at more than the newest message of a key: operands need their
+    /// base, and the moment says what a deadline means. O(1).
+    #[inline]
+    #[must_use]
+    pub fn settles(self) -> bool {
+        match self {
+            Message::Put(_) | Message::Delete | Message::Separated(_) => false,
+            Message::Merge(_) | Message::Stack(_) | Message::Expiring(_) => true,
+        }
+    }
+
+    /// The message, if nothing older exists: an expired value is a delete then. `now_ms` is in
+    /// milliseconds since 1970. O(1).
+    #[inline]
+    #[must_use]
+    pub fn at_last_place(self, now_ms: u64) -> Self {
+        match self.deadline_ms() {
+            Some(deadline_ms) if deadline_ms <= now_ms => Message::Delete,
+            _ => self,
+        }
+    }
+
+    /// The deadline of an expiring value, in milliseconds since 1970. O(1).
+    #[inline]
+    #[must_use]
+    pub fn deadline_ms(self) -> Option<u64> {
+        match self {
+            Message::Expiring(payload) => Some(crate::expiry::split_or_expired(payload).0),
+            Message::Put(_)
+            | Message::Delete
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_) => None,
         }
     }
 }

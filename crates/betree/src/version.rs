@@ -181,7 +181,7 @@ impl Version for TreeVersion {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
             MessageKind::Separated => Presence::Present,
-            MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
+            MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
         };
         let found = find(&self.store, self.way()?, key, hash, presence)?;
         Ok(found.unwrap_or(Presence::Absent))

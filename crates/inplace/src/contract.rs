@@ -69,7 +69,7 @@ impl Version for InPlaceVersion {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
             MessageKind::Separated => Presence::Present,
-            MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
+            MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
         })?;
         Ok(found.unwrap_or(Presence::Absent))
     }

@@ -24,6 +24,7 @@ pub(crate) fn found_in(block: &Arc<Block>, at: usize) -> Found {
         Ok(value) => Found::Value(value),
         Err(MessageKind::Put | MessageKind::Delete) => Found::Nothing,
         Err(MessageKind::Separated) => Found::Handle(Slice::copy(block.message(at).payload())),
+        Err(MessageKind::Expiring) => Found::Expiring(Slice::copy(block.message(at).payload())),
         Err(MessageKind::Merge | MessageKind::Stack) => Found::Operands(Slice::default()),
     }
 }

@@ -121,6 +121,7 @@ impl InPlaceMerge {
             unit: store.unit(),
             compression: options.compression,
             filter_bits: options.filter_bits,
+            now_ms: options.now_ms,
         };
         let context = Context {
             store: store.clone(),
@@ -140,6 +141,7 @@ impl InPlaceMerge {
             replacing_permille: input.replacing_permille(),
             record_bytes: sums.bytes / sums.records.max(1),
             operator: options.operator.clone(),
+            now_ms: options.now_ms,
             values: options.values.clone(),
         };
         let mirror = Mirror::read(store, &base.root)?;

@@ -659,7 +659,10 @@ impl Scan for InPlaceScan {
             let value = match block.message(at) {
                 Message::Put(value) => Some(value),
                 Message::Delete => None,
-                Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => Some(&[][..]),
+                Message::Merge(_)
+                | Message::Stack(_)
+                | Message::Separated(_)
+                | Message::Expiring(_) => Some(&[][..]),
             };
             match value {
                 Some(value) => {

@@ -42,6 +42,8 @@ pub(crate) struct Context {
     pub(crate) record_bytes: u64,
     /// Folds operands.
     pub(crate) operator: Operator,
+    /// The moment of the merge ([`terrapin_structure::MergeOptions::now_ms`]).
+    pub(crate) now_ms: u64,
     pub(crate) values: ValuesOwner,
 }
 
@@ -208,7 +210,7 @@ impl Task {
                 self.changes.released.push(old.page.id);
             }
         }
-        let newer = KWayMerge::new(sources, 0).folding(&context.operator, false);
+        let newer = KWayMerge::new(sources, 0).folding(&context.operator, None);
         self.newer = Some(newer.reporting(&context.values));
         self.phase = Phase::Records;
         Ok(())
@@ -237,7 +239,7 @@ impl Task {
             let hidden = match message {
                 Message::Delete => bytes + context.record_bytes,
                 Message::Merge(_) | Message::Stack(_) => bytes,
-                Message::Put(_) | Message::Separated(_) => {
+                Message::Put(_) | Message::Separated(_) | Message::Expiring(_) => {
                     bytes * u64::from(context.replacing_permille) / 1000
                 }
             };
@@ -355,8 +357,8 @@ impl Task {
             let finished = if takes_new {
                 let key = newer.key().unwrap_or_default();
                 let message = match has_operands {
-                    true => self.fold.finish(&context.operator, key, true),
-                    false => newer.message(),
+                    true => self.fold.finish(&context.operator, key, Some(context.now_ms)),
+                    false => newer.message().at_last_place(context.now_ms),
                 };
                 *moved += (key.len() + message.value_bytes()) as u64;
                 let finished = match message {
@@ -370,7 +372,10 @@ impl Task {
                 let message = line.current_message();
                 *moved += (key.len() + message.value_bytes()) as u64;
                 self.builder.takes_place_of(line.standing());
-                let finished = self.builder.add(key, message)?;
+                let finished = match message.at_last_place(context.now_ms) {
+                    Message::Delete => None,
+                    message => self.builder.add(key, message)?,
+                };
                 line.step()?;
                 finished
             } else {

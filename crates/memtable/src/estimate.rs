@@ -154,9 +154,11 @@ impl Estimate {
         }
         let message = version.message();
         let counted = match message {
-            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-                &mut self.records
-            }
+            Message::Put(_)
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_)
+            | Message::Expiring(_) => &mut self.records,
             Message::Delete => &mut self.tombstones,
         };
         *counted = counted.saturating_add(weight);

@@ -569,9 +569,11 @@ impl<'a> Insert<'a, '_> {
 
 fn kind(message: Message<'_>) -> Count {
     match message {
-        Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-            Count::Records
-        }
+        Message::Put(_)
+        | Message::Merge(_)
+        | Message::Stack(_)
+        | Message::Separated(_)
+        | Message::Expiring(_) => Count::Records,
         Message::Delete => Count::Tombstones,
     }
 }

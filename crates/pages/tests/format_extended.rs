@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use terrapin_base::{
     ErrorKind, KEY_BYTES_MAX, Message, PageId, STACK_BYTES_MAX, Stack, StackBase, VALUE_BYTES_MAX,
 };
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_pages::block::{
-    AnyBlock, Block, BlockBuilder, Compression, DEADLINE_MS_MAX, Record, RecordKind, seal_block,
+    AnyBlock, Block, BlockBuilder, Compression, Record, RecordKind, seal_block,
 };
 
 const ID: PageId = PageId(0x0102_0304);

@@ -4,7 +4,8 @@
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{ErrorKind, Message, PageId, Result};
 use terrapin_disk::AlignedBuf;
-use terrapin_pages::block::{Compression, DEADLINE_MS_MAX, PART_FOOTER, PART_INDEX, part_seed};
+use terrapin_base::expiry::DEADLINE_MS_MAX;
+use terrapin_pages::block::{Compression, PART_FOOTER, PART_INDEX, part_seed};
 use terrapin_pages::group::{
     Deadlines, FOOTER_BYTES, Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, check_group,
     decode_optional_sums, encode_optional_sums,
@@ -17,7 +18,7 @@ fn group_of(records: u32) -> (GroupRef, AlignedBuf) {
         block_bytes: 512,
         unit: 128,
         compression: Compression::None,
-        filter_bits: 12,
+        filter_bits: 12, now_ms: 0,
     });
     for number in 0..records {
         let added = builder.add(&number.to_be_bytes(), Message::Put(b"value"));

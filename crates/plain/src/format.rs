@@ -103,7 +103,8 @@ impl List {
         let mut groups: Vec<Listed> = Vec::new();
         let (mut records, mut bytes) = (0u64, 0u64);
         while reader.remaining() > 0 {
-            let (group, deadlines) = GroupRef::decode(&mut reader)?;
+            // This structure writes none.
+            let (group, _) = GroupRef::decode(&mut reader)?;
             let listed = Listed {
                 group,
                 first_key: key(&mut reader)?,
@@ -112,9 +113,6 @@ impl List {
             let group = &listed.group;
             if group.tombstones > 0 || group.hidden_bytes > 0 {
                 return Err(reader.corrupt("a group with tombstones"));
-            }
-            if !deadlines.is_empty() {
-                return Err(reader.corrupt("a group with deadlines"));
             }
             let ascends = match group.records {
                 1 => listed.first_key == listed.last_key,

@@ -80,8 +80,10 @@ impl PlainMerge {
                 unit: base.store.unit(),
                 compression: options.compression,
                 filter_bits: 0,
+                now_ms: options.now_ms,
             }),
             operator: options.operator.clone(),
+            now_ms: options.now_ms,
             values: options.values.clone(),
             class: match options.space_is_short {
                 true => SpaceClass::Reserve,
@@ -228,6 +230,7 @@ struct Work {
     stream: Option<KWayMerge<Source>>,
     builder: GroupBuilder,
     operator: Operator,
+    now_ms: u64,
     values: ValuesOwner,
     class: SpaceClass,
     /// Bytes of records after which a step ends.
@@ -272,7 +275,7 @@ impl Work {
             let sources = vec![Source::Input(input), Source::Old(old)];
             self.stream = Some(
                 KWayMerge::new(sources, 0)
-                    .folding(&self.operator, true)
+                    .folding(&self.operator, Some(self.now_ms))
                     .reporting(&self.values),
             );
         }
@@ -286,9 +289,11 @@ impl Work {
             let message = stream.message();
             merged += (key.len() + message.value_bytes()) as u64;
             finished = match message {
-                Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-                    self.builder.add(key, message)?
-                }
+                Message::Put(_)
+                | Message::Merge(_)
+                | Message::Stack(_)
+                | Message::Separated(_)
+                | Message::Expiring(_) => self.builder.add(key, message)?,
                 Message::Delete => None,
             };
             stream.advance()?;

@@ -103,6 +103,7 @@ fn found(block: &Arc<Block>, at: usize) -> Result<Found> {
         Message::Put(_) => Ok(Found::Value(block.value_slice(at))),
         Message::Delete => Ok(Found::Nothing),
         Message::Separated(handle) => Ok(Found::Handle(Slice::copy(handle))),
+        Message::Expiring(payload) => Ok(Found::Expiring(Slice::copy(payload))),
         message @ (Message::Merge(_) | Message::Stack(_)) => {
             let mut fold = Fold::default();
             fold.push(message)?;
@@ -132,7 +133,7 @@ impl Version for PlainVersion {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
             MessageKind::Separated => Presence::Present,
-            MessageKind::Merge | MessageKind::Stack => Presence::Unresolved,
+            MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
         };
         Ok(self.find(key, presence)?.unwrap_or(Presence::Absent))
     }

@@ -356,7 +356,7 @@ pub fn open_stream(
         cursors.push(RunCursor::open(store, input, run)?);
     }
     let stream = KWayMerge::new(cursors, range.shared_bytes());
-    let stream = stream.folding(&options.operator, is_last);
+    let stream = stream.folding(&options.operator, is_last.then_some(options.now_ms));
     Ok(Some(stream.reporting(&options.values)))
 }
 

@@ -45,6 +45,7 @@ pub fn group_options(options: &MergeOptions, unit: u32) -> GroupOptions {
         unit,
         compression: options.compression,
         filter_bits: options.filter_bits,
+        now_ms: options.now_ms,
     }
 }
 

@@ -10,6 +10,13 @@ use crate::{Merge, MergeOptions, Version};
 pub trait Compacts: Send + Sync {
     /// The work of compactions from the first key to the last. Reads nodes only.
     fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact>;
+    /// The share of records that have expired at a moment, in milliseconds since 1970: an estimate,
+    /// in thousandths. A compaction with that moment in its options rewrites the parts of which at
+    /// least a quarter has expired. Reads the root node at most. 0 if the structure does not know.
+    fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {
+        let _ = (version, now_ms);
+        Ok(0)
+    }
     /// Plans a compaction of the first stretch at or above `keys.0` that has work to do. The
     /// stretch holds about `bytes_max` key and value bytes, and ends soon after `keys.1`, if given.
     /// Returns `None` if no stretch has work to do.

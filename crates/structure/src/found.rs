@@ -17,19 +17,23 @@ pub enum Found {
     Value(Slice),
     /// The handle of a value that is stored elsewhere, as the record has it.
     Handle(Slice),
+    /// A value with a deadline: the payload of a [`terrapin_base::Message::Expiring`].
+    Expiring(Slice),
     /// Operands of merges and the base that they apply to: the bytes of a [`terrapin_base::Stack`]
     /// whose base is known. The version gathered them from all its places.
     Operands(Slice),
 }
 
 impl Found {
-    /// What a key's gathered messages are, if nothing older exists. Applies no operand.
+    /// What a key's gathered messages are, if nothing older exists. Applies no operand and no
+    /// deadline.
     #[must_use]
     pub fn gathered(fold: &mut Fold, key: &[u8]) -> Self {
-        match fold.finish(&Operator::default(), key, true) {
+        match fold.finish(&Operator::default(), key, Some(0)) {
             Message::Put(value) => Found::Value(Slice::copy(value)),
             Message::Delete => Found::Nothing,
             Message::Separated(handle) => Found::Handle(Slice::copy(handle)),
+            Message::Expiring(payload) => Found::Expiring(Slice::copy(payload)),
             Message::Merge(bytes) | Message::Stack(bytes) => Found::Operands(Slice::copy(bytes)),
         }
     }

@@ -2,7 +2,7 @@
 //! run's message counts alone, unless it has operands of a merge operator. Then the messages of all
 //! runs are folded into one.
 
-use terrapin_base::{Fold, Message, MessageKind, Operator, Result, mutant};
+use terrapin_base::{Fold, Message, MessageKind, Operator, Result, expiry, mutant};
 
 use crate::MessageCursor;
 use crate::values::{ValuesOwner, read_base, report_dropped};
@@ -57,7 +57,8 @@ pub struct KWayMerge<C> {
     order: Vec<Positioned>,
     /// How operands are folded.
     operator: Operator,
-    is_last: bool,
+    /// The moment of the merge, if nothing older than the cursors exists.
+    last: Option<u64>,
     /// What the messages of the current key were folded into, if its newest one has operands.
     folded: Option<Folded>,
     fold: Fold,
@@ -91,7 +92,7 @@ impl<C: MessageCursor> KWayMerge<C> {
             cursors,
             shared,
             operator: Operator::default(),
-            is_last: false,
+            last: None,
             folded: None,
             fold: Fold::default(),
             values: None,
@@ -111,11 +112,13 @@ impl<C: MessageCursor> KWayMerge<C> {
         merge
     }
 
-    /// Folds operands by this operator. `is_last` says that nothing older than the cursors exists.
+    /// Folds operands by this operator. If nothing older than the cursors exists, `last` is the
+    /// moment of the merge, in milliseconds since 1970: the merge then drops values whose deadline
+    /// is not later. Above the last place an expired value stays, since it hides older ones.
     #[must_use]
-    pub fn folding(mut self, operator: &Operator, is_last: bool) -> Self {
+    pub fn folding(mut self, operator: &Operator, last: Option<u64>) -> Self {
         self.operator = operator.clone();
-        self.is_last = is_last;
+        self.last = last;
         self
     }
 
@@ -151,9 +154,22 @@ impl<C: MessageCursor> KWayMerge<C> {
         let Some(&first) = self.order.first() else {
             return Ok(());
         };
-        if self.cursors[first.cursor as usize].message().has_operands() && self.folded.is_none() {
-            return self.settle_operands(first, &mut dropped);
+        let message = self.cursors[first.cursor as usize].message();
+        if message.settles() && self.folded.is_none() {
+            return match message {
+                Message::Expiring(payload) => {
+                    let (deadline_ms, _) = expiry::split(payload)?;
+                    self.settle_expiring(first, deadline_ms, &mut dropped)
+                }
+                _ => self.settle_operands(first, &mut dropped),
+            };
         }
+        self.drop_older(first, &mut dropped)
+    }
+
+    /// Moves all older cursors past the current key.
+    #[inline]
+    fn drop_older(&mut self, first: Positioned, dropped: &mut impl FnMut(usize)) -> Result<()> {
         while self.second_is_at(first) {
             let second = self.order[1].cursor as usize;
             dropped(second);
@@ -161,6 +177,26 @@ impl<C: MessageCursor> KWayMerge<C> {
                 report_dropped(&self.values, self.cursors[second].message())?;
             }
             self.step(1)?;
+        }
+        Ok(())
+    }
+
+    /// A value with a deadline replaces older messages, and is itself dropped at its last place once
+    /// it is expired.
+    #[cold]
+    fn settle_expiring(
+        &mut self,
+        first: Positioned,
+        deadline_ms: u64,
+        dropped: &mut impl FnMut(usize),
+    ) -> Result<()> {
+        self.drop_older(first, dropped)?;
+        let drops = match mutant::active("merge-drops-expired-above-leaves") {
+            true => self.last.or(Some(u64::MAX)),
+            false => self.last,
+        };
+        if drops.is_some_and(|now_ms| deadline_ms <= now_ms) {
+            self.folded.insert(Folded::default()).kind = MessageKind::Delete;
         }
         Ok(())
     }
@@ -194,7 +230,7 @@ impl<C: MessageCursor> KWayMerge<C> {
             .key()
             .unwrap_or_default();
         read_base(&self.values, &self.operator, key, &mut self.fold)?;
-        let message = self.fold.finish(&self.operator, key, self.is_last);
+        let message = self.fold.finish(&self.operator, key, self.last);
         let folded = self.folded.insert(Folded::default());
         folded.kind = message.kind();
         folded.bytes.extend_from_slice(message.payload());
@@ -295,9 +331,12 @@ impl<C: MessageCursor> MessageCursor for KWayMerge<C> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use terrapin_base::Error;
+    use terrapin_base::{Error, Stack, StackBase};
 
     use super::*;
+
+    /// The moment of merges that judge deadlines.
+    const LATER_MS: u64 = 1_800_000_000_000;
 
     struct Run {
         records: Vec<(Vec<u8>, Option<Vec<u8>>)>,
@@ -403,6 +442,16 @@ mod tests {
         let append = Operator::named("append", &[]);
         let (put, delete) = (Message::Put(b"v"), Message::Delete);
         let (a, b) = (Message::Merge(b"a"), Message::Merge(b"b"));
+        let leak = |bytes: Vec<u8>| -> &'static [u8] { bytes.leak() };
+        let live = Message::Expiring(leak(expiry::payload(LATER_MS + 1, b"v")));
+        let expired = Message::Expiring(leak(expiry::payload(LATER_MS, b"v")));
+        let over = |message: Message<'_>, operand: &[u8]| {
+            let mut bytes = Vec::new();
+            let base = StackBase::Expiring(message.payload());
+            Stack::encode(base, [operand], &mut bytes);
+            Message::Stack(leak(bytes))
+        };
+        let (over_live, over_expired) = (over(live, b"a"), over(expired, b"ab"));
         for (runs, above, last) in [
             (vec![put, a], put, put),
             (vec![delete, a], delete, delete),
@@ -416,10 +465,17 @@ mod tests {
             ),
             (vec![a], a, Message::Put(b"a")),
             (vec![put], put, put),
+            // A live value, and an expired one, which is a delete at its last place only.
+            (vec![live, put], live, live),
+            (vec![expired, put], expired, delete),
+            (vec![put, expired], put, put),
+            (vec![a, delete, expired], Message::Put(b"a"), Message::Put(b"a")),
+            (vec![a, live, put], over_live, over_live),
+            (vec![b, a, expired, put], over_expired, Message::Put(b"ab")),
         ] {
-            for (is_last, expected) in [(false, above), (true, last)] {
+            for (at, expected) in [(None, above), (Some(LATER_MS), last)] {
                 let cursors = runs.iter().map(|&message| One(Some(message))).collect();
-                let mut merge = KWayMerge::new(cursors, 0).folding(&append, is_last);
+                let mut merge = KWayMerge::new(cursors, 0).folding(&append, at);
                 let mut dropped = Vec::new();
                 merge.settle(|run| dropped.push(run)).unwrap();
                 assert_eq!(merge.message(), expected, "{runs:?}");
@@ -437,8 +493,8 @@ mod tests {
         let Message::Stack(bytes) = merge.message() else {
             panic!("{:?}", merge.message());
         };
-        let stack = terrapin_base::Stack::decode(bytes).unwrap();
-        assert_eq!(stack.base, terrapin_base::StackBase::Value(b"v"));
+        let stack = Stack::decode(bytes).unwrap();
+        assert_eq!(stack.base, StackBase::Value(b"v"));
         assert_eq!(stack.operands().collect::<Vec<_>>(), [b"a", b"b"]);
     }
 

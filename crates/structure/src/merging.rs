@@ -26,6 +26,9 @@ pub struct MergeOptions {
     pub space_is_short: bool,
     /// The keyspace's merge operator. Operands that it does not combine or apply stay as they are.
     pub operator: Operator,
+    /// The moment of the merge, in milliseconds since 1970: a value whose deadline is not later is
+    /// dropped at its last place. 0 drops none.
+    pub now_ms: u64,
     /// The owner of values that are stored outside of the structure, if it has handles.
     pub values: ValuesOwner,
     /// Values of at least this many bytes go into value pages. `None`: no value does.

@@ -40,7 +40,7 @@ pub fn report_dropped(owner: &ValuesOwner, message: Message<'_>) -> Result<()> {
             StackBase::Handle(handle) => values.dropped(handle),
             _ => Ok(()),
         },
-        Message::Put(_) | Message::Delete | Message::Merge(_) => Ok(()),
+        Message::Put(_) | Message::Delete | Message::Merge(_) | Message::Expiring(_) => Ok(()),
     }
 }
 

@@ -173,6 +173,7 @@ mod write;
 
 pub use api::batch::Batch;
 pub use api::database::{Database, KeyspaceInfo};
+pub use api::expiry::Lifetime;
 pub use api::ingest::Ingest;
 pub use api::keyspace::Keyspace;
 pub use api::snapshot::Snapshot;

@@ -7,8 +7,12 @@
 //!
 //! Where the operator declines, fails or is missing, operands stay side by side in a
 //! [`crate::Message::Stack`], with their base if it is known.
+//!
+//! A value with a deadline is a put until then and a delete from then on. Operands over it stay in
+//! a stack, so that the deadline has the same effect whenever messages are merged: it ends the
+//! value, and operands then apply to nothing.
 
-use crate::{Error, Message, MessageKind, Operator, Outcome, Result, mutant};
+use crate::{Error, Message, MessageKind, Operator, Outcome, Result, expiry, mutant};
 
 use super::stack::{STACK_BYTES_MAX, Stack, StackBase};
 
@@ -21,6 +25,8 @@ enum Base {
     Value,
     /// The bytes are the handle of a value that is stored elsewhere.
     Handle,
+    /// The bytes are a deadline and a value.
+    Expiring,
     Lost,
 }
 
@@ -34,7 +40,7 @@ enum Base {
 /// assert!(!fold.push(Message::Merge(&2i64.to_le_bytes()))?);
 /// assert!(!fold.push(Message::Merge(&3i64.to_le_bytes()))?);
 /// assert!(fold.push(Message::Put(&7i64.to_le_bytes()))?, "nothing older counts");
-/// assert_eq!(fold.finish(&add, b"key", false), Message::Put(&12i64.to_le_bytes()));
+/// assert_eq!(fold.finish(&add, b"key", None), Message::Put(&12i64.to_le_bytes()));
 /// # Ok::<(), terrapin_base::Error>(())
 /// ```
 #[derive(Default)]
@@ -99,6 +105,11 @@ impl Fold {
                 self.base = Base::Handle;
                 self.base_bytes.extend_from_slice(handle);
             }
+            Message::Expiring(payload) => {
+                expiry::split(payload)?;
+                self.base = Base::Expiring;
+                self.base_bytes.extend_from_slice(payload);
+            }
             Message::Merge(operand) => self.push_operand(operand),
             Message::Stack(bytes) => {
                 let stack = Stack::decode(bytes)?;
@@ -118,6 +129,10 @@ impl Fold {
                         self.base = Base::Handle;
                         self.base_bytes.extend_from_slice(handle);
                     }
+                    StackBase::Expiring(payload) => {
+                        self.base = Base::Expiring;
+                        self.base_bytes.extend_from_slice(payload);
+                    }
                     StackBase::Lost => self.base = Base::Lost,
                 }
             }
@@ -129,6 +144,24 @@ impl Fold {
     #[must_use]
     pub fn handle(&self) -> Option<&[u8]> {
         (self.base == Base::Handle && !self.operands.is_empty()).then_some(&self.base_bytes)
+    }
+
+    /// The deadline of the value that operands apply to, in milliseconds since 1970, if it has one.
+    #[must_use]
+    pub fn deadline_ms(&self) -> Option<u64> {
+        let is_expiring = self.base == Base::Expiring;
+        is_expiring.then(|| expiry::split_or_expired(&self.base_bytes).0)
+    }
+
+    /// Replaces a base with a deadline by its value, or by nothing if it is expired.
+    fn judge(&mut self, is_expired: bool) {
+        match is_expired {
+            true => self.base = Base::Nothing,
+            false => {
+                self.base_bytes.drain(..expiry::DEADLINE_BYTES);
+                self.base = Base::Value;
+            }
+        }
     }
 
     /// Replaces the handle that operands apply to by its value.
@@ -207,13 +240,19 @@ impl Fold {
         Ok(())
     }
 
-    /// The message that does what all messages do. At the last place (`is_last`) nothing older
-    /// exists. The result stays until the fold is cleared.
+    /// The message that does what all messages do. At the last place nothing older exists, and
+    /// `last` is the moment, in milliseconds since 1970, by which deadlines count. The result stays
+    /// until the fold is cleared.
     ///
     /// An operator that declines, fails, panics or is missing leaves its operands in a stack.
-    pub fn finish(&mut self, operator: &Operator, key: &[u8], is_last: bool) -> Message<'_> {
-        if self.base == Base::Older && is_last {
+    pub fn finish(&mut self, operator: &Operator, key: &[u8], last: Option<u64>) -> Message<'_> {
+        if self.base == Base::Older && last.is_some() {
             self.base = Base::Nothing;
+        }
+        if let (Some(now_ms), Some(deadline_ms)) = (last, self.deadline_ms())
+            && deadline_ms <= now_ms
+        {
+            self.judge(true);
         }
         self.combine(operator, key);
         let is_known = matches!(self.base, Base::Nothing | Base::Value);
@@ -223,6 +262,7 @@ impl Fold {
         let (base, bytes) = match (self.base, &self.operands[..]) {
             (Base::Value, []) => return Message::Put(&self.base_bytes),
             (Base::Handle, []) => return Message::Separated(&self.base_bytes),
+            (Base::Expiring, []) => return Message::Expiring(&self.base_bytes),
             (Base::Nothing, []) => return Message::Delete,
             (Base::Older, [operand]) => {
                 self.out.extend_from_slice(&operand.bytes);
@@ -233,6 +273,10 @@ impl Fold {
             (Base::Nothing, _) => (StackBase::Nothing, 0),
             (Base::Value, _) => (StackBase::Value(&self.base_bytes), self.base_bytes.len()),
             (Base::Handle, _) => (StackBase::Handle(&self.base_bytes), self.base_bytes.len()),
+            (Base::Expiring, _) => (
+                StackBase::Expiring(&self.base_bytes),
+                self.base_bytes.len(),
+            ),
             (Base::Lost, _) => (StackBase::Lost, 0),
         };
         // A length takes at most five bytes.
@@ -248,16 +292,25 @@ impl Fold {
     }
 
     /// The user's value of all messages. If the oldest has no base, the key had no value before.
+    /// `is_live` says whether a value with this deadline, in milliseconds since 1970, counts.
     ///
     /// # Errors
     ///
     /// [`crate::ErrorKind::Operator`], with the operator's name and the key, if an operand does not
     /// apply.
-    pub fn value(&mut self, operator: &Operator, key: &[u8]) -> Result<Option<&[u8]>> {
+    pub fn value(
+        &mut self,
+        operator: &Operator,
+        key: &[u8],
+        is_live: impl FnOnce(u64) -> bool,
+    ) -> Result<Option<&[u8]>> {
+        if let Some(deadline_ms) = self.deadline_ms() {
+            self.judge(!is_live(deadline_ms));
+        }
         match self.base {
             Base::Lost => return Err(operator.lost(key)),
             Base::Older => self.base = Base::Nothing,
-            Base::Nothing | Base::Value => {}
+            Base::Nothing | Base::Value | Base::Expiring => {}
             Base::Handle => return Err(Error::internal("operands over a handle")),
         }
         self.combine(operator, key);
@@ -265,7 +318,7 @@ impl Fold {
         match self.base {
             Base::Value => Ok(Some(&self.base_bytes)),
             Base::Nothing => Ok(None),
-            Base::Older | Base::Handle | Base::Lost => {
+            Base::Older | Base::Handle | Base::Expiring | Base::Lost => {
                 Err(Error::internal("operands without a base"))
             }
         }

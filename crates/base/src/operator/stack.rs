@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! base      u8: 0 what older messages say, 1 no value, 2 a value, 3 operands were given up,
-//!           4 the handle of a value that is stored elsewhere
-//! value     for bases 2 and 4: length varint, bytes
+//!           4 the handle of a value that is stored elsewhere, 5 a value with a deadline
+//! value     for bases 2, 4 and 5: length varint, bytes
 //! operands  until the end, oldest first: length varint, bytes
 //! ```
 
 use crate::codec::{Reader, put_prefixed};
-use crate::{Result, VALUE_BYTES_MAX};
+use crate::{Result, VALUE_BYTES_MAX, expiry};
 
 /// Most bytes of a stack. A key reaches them only if its operands neither combine nor apply.
 pub const STACK_BYTES_MAX: usize = 8 << 20;
@@ -18,6 +18,7 @@ const NOTHING: u8 = 1;
 const VALUE: u8 = 2;
 const LOST: u8 = 3;
 const HANDLE: u8 = 4;
+const EXPIRING: u8 = 5;
 
 /// What the oldest operand of a stack applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub enum StackBase<'a> {
     Value(&'a [u8]),
     /// The value of this handle ([`crate::Message::Separated`]).
     Handle(&'a [u8]),
+    /// A value until its deadline, and no value from then on: the payload of a
+    /// [`crate::Message::Expiring`].
+    Expiring(&'a [u8]),
     /// The operands were longer than [`STACK_BYTES_MAX`], and the store gave them up. Reads fail
     /// until a put or a delete replaces the stack.
     Lost,
@@ -65,9 +69,12 @@ impl<'a> Stack<'a> {
             StackBase::Nothing => NOTHING,
             StackBase::Value(_) => VALUE,
             StackBase::Handle(_) => HANDLE,
+            StackBase::Expiring(_) => EXPIRING,
             StackBase::Lost => LOST,
         });
-        if let StackBase::Value(value) | StackBase::Handle(value) = base {
+        if let StackBase::Value(value) | StackBase::Handle(value) | StackBase::Expiring(value) =
+            base
+        {
             put_prefixed(out, value);
         }
         for operand in operands {
@@ -90,12 +97,19 @@ impl<'a> Stack<'a> {
             NOTHING => StackBase::Nothing,
             VALUE => StackBase::Value(reader.prefixed()?),
             HANDLE => StackBase::Handle(reader.prefixed()?),
+            EXPIRING => StackBase::Expiring(reader.prefixed()?),
             LOST => StackBase::Lost,
             _ => return Err(reader.corrupt("the base of operands is unknown")),
         };
         let too_long = |bytes: &[u8]| bytes.len() > VALUE_BYTES_MAX;
         if matches!(base, StackBase::Value(value) | StackBase::Handle(value) if too_long(value)) {
             return Err(reader.corrupt("the base of operands exceeds the limit"));
+        }
+        if let StackBase::Expiring(payload) = base {
+            let (_, value) = expiry::split(payload)?;
+            if too_long(value) {
+                return Err(reader.corrupt("the base of operands exceeds the limit"));
+            }
         }
         let operands = &bytes[bytes.len() - reader.remaining()..];
         let mut count = 0usize;
@@ -144,7 +158,11 @@ mod tests {
             assert!(Stack::decode(&bytes[..1]).is_err(), "no operand");
         }
         assert!(Stack::decode(&[LOST]).is_ok());
-        assert!(Stack::decode(&[LOST, 0]).is_err() && Stack::decode(&[5, 0]).is_err());
+        assert!(Stack::decode(&[LOST, 0]).is_err() && Stack::decode(&[6, 0]).is_err());
+        // The base is too short for a deadline, and long enough.
+        assert!(Stack::decode(b"\x05\x05time!\x01a").is_err());
+        let stack = Stack::decode(b"\x05\x06time!!\x01a").unwrap();
+        assert_eq!(stack.base, StackBase::Expiring(b"time!!"));
         let mut long = Vec::new();
         Stack::encode(StackBase::Older, [&[0; VALUE_BYTES_MAX + 1][..]], &mut long);
         assert!(Stack::decode(&long).is_err());

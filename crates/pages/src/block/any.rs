@@ -55,13 +55,13 @@ impl AnyBlock {
     ///
     /// # Errors
     ///
-    /// Those of [`Record::message`], with the record's number.
+    /// Those of [`Record::check`], with the record's number.
     #[inline]
     pub fn executable(self) -> Result<Block> {
         if self.0.has_extended() && !mutant::active("extended-records-read-as-puts") {
             for index in 0..self.0.len() {
-                let message = self.record(index).message();
-                message.map_err(|e| e.with("record", index))?;
+                let checked = self.record(index).check();
+                checked.map_err(|e| e.with("record", index))?;
             }
         }
         Ok(self.0)

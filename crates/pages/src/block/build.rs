@@ -83,7 +83,7 @@ pub struct CutBlock {
     pub records: u32,
     /// Deletes.
     pub tombstones: u32,
-    /// Key and value bytes of the records, without extensions.
+    /// Key and value bytes of the records. A deadline counts as a part of the value.
     pub logical_bytes: u64,
     /// Key and value bytes of the largest record.
     pub record_bytes_max: u32,
@@ -274,7 +274,8 @@ impl BlockBuilder {
     pub fn add_record(&mut self, key: &[u8], record: Record<'_>) -> Result<bool> {
         let extension = Extension::of(record);
         let (kind, bytes) = (extension.tag_kind(record.kind), extension.bytes());
-        let entry = self.entry_of(key, kind, record.value.len(), bytes.len());
+        let mut entry = self.entry_of(key, kind, record.value.len(), bytes.len());
+        entry.extension_bytes = entry.extension_bytes.min(MESSAGE_EXTENSION_BYTES as u8);
         self.push(key, entry, bytes, record.value)
     }
 

@@ -16,7 +16,7 @@ use super::any::AnyBlock;
 use super::codec::{Compression, decompress};
 use super::format::{
     BLOCK_HEADER_BYTES, Header, KIND_BITS, KIND_DELETE, KIND_EXTENDED, KIND_PUT, START_BYTES,
-    checksum,
+    checksum, extended_message,
 };
 use super::record::Record;
 use crate::heads::{head, head_mask};
@@ -709,16 +709,16 @@ fn message_of(kind: u8, behind_key: &[u8]) -> Message<'_> {
     match kind {
         KIND_PUT => Message::Put(behind_key),
         KIND_DELETE => Message::Delete,
-        _ => extended_message(behind_key),
+        _ => proven_message(behind_key),
     }
 }
 
 #[cold]
-fn extended_message(behind_key: &[u8]) -> Message<'_> {
-    match Record::decode_extended(behind_key).map(|record| record.as_message()) {
-        Ok(Some(message)) => message,
+fn proven_message(behind_key: &[u8]) -> Message<'_> {
+    match extended_message(behind_key) {
+        Some(message) => message,
         // `AnyBlock::executable` refuses such a block.
-        _ => unreachable!("decoding proved the record"),
+        None => unreachable!("decoding proved the record"),
     }
 }
 

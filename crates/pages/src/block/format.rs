@@ -3,7 +3,8 @@
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;
-use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, STACK_BYTES_MAX};
+use terrapin_base::expiry::{DEADLINE_BYTES, deadline_bytes};
+use terrapin_base::{Error, KEY_BYTES_MAX, Message, PageId, Result, STACK_BYTES_MAX, expiry};
 
 use super::record::{Record, RecordKind};
 
@@ -57,14 +58,10 @@ pub(super) const KIND_EXTENDED: u8 = 2;
 
 /// The bit of an extension's first byte that says that a deadline follows. The others are the kind.
 const HAS_DEADLINE: u8 = 0x80;
-/// Bytes of a deadline: milliseconds since 1970.
-const DEADLINE_BYTES: usize = 6;
 /// Most bytes of an extension.
 pub(super) const EXTENSION_BYTES_MAX: usize = 1 + DEADLINE_BYTES;
-/// Bytes of the extension of a message without a deadline.
+/// Bytes of the extension of a message. A deadline counts as a part of the value.
 pub(super) const MESSAGE_EXTENSION_BYTES: usize = 1;
-/// The latest deadline that a record can have, in milliseconds since 1970: about the year 10,889.
-pub const DEADLINE_MS_MAX: u64 = (1 << (8 * DEADLINE_BYTES)) - 1;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX >= TARGET_BYTES_MAX);
 const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits");
@@ -92,18 +89,27 @@ pub(super) fn kind_of(message: Message<'_>) -> u8 {
     match message {
         Message::Put(_) => KIND_PUT,
         Message::Delete => KIND_DELETE,
-        Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => KIND_EXTENDED,
+        Message::Merge(_)
+        | Message::Stack(_)
+        | Message::Separated(_)
+        | Message::Expiring(_) => KIND_EXTENDED,
     }
 }
+
+const MERGE: u8 = 1;
+const SEPARATED: u8 = 2;
+const BASE_WITH_OPERANDS: u8 = 4;
+/// The first byte of the extension of a put with a deadline.
+const EXPIRING_PUT: u8 = HAS_DEADLINE;
 
 /// The number of a kind in an extension. `None` for deletes, which have no extension.
 fn extended_number(kind: RecordKind) -> Option<u8> {
     match kind {
         RecordKind::Put => Some(0),
-        RecordKind::Merge => Some(1),
-        RecordKind::Separated => Some(2),
+        RecordKind::Merge => Some(MERGE),
+        RecordKind::Separated => Some(SEPARATED),
         RecordKind::Large => Some(3),
-        RecordKind::BaseWithOperands => Some(4),
+        RecordKind::BaseWithOperands => Some(BASE_WITH_OPERANDS),
         RecordKind::Delete => None,
     }
 }
@@ -130,7 +136,7 @@ impl Extension {
         extension.count = 1;
         if let Some(deadline) = record.deadline_ms {
             extension.bytes[0] |= HAS_DEADLINE;
-            extension.bytes[1..].copy_from_slice(&deadline.to_le_bytes()[..DEADLINE_BYTES]);
+            extension.bytes[1..].copy_from_slice(&deadline_bytes(deadline));
             extension.count = EXTENSION_BYTES_MAX;
         }
         extension
@@ -150,6 +156,19 @@ impl Extension {
     }
 }
 
+/// The message of an extended record, from the bytes behind its key, which
+/// [`Record::decode_extended`] proved. `None` if this version does not execute the record.
+pub(super) fn extended_message(behind_key: &[u8]) -> Option<Message<'_>> {
+    let (first, value) = behind_key.split_first()?;
+    match *first {
+        EXPIRING_PUT => Some(Message::Expiring(value)),
+        MERGE => Some(Message::Merge(value)),
+        SEPARATED => Some(Message::Separated(value)),
+        BASE_WITH_OPERANDS => Some(Message::Stack(value)),
+        _ => None,
+    }
+}
+
 impl<'a> Record<'a> {
     /// Decodes an extended record from the bytes behind its key.
     pub(super) fn decode_extended(behind_key: &'a [u8]) -> Result<Record<'a>> {
@@ -162,9 +181,7 @@ impl<'a> Record<'a> {
             .ok_or_else(|| reader.corrupt("unknown record kind").with("kind", number))?;
         let mut deadline_ms = None;
         if first & HAS_DEADLINE != 0 {
-            let mut eight = [0; 8];
-            eight[..DEADLINE_BYTES].copy_from_slice(reader.bytes(DEADLINE_BYTES)?);
-            deadline_ms = Some(u64::from_le_bytes(eight));
+            deadline_ms = Some(expiry::split(reader.bytes(DEADLINE_BYTES)?)?.0);
         }
         let record = Record {
             kind,

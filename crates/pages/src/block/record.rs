@@ -1,10 +1,9 @@
 //! The kinds of records in the format, including those that this version does not execute.
 //!
-//! [`Record::message`] is the only place that decides which records this version executes.
+//! [`Record::check`] is the only place that decides which records this version executes.
 
+use terrapin_base::expiry::{self, DEADLINE_MS_MAX};
 use terrapin_base::{Error, Message, Result, STACK_BYTES_MAX, Stack, VALUE_BYTES_MAX};
-
-use super::format::DEADLINE_MS_MAX;
 
 /// The kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,9 +66,9 @@ impl RecordKind {
 /// use terrapin_base::{ErrorKind, Message};
 /// use terrapin_pages::block::{Record, RecordKind};
 /// let put = Record::from(Message::Put(b"red"));
-/// assert_eq!(put.message()?, Message::Put(b"red"));
-/// let expiring = Record { deadline_ms: Some(1_800_000_000_000), ..put };
-/// assert_eq!(expiring.message().unwrap_err().kind(), ErrorKind::Corrupt);
+/// put.check()?;
+/// let large = Record { kind: RecordKind::Large, ..put };
+/// assert_eq!(large.check().unwrap_err().kind(), ErrorKind::Corrupt);
 /// # Ok::<(), terrapin_base::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,44 +83,29 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record as a message. O(1), except for a base with operands, whose bytes are checked.
+    /// Checks that this version executes the record. O(1), except for a base with operands, whose
+    /// bytes are checked.
     ///
     /// # Errors
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`], with the kind, if this version does not execute such
     /// records. It writes none.
-    pub fn message(self) -> Result<Message<'a>> {
+    pub fn check(self) -> Result<()> {
         let refused = match (self.kind, self.deadline_ms) {
-            (RecordKind::Put, None) => return Ok(Message::Put(self.value)),
-            (RecordKind::Delete, _) => return Ok(Message::Delete),
-            (RecordKind::Merge, _) => return Ok(Message::Merge(self.value)),
-            (RecordKind::Separated, None) => return Ok(Message::Separated(self.value)),
+            (RecordKind::Put | RecordKind::Delete | RecordKind::Merge, _)
+            | (RecordKind::Separated, None) => return Ok(()),
             (RecordKind::BaseWithOperands, None) => {
                 let checked = Stack::decode(self.value);
-                checked.map_err(|e| e.with("kind", self.kind.name()))?;
-                return Ok(Message::Stack(self.value));
+                return checked
+                    .map(drop)
+                    .map_err(|e| e.with("kind", self.kind.name()));
             }
-            (RecordKind::Put | RecordKind::Separated | RecordKind::BaseWithOperands, Some(_)) => {
-                "this version does not execute records with a deadline"
+            (RecordKind::Separated | RecordKind::BaseWithOperands, Some(_)) => {
+                "this version does not execute records of this kind with a deadline"
             }
             (RecordKind::Large, _) => "this version does not execute records of this kind",
         };
         Err(Error::corrupt(refused).with("kind", self.kind.name()))
-    }
-
-    /// The record as a message, for a record that [`Record::message`] did not refuse before. O(1).
-    #[inline]
-    pub(super) fn as_message(self) -> Option<Message<'a>> {
-        match self.kind {
-            RecordKind::Put if self.deadline_ms.is_none() => Some(Message::Put(self.value)),
-            RecordKind::Delete => Some(Message::Delete),
-            RecordKind::Merge => Some(Message::Merge(self.value)),
-            RecordKind::BaseWithOperands => Some(Message::Stack(self.value)),
-            RecordKind::Separated if self.deadline_ms.is_none() => {
-                Some(Message::Separated(self.value))
-            }
-            RecordKind::Put | RecordKind::Separated | RecordKind::Large => None,
-        }
     }
 
     /// Whether the record needs no extension. O(1).
@@ -158,14 +142,18 @@ impl<'a> From<Message<'a>> for Record<'a> {
     fn from(message: Message<'a>) -> Self {
         Record {
             kind: match message {
-                Message::Put(_) => RecordKind::Put,
+                Message::Put(_) | Message::Expiring(_) => RecordKind::Put,
                 Message::Delete => RecordKind::Delete,
                 Message::Merge(_) => RecordKind::Merge,
                 Message::Stack(_) => RecordKind::BaseWithOperands,
                 Message::Separated(_) => RecordKind::Separated,
             },
-            deadline_ms: None,
-            value: message.payload(),
+            deadline_ms: message.deadline_ms(),
+            value: match message {
+                // The payload was checked when it came in.
+                Message::Expiring(payload) => expiry::split(payload).unwrap_or_default().1,
+                message => message.payload(),
+            },
         }
     }
 }

@@ -55,6 +55,8 @@ pub struct GroupOptions {
     pub compression: Compression,
     /// Bits of filter for each record; 0 for groups without a filter.
     pub filter_bits: u32,
+    /// The moment from which the time to deadlines is counted, in milliseconds since 1970.
+    pub now_ms: u64,
 }
 
 /// Builds groups from records in ascending order of keys, each key once.
@@ -70,6 +72,7 @@ pub struct GroupOptions {
 ///         unit: 512,
 ///         compression: Compression::None,
 ///         filter_bits: 12,
+///         now_ms: 0,
 ///     };
 /// let mut builder = GroupBuilder::new(options);
 /// let mut pending = Vec::new();
@@ -109,6 +112,8 @@ pub struct GroupBuilder {
     hidden: u64,
     /// Bytes of the current block's values that lie outside of its records.
     separated: u64,
+    /// The deadlines of the current block.
+    deadlines: Deadlines,
 }
 
 /// Encoded blocks.
@@ -131,7 +136,7 @@ impl Part {
         cut: CutBlock,
         block: &[u8],
         separator: &[u8],
-        (hidden_bytes, separated_bytes): (u64, u64),
+        (hidden_bytes, separated_bytes, deadlines): (u64, u64, Deadlines),
         standing: Standing,
     ) {
         self.image.extend_from_slice(block);
@@ -143,6 +148,7 @@ impl Part {
             logical_bytes: cut.logical_bytes,
             hidden_bytes,
             separated_bytes,
+            deadlines,
             record_bytes_max: cut.record_bytes_max,
             separator_bytes: separator.len() as u32,
             standing,
@@ -279,6 +285,7 @@ impl GroupBuilder {
             inherited: (0, Standing::NONE),
             hidden: 0,
             separated: 0,
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -348,6 +355,9 @@ impl GroupBuilder {
         // As much as a group may say: no block has so many records.
         self.hidden += hidden.min(2 * RECORD_BYTES_MAX);
         self.separated += message.separated_bytes();
+        if let Some(deadline_ms) = message.deadline_ms() {
+            self.deadlines.count(self.options.now_ms, deadline_ms);
+        }
         if self.options.filter_bits > 0 {
             let skipped = mutant::active("filter-lacks-key") && self.hashes.len() == 3;
             self.hashes.push(if skipped { 0 } else { hash64(key) });
@@ -449,7 +459,9 @@ impl GroupBuilder {
         }
         let hidden = std::mem::take(&mut self.hidden);
         let separated = std::mem::take(&mut self.separated);
-        part.push(cut, &self.cut, separator, (hidden, separated), standing);
+        let deadlines = std::mem::take(&mut self.deadlines);
+        let beside = (hidden, separated, deadlines);
+        part.push(cut, &self.cut, separator, beside, standing);
         self.cut.clear();
     }
 
@@ -493,8 +505,10 @@ impl GroupBuilder {
         let last_key = last.key(last.len() - 1);
 
         let keys = (&first_key[..], &last_key[..]);
-        // No message has one.
-        let deadlines = Deadlines::default();
+        let mut deadlines = Deadlines::default();
+        blocks
+            .iter()
+            .for_each(|block| deadlines.add(&block.deadlines));
         let index = index::encode(&blocks, &separators, keys, &deadlines, unit);
         image.extend_from_slice(&index);
 

@@ -6,6 +6,7 @@ use terrapin_base::{Error, Result};
 
 use terrapin_filter::{check_cells, may_contain, partition_for};
 
+use super::deadlines::Deadlines;
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::index::GroupIndex;
 use crate::block::Block;
@@ -81,11 +82,6 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
         return Err(Error::corrupt("index and footer contradict each other"));
     }
 
-    // No message has a deadline.
-    if !index.deadlines().is_empty() {
-        return Err(Error::corrupt("deadlines that no record has"));
-    }
-
     let mut report = GroupReport {
         blocks: index.blocks() as u64,
         hidden_bytes: index.hidden_before(index.blocks()),
@@ -95,6 +91,8 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
         ..GroupReport::default()
     };
     let mut last_key = None;
+    let mut deadlines = Deadlines::default();
+    let seen_from_ms = index.deadlines().seen_from_ms();
     for number in 0..index.blocks() {
         let (start, length) = index.block_place(number);
         let block = Block::decode(
@@ -104,6 +102,14 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
         )?;
         check_block(&block, number, &index, filter, &mut last_key, &mut report)
             .map_err(|e| e.with("block", number))?;
+        for record in (0..block.len()).filter(|_| block.has_extended()) {
+            if let Some(deadline_ms) = block.message(record).deadline_ms() {
+                deadlines.count(seen_from_ms, deadline_ms);
+            }
+        }
+    }
+    if deadlines != index.deadlines() {
+        return Err(Error::corrupt("deadlines and index contradict each other"));
     }
     if last_key.as_deref() != Some(index.last_key()) {
         return Err(Error::corrupt("last key and index contradict each other"));

@@ -75,6 +75,39 @@ impl Deadlines {
         self.0.as_deref().map_or(0, size_of_val)
     }
 
+    /// Counts a deadline, as seen from a moment that is the same in all calls. O(1).
+    ///
+    /// ```
+    /// use terrapin_pages::group::Deadlines;
+    /// let mut deadlines = Deadlines::default();
+    /// deadlines.count(1_000_000, 1_000_999);
+    /// deadlines.count(1_000_000, 1_000_000 + 3_600_000);
+    /// assert_eq!((deadlines.records(), deadlines.counts()[0]), (2, 1));
+    /// ```
+    #[cold]
+    pub fn count(&mut self, seen_from_ms: u64, deadline_ms: u64) {
+        let left = deadline_ms.saturating_sub(seen_from_ms);
+        let counter = (0..COUNTERS).find(|&c| end_ms(c).is_none_or(|end| left < end));
+        let counted = self.0.get_or_insert_with(|| {
+            Box::new(Counted {
+                seen_from_ms,
+                counts: [0; COUNTERS],
+            })
+        });
+        let count = &mut counted.counts[counter.unwrap_or(COUNTERS - 1)];
+        *count = count.saturating_add(1).min(DEADLINES_MAX);
+    }
+
+    /// Records that are certainly expired at a moment, in milliseconds since 1970: those of all
+    /// counters that have run out.
+    #[must_use]
+    pub fn expired_at(&self, now_ms: u64) -> u64 {
+        let passed = now_ms.saturating_sub(self.seen_from_ms());
+        let counts = self.counts().into_iter().enumerate();
+        let expired = counts.filter(|(c, _)| end_ms(*c).is_some_and(|end| end <= passed));
+        expired.fold(0, |all, (_, count)| all.saturating_add(count))
+    }
+
     /// Adds the counters of a sibling. The earlier ones are seen from the later moment then. What
     /// that leaves open counts as the longest time that may be left.
     #[inline]

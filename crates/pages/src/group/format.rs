@@ -3,11 +3,12 @@
 //! trees.
 
 use terrapin_base::codec::{Reader, put_varint};
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, STACK_BYTES_MAX};
 use terrapin_filter::{partition_bytes, partitions_in};
 
 use super::deadlines::Deadlines;
-use crate::block::{DEADLINE_MS_MAX, PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, is_unit};
+use crate::block::{PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, is_unit};
 use crate::footer::FooterFrame;
 
 /// Bytes of a footer, which ends a group. Zeros in front of it fill the group's last unit.

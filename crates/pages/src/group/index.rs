@@ -38,7 +38,7 @@ const SEPARATORS_BYTES_MAX: usize = 2 * GROUP_TARGET_BYTES_MAX as usize;
 const INDEX_BYTES_MAX: usize = 2 * SEPARATORS_BYTES_MAX;
 
 /// A block as its builder describes it to the index.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct BlockEntry {
     pub(super) bytes: u32,
     pub(super) records: u32,
@@ -46,6 +46,7 @@ pub(super) struct BlockEntry {
     pub(super) logical_bytes: u64,
     pub(super) hidden_bytes: u64,
     pub(super) separated_bytes: u64,
+    pub(super) deadlines: Deadlines,
     pub(super) record_bytes_max: u32,
     /// Bytes of the separator in front of the block.
     pub(super) separator_bytes: u32,

@@ -205,7 +205,7 @@ impl Batch {
         });
     }
 
-    fn add(&mut self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) {
+    pub(super) fn add(&mut self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) {
         if self.failure.is_some() {
             return;
         }
@@ -215,7 +215,7 @@ impl Batch {
         }
         self.touch(keyspace);
         self.operations += 1;
-        self.puts += usize::from(matches!(message, Message::Put(_)));
+        self.puts += usize::from(matches!(message, Message::Put(_) | Message::Expiring(_)));
         self.merges += usize::from(message.has_operands());
         put_operation(&mut self.payload, keyspace.id(), key, message);
     }
@@ -235,7 +235,11 @@ impl Batch {
                 let core = keyspace.core();
                 core.check_operand(&keyspace.shared, key, operand)
             }
-            Message::Put(_) | Message::Delete | Message::Stack(_) | Message::Separated(_) => Ok(()),
+            Message::Put(_)
+            | Message::Delete
+            | Message::Stack(_)
+            | Message::Separated(_)
+            | Message::Expiring(_) => Ok(()),
         }
     }
 

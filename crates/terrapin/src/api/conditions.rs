@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use terrapin_base::{Result, Slice};
 
 use crate::api::keyspace::Keyspace;
+use crate::engine::clock::{Ends, Moment};
 use crate::pacing::patience::Patience;
 use crate::read::newest_apart;
 use crate::transaction::repeat::pop;
@@ -110,11 +111,13 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
-        self.observed(|keyspace, before| {
+        self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
-            let value = newest_apart(core, epoch, keyspace, before, key.as_ref())?;
-            Ok((value, core.version_of(keyspace, before)))
+            let ends = Ends::default();
+            let at = Moment { ends: Some(&ends), ..at };
+            let value = newest_apart(core, epoch, keyspace, at, key.as_ref())?;
+            Ok((value, core.version_of(keyspace, at, &ends)))
         })
     }
 
@@ -138,9 +141,11 @@ impl Keyspace {
         let mut patience = Patience::default();
         for attempt in 0..ATTEMPTS_MAX {
             core.begin_attempt(log, attempt)?;
-            let (unchanged, collection, before) = self.observed(|keyspace, before| {
-                let unchanged = core.is_unchanged(keyspace, key, version, before)?;
-                Ok((unchanged, keyspace.collection, before))
+            let ends = Ends::default();
+            let (unchanged, collection, before) = self.observed(|keyspace, at| {
+                let at = Moment { ends: Some(&ends), ..at };
+                let unchanged = core.is_unchanged(keyspace, key, version, at)?;
+                Ok((unchanged, keyspace.collection, at.before))
             })?;
             if !unchanged {
                 let conflict = conflict(&self.shared, key, ConflictCause::Changed);
@@ -148,7 +153,7 @@ impl Keyspace {
             }
             let message = new.message();
             let shared = &self.shared;
-            let read = (before, &[(shared.id, collection)][..]);
+            let read = (before, &[(shared.id, collection)][..], &ends);
             if core.write_one_read(shared, key, message, durability, read, &mut patience)? {
                 return Ok(Ok(()));
             }
@@ -258,9 +263,10 @@ impl Keyspace {
     fn write_if<'a, R>(
         &self,
         key: &[u8],
-        decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
+        mut decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
     ) -> Result<R> {
         let core = self.core();
-        core.write_if(&self.shared, key, core.settings.durability, decide)
+        let durability = core.settings.durability;
+        core.write_if(&self.shared, key, durability, |value, _| decide(value))
     }
 }

@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod conditions;
 pub mod database;
+pub mod expiry;
 pub mod ingest;
 pub mod keyspace;
 pub mod range_deletes;

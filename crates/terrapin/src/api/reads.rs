@@ -1,8 +1,9 @@
 //! Reads of a keyspace's newest state: gets, ranges, estimates.
 
-use terrapin_base::{Error, Lsn, Result, Slice, checksum::hash64};
+use terrapin_base::{Error, Result, Slice, checksum::hash64};
 
 use crate::api::keyspace::Keyspace;
+use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
 use crate::read::estimate::{self, Estimate};
@@ -21,11 +22,12 @@ impl Keyspace {
     #[inline]
     pub(crate) fn observed<R>(
         &self,
-        read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>,
+        read: impl FnOnce(&KeyspaceState, Moment<'static>) -> Result<R>,
     ) -> Result<R> {
         let observed = self.core().observe()?;
         let keyspace = observed.state.keyspaces.get(self.shared.id);
-        read(keyspace.ok_or_else(|| self.dropped())?, observed.before).map_err(|e| self.named(e))
+        let keyspace = keyspace.ok_or_else(|| self.dropped())?;
+        read(keyspace, observed.moment(None)).map_err(|e| self.named(e))
     }
 
     #[cold]
@@ -62,8 +64,8 @@ impl Keyspace {
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
         let epoch = core.records.epoch();
-        self.observed(|keyspace, before| {
-            let value = newest(core, epoch, keyspace, before, key.as_ref());
+        self.observed(|keyspace, at| {
+            let value = newest(core, epoch, keyspace, at, key.as_ref());
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             core.counters.get_done(&core.env, timer);
@@ -90,19 +92,19 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
-        self.observed(|keyspace, before| {
+        self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             let key = key.as_ref();
-            if let Some(message) = in_memtables(keyspace, before, key) {
-                return is_there(keyspace, before, key, message);
+            if let Some(message) = in_memtables(keyspace, at.before, key) {
+                return is_there(keyspace, at, key, message);
             }
             let hash = hash64(key);
             if core.records.contains(epoch, keyspace.collection, key, hash) {
                 core.counters.record_hits.add(1);
                 return Ok(true);
             }
-            resolve::contains(keyspace, key, hash)
+            resolve::contains(keyspace, at, key, hash)
         })
     }
 
@@ -129,10 +131,10 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
-        self.observed(|keyspace, before| {
+        self.observed(|keyspace, at| {
             core.counters.gets.add(keys.len() as u64);
             keyspace.shared.counters.looked_up(keys.len() as u64);
-            newest_of_many(core, epoch, keyspace, before, keys)
+            newest_of_many(core, epoch, keyspace, at, keys)
         })
     }
 
@@ -216,7 +218,7 @@ impl Keyspace {
     /// ```
     #[doc(alias("len", "count"))]
     pub fn approximate_count(&self) -> Result<u64> {
-        self.observed(estimate::count)
+        self.observed(|keyspace, at| estimate::count(keyspace, at.before))
     }
 
     /// The estimated number of records and bytes in a range of keys. Use it for plans, for
@@ -253,7 +255,7 @@ impl Keyspace {
     /// ```
     #[doc(alias("estimate", "approximate_size"))]
     pub fn approximate(&self, range: impl KeyRange) -> Result<Estimate> {
-        self.observed(|keyspace, before| estimate::estimate(keyspace, before, range.bounds()))
+        self.observed(|keyspace, at| estimate::estimate(keyspace, at.before, range.bounds()))
     }
 
     /// The records of a range of keys as of now, in order, from either end. The range does not show

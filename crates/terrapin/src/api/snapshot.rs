@@ -7,6 +7,7 @@ use terrapin_base::{Error, Lsn, Result, Slice, mutant};
 
 use crate::api::database::Database;
 use crate::api::keyspace::Keyspace;
+use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
 use crate::read;
@@ -63,19 +64,19 @@ impl Snapshot {
     fn with<R>(
         &self,
         keyspace: &Keyspace,
-        read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>,
+        read: impl FnOnce(&KeyspaceState, Moment<'_>) -> Result<R>,
     ) -> Result<R> {
         self.check(keyspace)?;
         let core = self.handle.core();
         core.env.breathe();
         core.health.check_open()?;
         let held = self.handle.view().held()?;
-        let before = match mutant::active("snapshot-reads-newest") {
-            true => Lsn(u64::MAX),
-            false => self.handle.view().before,
-        };
+        let mut at = self.handle.view().moment();
+        if mutant::active("snapshot-reads-newest") {
+            at.before = Lsn(u64::MAX);
+        }
         held.keyspace(keyspace.id())
-            .and_then(|keyspace| read(keyspace, before))
+            .and_then(|keyspace| read(keyspace, at))
             .map_err(|error| error.with("keyspace", keyspace.name()))
     }
 
@@ -94,16 +95,14 @@ impl Snapshot {
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
         keyspace.shared.counters.looked_up(1);
-        self.with(keyspace, |k, before| read::get(k, before, key.as_ref()))
+        self.with(keyspace, |k, at| read::get(k, at, key.as_ref()))
     }
 
     /// Whether a key had a value.
     pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.handle.core().counters.gets.add(1);
         keyspace.shared.counters.looked_up(1);
-        self.with(keyspace, |k, before| {
-            read::contains(k, before, key.as_ref())
-        })
+        self.with(keyspace, |k, at| read::contains(k, at, key.as_ref()))
     }
 
     /// The values that many keys had, in the order of `keys`.
@@ -114,8 +113,8 @@ impl Snapshot {
     ) -> Result<Vec<Option<Slice>>> {
         self.handle.core().counters.gets.add(keys.len() as u64);
         keyspace.shared.counters.looked_up(keys.len() as u64);
-        self.with(keyspace, |k, before| {
-            read::multi_get(k, before, keys, |_, _| None, |_, _, _| ())
+        self.with(keyspace, |k, at| {
+            read::multi_get(k, at, keys, |_, _| None, |_, _, _| ())
         })
     }
 
@@ -132,15 +131,15 @@ impl Snapshot {
     /// The estimated number of records; see [`Keyspace::approximate_count`].
     pub fn approximate_count(&self, keyspace: &Keyspace) -> Result<u64> {
         let all = (Bound::Unbounded, Bound::Unbounded);
-        self.with(keyspace, |k, before| {
-            Ok(estimate::estimate_in_view(k, before, all)?.records)
+        self.with(keyspace, |k, at| {
+            Ok(estimate::estimate_in_view(k, at.before, all)?.records)
         })
     }
 
     /// The estimated number of records and bytes in a range of keys; see [`Keyspace::approximate`].
     pub fn approximate(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Estimate> {
-        self.with(keyspace, |k, before| {
-            estimate::estimate_in_view(k, before, range.bounds())
+        self.with(keyspace, |k, at| {
+            estimate::estimate_in_view(k, at.before, range.bounds())
         })
     }
 

@@ -256,16 +256,22 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
+        self.write(keyspace, key.as_ref(), Message::Put(value.as_ref()))
+    }
+
+    pub(super) fn write(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        message: Message<'_>,
+    ) -> Result<()> {
         self.check(keyspace)?;
-        let message = Message::Put(value.as_ref());
-        self.tx.write(&keyspace.shared, key.as_ref(), message)
+        self.tx.write(&keyspace.shared, key, message)
     }
 
     /// Removes a key. Deleting a missing key is no error. Errors as for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
-        self.check(keyspace)?;
-        self.tx
-            .write(&keyspace.shared, key.as_ref(), Message::Delete)
+        self.write(keyspace, key.as_ref(), Message::Delete)
     }
 
     /// Removes all keys of a range. The transaction depends on all of them. Errors as for

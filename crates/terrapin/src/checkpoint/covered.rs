@@ -263,7 +263,7 @@ impl Messages {
         self.fold.clear();
         self.points.fold(&mut self.fold)?;
         let key = self.points.key().unwrap_or_default();
-        let message = self.fold.finish(&self.operator, key, false);
+        let message = self.fold.finish(&self.operator, key, None);
         self.folded = Some((message.kind(), message.payload().to_vec()));
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Ingesting {
         let state = core.state.load_full();
         let keyspace = state.keyspaces.get(shared.id);
         let keyspace = keyspace.ok_or_else(|| core.dropped().with("keyspace", &shared.name))?;
-        let options = core.settings.merge_of(&keyspace.options, false);
+        let options = core.merge_of(&keyspace.options, false);
         let base = Base {
             version: keyspace.version.clone(),
             pin: state.pin.clone(),

@@ -11,6 +11,7 @@ use terrapin_recordcache::{Collection, SealedRecord};
 use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, Version};
 
 use crate::checkpoint::covered::{Below, Messages, Search};
+use crate::engine::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Lookups;
@@ -149,6 +150,12 @@ impl Preparation {
             Some(messages) => messages,
             none => none.insert(self.input.messages(None, None)?),
         };
+        // An expired record that is replaced is a record.
+        let anytime = Moment {
+            before: self.input.before,
+            now_ms: 0,
+            ends: None,
+        };
         for _ in 0..STEP_RECORDS {
             let Some(key) = messages.key() else {
                 return Ok(Some(self.finish()));
@@ -189,7 +196,7 @@ impl Preparation {
             if is_asked && let Some(keyspace) = &self.asks {
                 let is_there = match was_there {
                     true => Ok(true),
-                    false => resolve::contains(keyspace, key, hash64(key)),
+                    false => resolve::contains(keyspace, anytime, key, hash64(key)),
                 };
                 // A read that needs an unreadable node reports the error.
                 if let Ok(is_there) = is_there {

@@ -242,6 +242,10 @@ impl Coordinator {
                 incarnation: core.log()?.incarnation(),
                 branch: self.superblock.branch,
             },
+            last_now_ms: match mutant::active("catalog-forgets-now") {
+                true => 0,
+                false => core.clock.now(&core.env),
+            },
             outcome: &|id| checkpoint.outcome(&self.catalog, id, &parts),
             class: checkpoint.class(),
         };

@@ -14,6 +14,7 @@ mod commit_mutants;
 pub(crate) mod compaction;
 mod covered;
 mod drain;
+pub(crate) mod expiry;
 pub(crate) mod fold;
 mod gather;
 mod held;

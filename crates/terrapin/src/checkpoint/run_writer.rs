@@ -268,7 +268,8 @@ impl Measure {
                     Message::Put(_)
                     | Message::Merge(_)
                     | Message::Stack(_)
-                    | Message::Separated(_) => (1, 0),
+                    | Message::Separated(_)
+                    | Message::Expiring(_) => (1, 0),
                     Message::Delete => (0, 1),
                 };
                 let bytes = (key.len() + value) as i64;

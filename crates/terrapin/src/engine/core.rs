@@ -16,9 +16,11 @@ use terrapin_disk::Disk;
 use terrapin_memtable::{Memtable, Pool};
 use terrapin_pages::PageStore;
 use terrapin_recordcache::{Collection, Epoch, RecordCache};
+use terrapin_structure::MergeOptions;
 use terrapin_wal::{Log, LogSpace};
 
 use crate::engine::backups::Backups;
+use crate::engine::clock::{Clock, Ends, Moment};
 use crate::engine::compactions::Compactions;
 use crate::engine::health::{Health, closed};
 use crate::engine::ingests::{Grafted, Ingests};
@@ -37,7 +39,7 @@ use crate::planning::disk_state::Refusal;
 use crate::planning::plan::{Facts, Plan, plan};
 use crate::planning::tree_size::TreeSizes;
 use crate::planning::workload::Workload;
-use crate::types::options::CheckpointDistance;
+use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 use crate::types::options::settings::Settings;
 use terrapin_base::sync::ArcSwap;
 
@@ -74,6 +76,8 @@ pub(crate) struct Core {
     pub replayed: AtomicU64,
     /// The current state. Only [`Core::replace_state`] replaces it.
     pub state: ArcSwap<State>,
+    /// Now, for deadlines.
+    pub clock: Clock,
     /// Odd while a thread replaces the state. Each replacement ends with a new even number.
     state_epoch: AtomicU64,
     /// The lock of threads that replace the state, and the data that only they need.
@@ -147,6 +151,7 @@ pub(crate) struct Parts {
     pub tree_sizes: Arc<TreeSizes>,
     pub install: Install,
     pub readers: Readers,
+    pub clock: Clock,
 }
 
 /// A state and the epoch at which it was loaded, for [`Core::still_current`].
@@ -170,6 +175,20 @@ pub(crate) struct Observed {
     pub state: Guard<Arc<State>>,
     /// Exclusive LSN bound of what the reader sees.
     pub before: Lsn,
+    /// Now, for deadlines. It was taken first.
+    pub now_ms: u64,
+}
+
+impl Observed {
+    /// What a read of the state sees. `ends` learns the deadlines that it meets.
+    #[inline]
+    pub fn moment<'a>(&self, ends: Option<&'a Ends>) -> Moment<'a> {
+        Moment {
+            before: self.before,
+            now_ms: self.now_ms,
+            ends,
+        }
+    }
 }
 
 impl Core {
@@ -189,6 +208,7 @@ impl Core {
             tree_sizes,
             install,
             readers,
+            clock,
         } = parts;
         let collections = state
             .keyspaces
@@ -218,6 +238,7 @@ impl Core {
             log,
             replayed: AtomicU64::new(0),
             state: ArcSwap::from_pointee(state),
+            clock,
             state_epoch: AtomicU64::new(0),
             install: Mutex::new(install),
             schedule: Arc::default(),
@@ -238,6 +259,15 @@ impl Core {
             health: Health::default(),
             log_space: OnceLock::new(),
         })
+    }
+
+    /// How a merge of a keyspace's tree writes. `space_is_short`: whether it writes from the reserve.
+    /// It drops what has expired by now.
+    pub fn merge_of(&self, options: &KeyspaceOptions, space_is_short: bool) -> MergeOptions {
+        MergeOptions {
+            now_ms: self.clock.now(&self.env),
+            ..self.settings.merge_of(options, space_is_short)
+        }
     }
 
     /// A new number for the cached records of a keyspace that is new or was just emptied.
@@ -309,6 +339,9 @@ impl Core {
     #[inline(always)]
     pub fn observe(&self) -> Result<Observed> {
         self.health.check_open()?;
+        // First: a value that was put later may count as live although its deadline has come, as
+        // it did in between. The other way round, one that was replaced in time would be missing.
+        let now_ms = self.clock.now(&self.env);
         let mut backoff = Backoff::default();
         loop {
             let epoch = self.state_epoch.load(Ordering::Acquire);
@@ -318,7 +351,11 @@ impl Core {
             let unchanged =
                 epoch.is_multiple_of(2) && self.state_epoch.load(Ordering::Relaxed) == epoch;
             if unchanged && before >= state.floor {
-                return Ok(Observed { state, before });
+                return Ok(Observed {
+                    state,
+                    before,
+                    now_ms,
+                });
             }
             // Another thread is storing a state, or a clear is between its append and its
             // publication. The clear waits only for writers before its LSN.

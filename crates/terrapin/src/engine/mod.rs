@@ -2,6 +2,7 @@
 //! nothing.
 
 pub mod backups;
+pub mod clock;
 pub mod compactions;
 pub mod core;
 pub mod events;

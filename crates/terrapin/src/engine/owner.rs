@@ -81,6 +81,7 @@ impl Owner {
         if let Some(log) = &self.core.log {
             log.failure_signal().notify();
         }
+        self.core.clock.begun().notify();
         self.core.store.reclaim_signal().notify();
         self.core.pool.change_signal().notify();
         let jobs = std::mem::take(&mut *self.jobs.lock());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use terrapin_base::{KeyspaceId, Result, Share};
 
+use crate::engine::clock::Ends;
 use crate::engine::core::{Core, Observed};
 use crate::engine::owner::Owner;
 use crate::engine::relay::Relay;
@@ -49,6 +50,8 @@ impl ViewHandle {
         };
         let view = Arc::new(View {
             before: observed.before,
+            now_ms: observed.now_ms,
+            ends: Ends::default(),
             born_ns: core.env.now_ns(),
             only,
             held: Relay::new(held),

@@ -18,6 +18,7 @@ use terrapin_base::sync::{AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, STRIPES, stripe};
 use terrapin_memtable::Memtable;
 
+use crate::engine::clock::{Ends, Moment};
 use crate::engine::relay::Relay;
 use crate::engine::state::{KeyspaceState, State};
 
@@ -25,6 +26,10 @@ use crate::engine::state::{KeyspaceState, State};
 pub(crate) struct View {
     /// Exclusive bound of the LSNs that the view sees.
     pub before: Lsn,
+    /// Now, for deadlines, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// The deadlines that reads of the view met.
+    pub ends: Ends,
     /// Time at which the view was made, on the environment's clock, in nanoseconds.
     pub born_ns: u64,
     /// The keyspace of a range, which reads no other one. None for a snapshot.
@@ -44,6 +49,16 @@ pub(crate) struct Held {
 }
 
 impl View {
+    /// What a read of the view sees.
+    #[inline]
+    pub fn moment(&self) -> Moment<'_> {
+        Moment {
+            before: self.before,
+            now_ms: self.now_ms,
+            ends: Some(&self.ends),
+        }
+    }
+
     /// What the view holds. Fails with `Closed` once the database is closed.
     #[inline]
     pub fn held(&self) -> Result<Arc<Held>> {

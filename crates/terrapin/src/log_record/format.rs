@@ -4,7 +4,8 @@
 //! ```text
 //! 16 + operation kind
 //!          one operation, without its kind: keyspace: varint, then
-//!            put           key length: varint, key, value (the rest)
+//!            put           key length: varint, key, value (the rest). With a deadline, the kind
+//!                          has its highest bit set, and the value begins with the deadline: 6 bytes
 //!            merge         key length: varint, key, operand (the rest)
 //!            delete        key (the rest)
 //!            delete range  as in a batch
@@ -19,6 +20,7 @@
 //! DROP     keyspace: varint
 //! CLEAR    keyspace: varint
 //! OPTIONS  keyspace: varint, options: all of them (`types/options/format.rs`)
+//! NOW      the last now: 6 bytes, milliseconds since 1970
 //! ```
 //!
 //! The kinds of operations are [`OPERATIONS`]. One record is one atomic batch (D7). This file
@@ -29,7 +31,7 @@ use std::ops::Range;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{
     Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Message, MessageKind, Result,
-    VALUE_BYTES_MAX, mutant,
+    VALUE_BYTES_MAX, expiry, mutant,
 };
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
@@ -50,15 +52,18 @@ const PUT_OPERATION: u8 = 0;
 const DELETE_OPERATION: u8 = 1;
 const MERGE_OPERATION: u8 = 2;
 const DELETE_RANGE_OPERATION: u8 = 3;
-/// In the kind of an operation, and of a record of one operation: a deadline follows the kind.
-/// Reserved for puts and merges; this version refuses it.
+/// In the kind of an operation, and of a record of one operation: the value has a deadline
+/// ([`terrapin_base::expiry`]). This version knows that of puts, and refuses it elsewhere.
 const DEADLINE: u8 = 1 << 7;
+const EXPIRING_PUT_OPERATION: u8 = PUT_OPERATION | DEADLINE;
 /// Records of one operation have the kind `RECORD_KIND_USER_MIN + n`, where n is the operation's
 /// kind and below this number.
 const SINGLE_KINDS: u8 = 16;
 
 /// One put.
 pub(crate) const PUT: u8 = RECORD_KIND_USER_MIN + PUT_OPERATION;
+/// One put with a deadline.
+pub(crate) const EXPIRING_PUT: u8 = RECORD_KIND_USER_MIN + EXPIRING_PUT_OPERATION;
 /// One delete.
 pub(crate) const DELETE: u8 = RECORD_KIND_USER_MIN + DELETE_OPERATION;
 /// One merge.
@@ -72,6 +77,8 @@ const DROP: u8 = BATCH + 3;
 /// A clear. Its append installs the emptied keyspace.
 pub(crate) const CLEAR: u8 = BATCH + 4;
 const OPTIONS: u8 = BATCH + 5;
+/// Now, by which deadlines count.
+pub(crate) const NOW: u8 = BATCH + 6;
 
 /// The longest bound of a range delete: the first key behind the longest key is one byte longer.
 const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
@@ -135,6 +142,7 @@ pub(crate) fn put_operation(
         Message::Put(_) => PUT_OPERATION,
         Message::Delete => DELETE_OPERATION,
         Message::Merge(_) => MERGE_OPERATION,
+        Message::Expiring(_) => EXPIRING_PUT_OPERATION,
         Message::Stack(_) | Message::Separated(_) => unreachable!("users write no such messages"),
     });
     put_varint(out, u64::from(keyspace.0));
@@ -206,6 +214,19 @@ impl Operation<'_> {
     }
 }
 
+/// The payload of a NOW record.
+pub(crate) fn now_payload(now_ms: u64) -> [u8; expiry::DEADLINE_BYTES] {
+    expiry::deadline_bytes(now_ms)
+}
+
+/// The last now of a NOW record, in milliseconds since 1970.
+pub(crate) fn read_now(payload: &[u8]) -> Result<u64> {
+    match expiry::split(payload) {
+        Ok((now_ms, [])) => Ok(now_ms),
+        _ => Err(Error::corrupt("a record of now has another length")),
+    }
+}
+
 /// An iterator over the operations of a record, in their order.
 pub(crate) struct Operations<'a> {
     /// The kind of the only operation. None in a batch, where each operation begins with its kind.
@@ -240,7 +261,11 @@ impl<'a> Operations<'a> {
         };
         if !matches!(
             kind,
-            PUT_OPERATION | DELETE_OPERATION | MERGE_OPERATION | DELETE_RANGE_OPERATION
+            PUT_OPERATION
+                | EXPIRING_PUT_OPERATION
+                | DELETE_OPERATION
+                | MERGE_OPERATION
+                | DELETE_RANGE_OPERATION
         ) {
             return Err(unknown_operation(reader, kind));
         }
@@ -264,12 +289,17 @@ impl<'a> Operations<'a> {
                 };
                 let kind = match kind {
                     MERGE_OPERATION => MessageKind::Merge,
+                    EXPIRING_PUT_OPERATION => MessageKind::Expiring,
                     _ => MessageKind::Put,
                 };
                 (key, Message::of(kind, bytes))
             }
         };
-        if key.len() > KEY_BYTES_MAX || message.value_bytes() > VALUE_BYTES_MAX {
+        let value_bytes = match message {
+            Message::Expiring(payload) => expiry::split(payload)?.1.len(),
+            message => message.value_bytes(),
+        };
+        if key.len() > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
             return Err(reader.corrupt("a key or value exceeds the limit"));
         }
         Ok(Operation {
@@ -584,7 +614,11 @@ mod tests {
                 assert_eq!(alone, in_batch, "{kind}");
             }
             match (OPERATIONS.get(usize::from(number)), in_batch) {
-                (Some(&("put" | "delete" | "merge" | "delete range")), None) => {
+                (Some(&"put"), None) => {}
+                (Some(&"put"), Some((ErrorKind::Corrupt, text))) => {
+                    assert!(kind != number && text.contains("ends too early"), "{text}");
+                }
+                (Some(&("delete" | "merge" | "delete range")), None) => {
                     assert_eq!(kind, number)
                 }
                 (Some(name), Some((ErrorKind::NewerFormat, text))) => {

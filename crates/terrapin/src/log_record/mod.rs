@@ -6,7 +6,9 @@ pub(crate) use format::{Change, Operation, Operations, Schema};
 
 use std::ops::Bound;
 
-use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX};
+use terrapin_base::{
+    Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX, expiry,
+};
 use terrapin_structure::KeyBounds;
 
 /// Checks a key and a message against the limits of keys and values.
@@ -16,7 +18,15 @@ pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
     if key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
         return Ok(());
     }
-    Err(too_large(key.len(), value_bytes))
+    // The limit is that of the value without its deadline.
+    match message {
+        Message::Expiring(payload)
+            if key.len() <= KEY_BYTES_MAX && expiry::split(payload)?.1.len() <= VALUE_BYTES_MAX =>
+        {
+            Ok(())
+        }
+        _ => Err(too_large(key.len(), value_bytes)),
+    }
 }
 
 /// Checks the bounds of a range delete against the limit of keys.

@@ -67,6 +67,8 @@ impl Database {
         let mut outcome = Ok(Closed::default());
         if let Some(log) = &core.log {
             core.end_ingests();
+            // The checkpoint keeps it too, if it succeeds.
+            let _ = core.note_now();
             let through = log.end();
             outcome = match checkpoint_through(core, through) {
                 Ok(()) => {

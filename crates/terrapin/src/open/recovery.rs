@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::{
-    Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant,
+    Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Purpose, Result, mutant,
 };
 use terrapin_structure::StructureId;
 use terrapin_wal::{Record, Replay};
@@ -15,8 +15,8 @@ use terrapin_wal::{Record, Replay};
 use crate::engine::core::{Core, Install};
 use crate::engine::events;
 use crate::keyspaces::schema::check_structure;
-use crate::log_record::format::UNLOGGED;
-use crate::log_record::{Operations, Schema};
+use crate::log_record::format::{NOW, UNLOGGED, read_now};
+use crate::log_record::{Change, Operations, Schema};
 use crate::types::options::Durability;
 use crate::write::enter;
 
@@ -205,8 +205,16 @@ fn apply(
     schema_from: Lsn,
     touched: &mut Vec<KeyspaceId>,
 ) -> Result<bool> {
-    if record.kind == UNLOGGED {
-        return Ok(false);
+    match record.kind {
+        UNLOGGED => return Ok(false),
+        NOW => {
+            let now_ms = read_now(record.payload)?;
+            if !mutant::active("replay-forgets-now") {
+                core.clock.raise(now_ms);
+            }
+            return Ok(false);
+        }
+        _ => {}
     }
     if let Some(operations) = Operations::decode(record.kind, record.payload) {
         let state = core.state.load();
@@ -222,6 +230,9 @@ fn apply(
             // A dropped keyspace ignores its operations. Below the applied LSN, no memtable takes
             // the write.
             let place = record.lsn..record.end;
+            if let Change::Message(_, Message::Expiring(_)) = operation.change {
+                core.clock.begin(&core.env);
+            }
             enter(core, &state, &operation, place, Durability::Process);
             if touched.last() != Some(&operation.keyspace) {
                 touched.push(operation.keyspace);

@@ -12,12 +12,14 @@ use terrapin_wal::{Log, LogSpace, Replay};
 
 use crate::api::database::Database;
 use crate::checkpoint::compaction::Compactor;
+use crate::checkpoint::expiry::Expiry;
 use crate::checkpoint::fold::FoldJob;
 use crate::checkpoint::job::Coordinator;
 use crate::checkpoint::merges::Worker;
 use crate::checkpoint::request::checkpoint_through;
 use crate::disk_space::reclaim::{Reclaim, Watch};
 use crate::disk_space::room;
+use crate::engine::clock::Clock;
 use crate::engine::core::{Core, Install, Parts};
 use crate::engine::gate::Gate;
 use crate::engine::owner::Owner;
@@ -150,6 +152,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         tree_sizes,
         install,
         readers,
+        clock: Clock::at(base.catalog.last_now_ms),
     });
     core.plan_memory(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());
@@ -171,6 +174,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
             owner.run(Compactor::job(&core))?;
         }
         owner.run(Watch::job(&core))?;
+        owner.run(Expiry::job(&core))?;
         owner.run(Box::new(FoldJob::new(core.clone())))?;
     }
     if log.is_none() {
@@ -216,7 +220,7 @@ mod tests {
     /// returned the error.
     #[test]
     fn the_panic_of_any_job_is_a_lasting_background_error() {
-        let jobs = |core: &Arc<Core>| -> [Box<dyn Job>; 7] {
+        let jobs = |core: &Arc<Core>| -> [Box<dyn Job>; 8] {
             [
                 Worker::job(core),
                 Reclaim::job(core),
@@ -224,10 +228,11 @@ mod tests {
                 WarmUp::job(core),
                 Compactor::job(core),
                 Watch::job(core),
+                Expiry::job(core),
                 Box::new(FoldJob::new(core.clone())),
             ]
         };
-        for number in 0..7 {
+        for number in 0..8 {
             let (database, _sim) = Options::small().open_simulated();
             let mut all = jobs(database.core());
             let job = &mut all[number];

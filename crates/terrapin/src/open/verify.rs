@@ -21,7 +21,7 @@ use terrapin_structure::StructureId;
 
 use crate::engine::gate::Gate;
 use crate::engine::structures::Structures;
-use crate::log_record::format::UNLOGGED;
+use crate::log_record::format::{NOW, UNLOGGED, read_now};
 use crate::log_record::{Operations, Schema};
 use crate::open::base::Base;
 use crate::open::beside::{Alone, Entered, Place, Tries, enter};
@@ -455,8 +455,10 @@ impl<'a> Keyspaces<'a> {
     /// Checks whether a record can come next, as replay does. Returns the number of its operations
     /// that replay would apply.
     fn check(&mut self, record: &Record<'_>) -> Result<u64> {
-        if record.kind == UNLOGGED {
-            return Ok(0);
+        match record.kind {
+            UNLOGGED => return Ok(0),
+            NOW => return read_now(record.payload).map(|_| 0),
+            _ => {}
         }
         if let Some(operations) = Operations::decode(record.kind, record.payload) {
             let mut applied = 0;

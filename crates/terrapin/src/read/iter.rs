@@ -440,7 +440,7 @@ impl Range {
         let cover =
             Cover::of(keyspace, view.before).filter(|_| !mutant::active("range-shows-deleted-gap"));
         let alone = match cover {
-            None => from_tree((tree, keyspace), region, in_memtables, batch),
+            None => from_tree((tree, keyspace, view.moment()), region, in_memtables, batch),
             Some(_) => Ok(None),
         };
         let filled = match alone {
@@ -458,7 +458,7 @@ impl Range {
                     chunk: batch,
                     passed: &mut passed,
                 }
-                .above(keyspace, view.before, runs);
+                .above(keyspace, view.moment(), runs);
                 if passed > 0 {
                     core.range_passed_in_memtable(&keyspace.active, passed);
                     core.counters.scanned_deletes.add(passed);

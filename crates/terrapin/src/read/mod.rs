@@ -9,10 +9,11 @@ pub mod resolve;
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, mutant};
+use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_recordcache::Epoch;
 
+use crate::engine::clock::Moment;
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::run::{Run, Spilled};
@@ -83,18 +84,18 @@ pub(crate) enum Layer<'a> {
 fn in_layers(
     keyspace: &KeyspaceState,
     spilled: &Spilled,
-    before: Lsn,
+    at: Moment<'_>,
     key: &[u8],
     hash: u64,
 ) -> Result<Option<Option<Slice>>> {
-    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+    for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
         let answer = match &layer {
-            Layer::Memtable(memtable) => match memtable.read(key, before) {
-                Some(message) => Some(answer(keyspace, before, key, message)?),
+            Layer::Memtable(memtable) => match memtable.read(key, at.before) {
+                Some(message) => Some(answer(keyspace, at, key, message)?),
                 None => None,
             },
-            Layer::Run(run) => match run.get(key, hash, before)? {
-                Some(found) => Some(answer(keyspace, before, key, found.message())?),
+            Layer::Run(run) => match run.get(key, hash, at.before)? {
+                Some(found) => Some(answer(keyspace, at, key, found.message())?),
                 None => None,
             },
         };
@@ -110,7 +111,7 @@ fn in_layers(
 #[inline]
 fn answer(
     keyspace: &KeyspaceState,
-    before: Lsn,
+    at: Moment<'_>,
     key: &[u8],
     message: Message<'_>,
 ) -> Result<Option<Slice>> {
@@ -119,7 +120,8 @@ fn answer(
         Message::Delete => Ok(None),
         // Nothing above the tree has handles.
         Message::Separated(_) => Err(Error::internal("a handle above a tree")),
-        Message::Merge(_) | Message::Stack(_) => folded(keyspace, before, key),
+        Message::Merge(_) | Message::Stack(_) => folded(keyspace, at, key),
+        Message::Expiring(payload) => resolve::live(at, payload),
     }
 }
 
@@ -127,15 +129,15 @@ fn answer(
 /// it: the cache holds what the tree says, and a value with the operands applied would get them
 /// again.
 #[cold]
-pub(crate) fn folded(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
+pub(crate) fn folded(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Option<Slice>> {
     let (mut fold, hash) = (Fold::default(), hash64(key));
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
     let mut is_based = false;
-    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+    for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
         is_based = match layer {
-            Layer::Memtable(memtable) => memtable.fold(key, before, &mut fold)? == Some(true),
-            Layer::Run(run) => match run.get(key, hash, before)? {
+            Layer::Memtable(memtable) => memtable.fold(key, at.before, &mut fold)? == Some(true),
+            Layer::Run(run) => match run.get(key, hash, at.before)? {
                 Some(found) => fold.push(found.message())?,
                 None => false,
             },
@@ -147,22 +149,23 @@ pub(crate) fn folded(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Resul
     if !is_based {
         resolve::push(&mut fold, key, keyspace.version.get(key, hash)?)?;
     }
-    Ok(fold.value(&keyspace.operator, key)?.map(Slice::copy))
+    let value = fold.value(&keyspace.operator, key, |deadline_ms| at.is_live(deadline_ms))?;
+    Ok(value.map(Slice::copy))
 }
 
 /// The value of a key, without the record cache.
 #[inline]
-pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
+pub(crate) fn get(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Option<Slice>> {
     if let Some(spilled) = &keyspace.spilled {
         let hash = hash64(key);
-        return match in_layers(keyspace, spilled, before, key, hash)? {
+        return match in_layers(keyspace, spilled, at, key, hash)? {
             Some(value) => Ok(value),
-            None => resolve::get(keyspace, key, hash),
+            None => resolve::get(keyspace, at, key, hash),
         };
     }
-    match in_memtables(keyspace, before, key) {
-        Some(message) => answer(keyspace, before, key, message),
-        None => resolve::get(keyspace, key, hash64(key)),
+    match in_memtables(keyspace, at.before, key) {
+        Some(message) => answer(keyspace, at, key, message),
+        None => resolve::get(keyspace, at, key, hash64(key)),
     }
 }
 
@@ -173,10 +176,10 @@ pub(crate) fn newest_apart(
     core: &Core,
     epoch: Epoch,
     keyspace: &KeyspaceState,
-    before: Lsn,
+    at: Moment<'_>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    newest(core, epoch, keyspace, before, key)
+    newest(core, epoch, keyspace, at, key)
 }
 
 /// The value of a key in the newest state. Asks the record cache before the tree, and adds the
@@ -186,11 +189,11 @@ pub(crate) fn newest(
     core: &Core,
     epoch: Epoch,
     keyspace: &KeyspaceState,
-    before: Lsn,
+    at: Moment<'_>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    if let Some(message) = in_memtables(keyspace, before, key) {
-        return answer(keyspace, before, key, message);
+    if let Some(message) = in_memtables(keyspace, at.before, key) {
+        return answer(keyspace, at, key, message);
     }
     let hash = hash64(key);
     if let Some(value) = core.records.get(epoch, keyspace.collection, key, hash) {
@@ -198,8 +201,10 @@ pub(crate) fn newest(
         return Ok(Some(value));
     }
     core.missed_records();
-    let value = resolve::get(keyspace, key, hash)?;
-    if let Some(value) = &value {
+    let found = keyspace.version.get(key, hash)?;
+    let lasts = resolve::lasts(&found);
+    let value = resolve::value(&keyspace.operator, at, key, found)?;
+    if lasts && let Some(value) = &value {
         core.keep(epoch, keyspace.collection, key, hash, value);
     }
     Ok(value)
@@ -209,7 +214,7 @@ pub(crate) fn newest(
 #[inline]
 pub(crate) fn is_there(
     keyspace: &KeyspaceState,
-    before: Lsn,
+    at: Moment<'_>,
     key: &[u8],
     message: Message<'_>,
 ) -> Result<bool> {
@@ -217,44 +222,45 @@ pub(crate) fn is_there(
         Message::Put(_) => Ok(true),
         Message::Delete => Ok(false),
         Message::Separated(_) => Ok(true),
-        Message::Merge(_) | Message::Stack(_) => Ok(folded(keyspace, before, key)?.is_some()),
+        Message::Merge(_) | Message::Stack(_) => Ok(folded(keyspace, at, key)?.is_some()),
+        Message::Expiring(payload) => Ok(at.is_live(expiry::split(payload)?.0)),
     }
 }
 
 /// Whether a key has a value.
-pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<bool> {
+pub(crate) fn contains(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<bool> {
     if let Some(spilled) = &keyspace.spilled {
         let hash = hash64(key);
-        return match in_layers(keyspace, spilled, before, key, hash)? {
+        return match in_layers(keyspace, spilled, at, key, hash)? {
             Some(value) => Ok(value.is_some()),
-            None => resolve::contains(keyspace, key, hash),
+            None => resolve::contains(keyspace, at, key, hash),
         };
     }
-    match in_memtables(keyspace, before, key) {
-        Some(message) => is_there(keyspace, before, key, message),
-        None => resolve::contains(keyspace, key, hash64(key)),
+    match in_memtables(keyspace, at.before, key) {
+        Some(message) => is_there(keyspace, at, key, message),
+        None => resolve::contains(keyspace, at, key, hash64(key)),
     }
 }
 
 /// The values of several keys. `cached` looks up each key that the memtables do not have. `keep`
-/// receives the tree's answer for each key that `cached` does not have.
+/// receives the tree's answer for each key that `cached` does not have, unless a deadline ends it.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
-    before: Lsn,
+    at: Moment<'_>,
     keys: &[K],
     cached: impl Fn(&[u8], u64) -> Option<Slice>,
     keep: impl Fn(&[u8], u64, Option<&Slice>),
 ) -> Result<Vec<Option<Slice>>> {
     if let Some(spilled) = &keyspace.spilled {
-        return multi_get_in_layers(keyspace, spilled, before, keys);
+        return multi_get_in_layers(keyspace, spilled, at, keys);
     }
     let mut values = vec![None; keys.len()];
     let mut below = Vec::with_capacity(keys.len());
     let mut places = Vec::with_capacity(keys.len());
     for (place, key) in keys.iter().enumerate() {
         let key = key.as_ref();
-        match in_memtables(keyspace, before, key) {
-            Some(message) => values[place] = answer(keyspace, before, key, message)?,
+        match in_memtables(keyspace, at.before, key) {
+            Some(message) => values[place] = answer(keyspace, at, key, message)?,
             None => {
                 let hash = hash64(key);
                 values[place] = cached(key, hash);
@@ -266,13 +272,12 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         }
     }
     if !below.is_empty() {
-        let found = resolve::multi_get(keyspace, &below)?;
-        for (&place, value) in places.iter().zip(found) {
-            values[place] = value?;
+        let found = resolve::multi_get(keyspace, at, &below)?;
+        for ((&place, found), (key, hash)) in places.iter().zip(found).zip(&below) {
+            let (value, lasts) = found?;
+            keep(key, *hash, value.as_ref().filter(|_| lasts));
+            values[place] = value;
         }
-    }
-    for (&place, (key, hash)) in places.iter().zip(below) {
-        keep(key, hash, values[place].as_ref());
     }
     Ok(values)
 }
@@ -283,7 +288,7 @@ pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
     core: &Core,
     epoch: Epoch,
     keyspace: &KeyspaceState,
-    before: Lsn,
+    at: Moment<'_>,
     keys: &[K],
 ) -> Result<Vec<Option<Slice>>> {
     let cached = |key: &[u8], hash| {
@@ -297,7 +302,7 @@ pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
             core.keep(epoch, keyspace.collection, key, hash, value);
         }
     };
-    multi_get(keyspace, before, keys, cached, keep)
+    multi_get(keyspace, at, keys, cached, keep)
 }
 
 /// The values of several keys in a view that has runs. Asks one layer after another for all keys
@@ -305,28 +310,28 @@ pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
 fn multi_get_in_layers<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     spilled: &Spilled,
-    before: Lsn,
+    at: Moment<'_>,
     keys: &[K],
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
     let mut below: Vec<(&[u8], u64)> = Vec::with_capacity(keys.len());
     below.extend(keys.iter().map(|key| (key.as_ref(), hash64(key.as_ref()))));
     let mut places: Vec<usize> = (0..keys.len()).collect();
-    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+    for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
         let mut answers = vec![None; below.len()];
         match layer {
             Layer::Memtable(memtable) => {
                 for (out, (key, _)) in answers.iter_mut().zip(&below) {
-                    if let Some(message) = memtable.read(key, before) {
-                        *out = Some(answer(keyspace, before, key, message)?);
+                    if let Some(message) = memtable.read(key, at.before) {
+                        *out = Some(answer(keyspace, at, key, message)?);
                     }
                 }
             }
             Layer::Run(run) => {
-                let found = run.multi_get(&below, before)?;
+                let found = run.multi_get(&below, at.before)?;
                 for ((out, (key, _)), found) in answers.iter_mut().zip(&below).zip(found) {
                     if let Some(found) = found {
-                        *out = Some(answer(keyspace, before, key, found.message())?);
+                        *out = Some(answer(keyspace, at, key, found.message())?);
                     }
                 }
             }
@@ -343,9 +348,9 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
         let mut open = is_open.iter();
         places.retain(|_| open.next() == Some(&true));
     }
-    let found = resolve::multi_get(keyspace, &below)?;
-    for (place, value) in places.into_iter().zip(found) {
-        values[place] = value?;
+    let found = resolve::multi_get(keyspace, at, &below)?;
+    for (place, found) in places.into_iter().zip(found) {
+        values[place] = found?.0;
     }
     Ok(values)
 }

@@ -6,28 +6,63 @@
 //! version does not write: the handle of a value that is stored elsewhere. It is refused by name,
 //! since an answer without it would be wrong.
 
-use terrapin_base::{Error, ErrorKind, Fold, Message, Operator, Result, Slice, mutant};
+use terrapin_base::{
+    Error, ErrorKind, Fold, Message, Operator, Result, Slice, Stack, StackBase, expiry, mutant,
+};
 use terrapin_structure::{Found, Presence};
 
+use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
 
 /// The user's value of what was found for a key.
 #[inline]
-pub(crate) fn value(operator: &Operator, key: &[u8], found: Found) -> Result<Option<Slice>> {
+pub(crate) fn value(
+    operator: &Operator,
+    at: Moment<'_>,
+    key: &[u8],
+    found: Found,
+) -> Result<Option<Slice>> {
     match found {
         Found::Nothing => Ok(None),
         Found::Value(value) => Ok(Some(value)),
         Found::Handle(_) => Err(handle_refused(key)),
-        Found::Operands(_) => applied(operator, key, found),
+        Found::Expiring(payload) => live(at, &payload),
+        Found::Operands(_) => applied(operator, at, key, found),
+    }
+}
+
+/// A value with a deadline, if it has not expired.
+#[cold]
+pub(crate) fn live(at: Moment<'_>, payload: &[u8]) -> Result<Option<Slice>> {
+    let (deadline_ms, value) = expiry::split(payload)?;
+    Ok(at.is_live(deadline_ms).then(|| Slice::copy(value)))
+}
+
+/// Whether the answer for what was found holds until a merge changes it: no deadline ends it.
+#[inline]
+pub(crate) fn lasts(found: &Found) -> bool {
+    match found {
+        Found::Nothing | Found::Value(_) | Found::Handle(_) => true,
+        Found::Expiring(_) => mutant::active("expiring-record-is-cached"),
+        Found::Operands(bytes) => {
+            let base = Stack::decode(bytes).map(|stack| stack.base);
+            !matches!(base, Ok(StackBase::Expiring(_)))
+        }
     }
 }
 
 /// Applies operands to their base.
 #[cold]
-fn applied(operator: &Operator, key: &[u8], found: Found) -> Result<Option<Slice>> {
+fn applied(
+    operator: &Operator,
+    at: Moment<'_>,
+    key: &[u8],
+    found: Found,
+) -> Result<Option<Slice>> {
     let mut fold = Fold::default();
     push(&mut fold, key, found)?;
-    Ok(fold.value(operator, key)?.map(Slice::copy))
+    let value = fold.value(operator, key, |deadline_ms| at.is_live(deadline_ms))?;
+    Ok(value.map(Slice::copy))
 }
 
 /// Adds what a version holds for a key to the newer messages of the key.
@@ -35,6 +70,7 @@ pub(crate) fn push(fold: &mut Fold, key: &[u8], found: Found) -> Result<()> {
     let is_known = match found {
         Found::Nothing => fold.push(Message::Delete)?,
         Found::Value(value) => fold.push(Message::Put(&value))?,
+        Found::Expiring(payload) => fold.push(Message::Expiring(&payload))?,
         Found::Operands(stack) => fold.push(Message::Stack(&stack))?,
         Found::Handle(_) => return Err(handle_refused(key)),
     };
@@ -46,25 +82,38 @@ pub(crate) fn push(fold: &mut Fold, key: &[u8], found: Found) -> Result<()> {
 
 /// The value of a key in a keyspace's tree. `hash` is that of the key.
 #[inline]
-pub(crate) fn get(keyspace: &KeyspaceState, key: &[u8], hash: u64) -> Result<Option<Slice>> {
-    value(&keyspace.operator, key, keyspace.version.get(key, hash)?)
+pub(crate) fn get(
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    key: &[u8],
+    hash: u64,
+) -> Result<Option<Slice>> {
+    let found = keyspace.version.get(key, hash)?;
+    value(&keyspace.operator, at, key, found)
 }
 
 /// Whether a key has a value in a keyspace's tree. `hash` is that of the key.
 #[inline]
-pub(crate) fn contains(keyspace: &KeyspaceState, key: &[u8], hash: u64) -> Result<bool> {
+pub(crate) fn contains(
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    key: &[u8],
+    hash: u64,
+) -> Result<bool> {
     match keyspace.version.contains(key, hash)? {
         Presence::Absent => Ok(false),
         Presence::Present => Ok(true),
-        Presence::Unresolved => Ok(get(keyspace, key, hash)?.is_some()),
+        Presence::Unresolved => Ok(get(keyspace, at, key, hash)?.is_some()),
     }
 }
 
-/// The values of many keys in a keyspace's tree, in the order of `keys`, each with its hash.
+/// The values of many keys in a keyspace's tree, in the order of `keys`, each with its hash. Also
+/// whether each answer [lasts].
 pub(crate) fn multi_get(
     keyspace: &KeyspaceState,
+    at: Moment<'_>,
     keys: &[(&[u8], u64)],
-) -> Result<impl Iterator<Item = Result<Option<Slice>>>> {
+) -> Result<impl Iterator<Item = Result<(Option<Slice>, bool)>>> {
     let mut found = vec![Found::Nothing; keys.len()];
     keyspace.version.multi_get(keys, &mut found)?;
     if mutant::active("multi-get-forgets-last-key")
@@ -73,7 +122,10 @@ pub(crate) fn multi_get(
         *last = Found::Nothing;
     }
     let pairs = keys.iter().zip(found);
-    Ok(pairs.map(|((key, _), found)| value(&keyspace.operator, key, found)))
+    Ok(pairs.map(move |((key, _), found)| {
+        let lasts = lasts(&found);
+        Ok((value(&keyspace.operator, at, key, found)?, lasts))
+    }))
 }
 
 #[cold]

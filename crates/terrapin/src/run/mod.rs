@@ -136,7 +136,7 @@ impl Run {
         let record = match record {
             Found::Value(record) => record,
             Found::Nothing => return Ok(hidden),
-            Found::Handle(_) | Found::Operands(_) => {
+            Found::Handle(_) | Found::Operands(_) | Found::Expiring(_) => {
                 return Err(Error::corrupt("a record of a run is no chain of versions"));
             }
         };

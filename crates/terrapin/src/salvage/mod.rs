@@ -23,7 +23,7 @@ use terrapin_wal::{Record, Recovery, Replay};
 use crate::api::database::Database;
 use crate::api::keyspace::Keyspace;
 use crate::engine::structures::Structures;
-use crate::log_record::format::UNLOGGED;
+use crate::log_record::format::{NOW, UNLOGGED};
 use crate::log_record::{Change, Operations, Schema};
 use crate::open::base::Base;
 use crate::open::directory::open_directory;
@@ -287,6 +287,7 @@ impl Sink {
         };
         match message {
             Message::Put(value) => own.put(key, value)?,
+            Message::Expiring(_) => write_as_is(own, key, message)?,
             Message::Delete => own.delete(key)?,
             Message::Merge(operand) => {
                 return Self::merge((own, other), is_certain, key, std::iter::once(operand));
@@ -295,6 +296,9 @@ impl Sink {
                 let stack = Stack::decode(bytes)?;
                 match stack.base {
                     StackBase::Value(value) => own.put(key, value)?,
+                    StackBase::Expiring(payload) => {
+                        write_as_is(own, key, Message::Expiring(payload))?;
+                    }
                     StackBase::Nothing | StackBase::Handle(_) | StackBase::Lost => {
                         own.delete(key)?;
                     }
@@ -351,14 +355,22 @@ fn has(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
 /// Writes an operand, which may be a combined one that users cannot write, also if nobody
 /// registered the merge operator.
 fn write_operand(keyspace: &Keyspace, key: &[u8], operand: &[u8]) -> Result<()> {
-    let (core, message) = (keyspace.core(), Message::Merge(operand));
+    write_as_is(keyspace, key, Message::Merge(operand))
+}
+
+/// Writes a message that another database held. A value keeps its deadline.
+fn write_as_is(keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
+    let core = keyspace.core();
+    if message.deadline_ms().is_some() {
+        core.clock.begin(&core.env);
+    }
     core.write_one(&keyspace.shared, key, message, core.settings.durability)
 }
 
 /// What the operands of a message apply to, if it has some.
 fn base_of(message: Message<'_>) -> Result<Option<StackBase<'_>>> {
     match message {
-        Message::Put(_) | Message::Delete | Message::Separated(_) => Ok(None),
+        Message::Put(_) | Message::Delete | Message::Separated(_) | Message::Expiring(_) => Ok(None),
         Message::Merge(_) => Ok(Some(StackBase::Older)),
         Message::Stack(bytes) => Ok(Some(Stack::decode(bytes)?.base)),
     }
@@ -414,7 +426,7 @@ struct LogSalvage<'a> {
 
 impl LogSalvage<'_> {
     fn apply(&mut self, record: &Record<'_>, report: &mut SalvageReport) -> Result<()> {
-        if record.kind == UNLOGGED {
+        if matches!(record.kind, UNLOGGED | NOW) {
             return Ok(());
         }
         if let Some(operations) = Operations::decode(record.kind, record.payload) {

@@ -14,6 +14,7 @@ use terrapin_base::{
     Charge, Error, ErrorKind, KeyspaceId, Lsn, Message, Purpose, Result, Slice, mutant,
 };
 
+use crate::engine::clock::{Ends, Moment};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::engine::view::ViewHandle;
@@ -42,6 +43,9 @@ pub struct Savepoint {
 pub(crate) struct Tx {
     view: Arc<ViewHandle>,
     isolation: Isolation,
+    /// The deadlines of what the transaction depends on with snapshot isolation. Otherwise it
+    /// depends on all that its view showed.
+    ends: Ends,
     durability: Durability,
     /// The time from which on it is too old, on the environment's clock.
     ends_ns: u64,
@@ -71,6 +75,7 @@ impl Tx {
         });
         Ok(Tx {
             isolation: options.isolation,
+            ends: Ends::default(),
             durability,
             ends_ns,
             writes: Writes::new(log.record_bytes_max() as usize),
@@ -98,6 +103,18 @@ impl Tx {
     /// Bytes of its record in the log.
     pub fn record_bytes(&self) -> usize {
         self.writes.record_bytes()
+    }
+
+    /// What the transaction's reads see.
+    fn moment(&self, for_update: bool) -> Moment<'_> {
+        let at = self.view.view().moment();
+        match self.isolation {
+            Isolation::Serializable => at,
+            Isolation::Snapshot => Moment {
+                ends: for_update.then_some(&self.ends),
+                ..at
+            },
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -167,12 +184,12 @@ impl Tx {
             return Ok(own.map(Slice::copy));
         }
         self.depend_on(shared.id, key, for_update)?;
-        let before = self.before();
+        let at = self.moment(for_update);
         self.with(shared, 1, |core, keyspace| {
             let epoch = core.records.epoch();
             match is_newest(core, keyspace) {
-                true => read::newest_apart(core, epoch, keyspace, before, key),
-                false => read::get(keyspace, before, key),
+                true => read::newest_apart(core, epoch, keyspace, at, key),
+                false => read::get(keyspace, at, key),
             }
         })
     }
@@ -184,9 +201,9 @@ impl Tx {
             return Ok(own.is_some());
         }
         self.depend_on(shared.id, key, false)?;
-        let before = self.before();
+        let at = self.moment(false);
         self.with(shared, 1, |_, keyspace| {
-            read::contains(keyspace, before, key)
+            read::contains(keyspace, at, key)
         })
     }
 
@@ -210,12 +227,12 @@ impl Tx {
                 }
             }
         }
-        let before = self.before();
+        let at = self.moment(false);
         let found = self.with(shared, others.len(), |core, keyspace| {
             let epoch = core.records.epoch();
             match is_newest(core, keyspace) {
-                true => read::newest_of_many(core, epoch, keyspace, before, &others),
-                false => read::multi_get(keyspace, before, &others, |_, _| None, |_, _, _| ()),
+                true => read::newest_of_many(core, epoch, keyspace, at, &others),
+                false => read::multi_get(keyspace, at, &others, |_, _| None, |_, _, _| ()),
             }
         })?;
         for (place, value) in places.into_iter().zip(found) {
@@ -314,6 +331,10 @@ impl Tx {
         let unchanged = Unchanged {
             view: &self.view,
             footprint: &footprint,
+            ends: match self.isolation {
+                Isolation::Serializable => &self.view.view().ends,
+                Isolation::Snapshot => &self.ends,
+            },
         };
         let batch = self.writes.prepared(Asks::Unchanged(&unchanged));
         let outcome = core.write_batch_if(batch, self.durability)?;

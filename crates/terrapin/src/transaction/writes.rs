@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result};
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result, expiry};
 use terrapin_structure::Direction;
 
 use crate::log_record::format::{BATCH, put_operation, put_range_delete};
@@ -123,6 +123,10 @@ impl Writes {
             Change::Message(key, message) => {
                 let newest = match message {
                     Message::Put(value) => Newest::Put(end - value.len()..end),
+                    // It outlasts the transaction's now, which was taken before.
+                    Message::Expiring(payload) => {
+                        Newest::Put(end - payload.len() + expiry::DEADLINE_BYTES..end)
+                    }
                     Message::Delete => Newest::Delete,
                     Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
                         unreachable!("transactions write no merges")

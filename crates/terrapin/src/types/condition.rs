@@ -68,6 +68,8 @@ pub struct Version {
     pub(crate) collection: Collection,
     /// The reader saw each record below this LSN.
     pub(crate) before: Lsn,
+    /// The deadline of the value, in milliseconds since 1970.
+    pub(crate) deadline_ms: Option<u64>,
 }
 
 /// A condition of a batch ([`crate::Batch::require`]).

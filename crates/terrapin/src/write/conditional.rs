@@ -15,6 +15,9 @@
 //! An ingest leaves no record. So the append also tests, under the same lock, that the keyspaces
 //! have the collections that they had.
 //!
+//! A value that was read and has a deadline may expire meanwhile. So the append also tests, under
+//! the same lock, that no view had a now at or after that deadline ([`crate::engine::clock`]).
+//!
 //! A value that was decided upon is compared with the one that the next attempt reads. The user's
 //! function runs again only if they differ, so a slow function and fast other writers both go on.
 //!
@@ -28,6 +31,7 @@ use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, Slice, mutant};
 use terrapin_recordcache::Collection;
 use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 
+use crate::engine::clock::{Ends, Moment};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::log_record::check_sizes;
@@ -39,6 +43,9 @@ use crate::write::{head_of, record_of};
 
 /// Attempts of a conditional write. Each failed one means that another writer wrote in between.
 pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
+
+/// A value that was read, and its deadline in milliseconds since 1970.
+type Read = (Option<Slice>, Option<u64>);
 
 /// What a conditional write does about the value that it read.
 pub(crate) enum Decision<'a, R> {
@@ -52,6 +59,8 @@ pub(crate) enum Decision<'a, R> {
 pub(crate) enum New<'a> {
     /// It has this value.
     Put(Cow<'a, [u8]>),
+    /// It has the value of this payload until a deadline ([`terrapin_base::expiry`]).
+    Expiring(Vec<u8>),
     /// It has no value.
     Delete,
 }
@@ -65,6 +74,7 @@ impl<'a> New<'a> {
     pub fn message(&self) -> Message<'_> {
         match self {
             New::Put(value) => Message::Put(value),
+            New::Expiring(payload) => Message::Expiring(payload),
             New::Delete => Message::Delete,
         }
     }
@@ -113,59 +123,62 @@ impl Core {
         Ok(())
     }
 
-    /// Reads a key, decides, and writes if nothing changed the key meanwhile; else it tries again.
+    /// Reads a key, decides by its value and deadline, and writes if nothing changed the key
+    /// meanwhile; else it tries again.
     pub fn write_if<'a, R>(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
         durability: Durability,
-        mut decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
+        mut decide: impl FnMut(&Option<Slice>, Option<u64>) -> Result<Decision<'a, R>>,
     ) -> Result<R> {
         check_durability(durability)?;
         check_sizes(key, Message::Delete)?;
         let timer = self.counters.put_timer(&self.env);
         let log = self.log()?;
         let mut patience = Patience::default();
-        let mut last: Option<(Option<Slice>, New<'a>, R)> = None;
+        let mut last: Option<(Read, New<'a>, R)> = None;
         for attempt in 0..ATTEMPTS_MAX {
             self.begin_attempt(log, attempt)?;
             let epoch = self.records.epoch();
             let observed = self.observe_apart()?;
-            let before = observed.before;
+            let (before, ends) = (observed.before, Ends::default());
             let keyspace = observed.state.keyspaces.get(shared.id);
             let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
-            let value = newest_apart(self, epoch, keyspace, before, key)?;
+            let at = observed.moment(Some(&ends));
+            let value = newest_apart(self, epoch, keyspace, at, key)?;
             let seen = [(shared.id, keyspace.collection)];
             drop(observed);
-            let (value, new, result) = match last.take().filter(|(seen, ..)| *seen == value) {
+            let read = (value, ends.first());
+            let (read_last, new, result) = match last.take().filter(|(last, ..)| *last == read) {
                 Some(decided) => decided,
-                None => match decide(&value)? {
+                None => match decide(&read.0, read.1)? {
                     Decision::Leave(result) => return Ok(result),
-                    Decision::Write(new, result) => (value, new, result),
+                    Decision::Write(new, result) => (read, new, result),
                 },
             };
             let message = new.message();
-            let read = (before, &seen[..]);
+            let read = (before, &seen[..], &ends);
             let written =
                 self.write_one_read(shared, key, message, durability, read, &mut patience)?;
             if written {
                 self.counters.put_done(&self.env, timer);
                 return Ok(result);
             }
-            last = Some((value, new, result));
+            last = Some((read_last, new, result));
         }
         Err(busy(shared, key).error())
     }
 
-    /// Writes one put or delete if no record from `before` on touched the key, and no ingest came
-    /// since it was `seen`. Returns whether it did.
+    /// Writes one put or delete if no record from `before` on touched the key, no ingest came since
+    /// it was `seen`, and no deadline of what was read has come. Returns whether it did.
     pub fn write_one_read(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
         message: Message<'_>,
         durability: Durability,
-        (before, seen): (Lsn, &[Seen]),
+        (before, seen, ends): (Lsn, &[Seen], &Ends),
         patience: &mut Patience,
     ) -> Result<bool> {
         check_sizes(key, message)?;
@@ -182,7 +195,7 @@ impl Core {
         let record = (record.0, record.1, &touches[..]);
         let hits = |entry: &Touched| hits_keys(&keys, entry);
         let mut from = From::Lsn(before);
-        let read = (&mut from, &hits, seen);
+        let read = (&mut from, &hits, (seen, ends));
         let Some(appended) = self.append_read(log, record, frees, read, patience)? else {
             return Ok(false);
         };
@@ -211,10 +224,10 @@ impl Core {
         keys.sort_unstable();
         for attempt in 0..ATTEMPTS_MAX {
             self.begin_attempt(log, attempt)?;
-            let (before, seen) = self.look_at_required(required)?;
+            let (before, seen, ends) = self.look_at_required(required)?;
             let mut from = From::Lsn(before);
             let hits = |entry: &Touched| hits_keys(&keys, entry);
-            let read = (&mut from, &hits, &seen[..]);
+            let read = (&mut from, &hits, (&seen[..], &ends));
             if let Some(appended) = self.append_read(log, record, frees, read, patience)? {
                 return Ok(appended);
             }
@@ -226,12 +239,16 @@ impl Core {
         ))
     }
 
-    /// Checks conditions as of one moment. Returns the bound of that moment, and the collections of
-    /// the keyspaces.
-    pub(super) fn look_at_required(&self, required: &[Required]) -> Result<(Lsn, Vec<Seen>)> {
+    /// Checks conditions as of one moment. Returns the bound of that moment, the collections of the
+    /// keyspaces, and until when the values are live.
+    pub(super) fn look_at_required(
+        &self,
+        required: &[Required],
+    ) -> Result<(Lsn, Vec<Seen>, Ends)> {
         let epoch = self.records.epoch();
         let observed = self.observe_apart()?;
-        let before = observed.before;
+        let ends = Ends::default();
+        let at = observed.moment(Some(&ends));
         let mut seen = Vec::with_capacity(required.len());
         for required in required {
             let shared = &required.keyspace;
@@ -240,12 +257,12 @@ impl Core {
             seen.push((shared.id, keyspace.collection));
             let key = &required.key;
             if let Requirement::Version(version) = &required.asks {
-                if !self.is_unchanged(keyspace, key, version, before)? {
+                if !self.is_unchanged(keyspace, key, version, at)? {
                     return Err(conflict(shared, key, ConflictCause::Changed).error());
                 }
                 continue;
             }
-            let value = newest_apart(self, epoch, keyspace, before, key)?;
+            let value = newest_apart(self, epoch, keyspace, at, key)?;
             let holds = match &required.asks {
                 Requirement::Absent => value.is_none(),
                 Requirement::Present => value.is_some(),
@@ -256,26 +273,27 @@ impl Core {
                 return Err(conflict(shared, key, ConflictCause::Value(value)).error());
             }
         }
-        Ok((before, seen))
+        Ok((at.before, seen, ends))
     }
 
-    /// The version of a key that a read with this bound saw.
-    pub fn version_of(&self, keyspace: &KeyspaceState, before: Lsn) -> Version {
+    /// The version of a key that a read of this moment saw, and until when its value is live.
+    pub fn version_of(&self, keyspace: &KeyspaceState, at: Moment<'_>, ends: &Ends) -> Version {
         Version {
             life: self.log.as_ref().map(Log::life_id),
             collection: keyspace.collection,
-            before,
+            before: at.before,
+            deadline_ms: ends.first(),
         }
     }
 
-    /// Whether no record from the version's bound to `before` changed the key, as the memtables
-    /// tell. False too if the memtables no longer tell.
+    /// Whether no record from the version's bound to that of a moment changed the key, as the
+    /// memtables tell, and its value has not expired. False too if the memtables no longer tell.
     pub fn is_unchanged(
         &self,
         keyspace: &KeyspaceState,
         key: &[u8],
         version: &Version,
-        before: Lsn,
+        at: Moment<'_>,
     ) -> Result<bool> {
         let life = self.log()?.life_id();
         let oldest = keyspace
@@ -287,19 +305,21 @@ impl Core {
             && (oldest.start <= version.before || mutant::active("version-outlives-its-memtable"));
         let newest = keyspace
             .memtables()
-            .find_map(|memtable| memtable.memtable.get_versioned(key, before));
-        Ok(is_known && newest.is_none_or(|(lsn, _)| lsn < version.before))
+            .find_map(|memtable| memtable.memtable.get_versioned(key, at.before));
+        let is_live = version.deadline_ms.is_none_or(|deadline| at.is_live(deadline));
+        Ok(is_known && is_live && newest.is_none_or(|(lsn, _)| lsn < version.before))
     }
 
     /// Appends a record if no record from `from` on `hits`, and if the keyspaces have the
-    /// collections that were `seen`; waits for room in the log. If it does not append, the log does
-    /// not tell what a record from `from` on touched, or that record hits, or an ingest came.
+    /// collections that were `seen`, and if nothing that was read has ended; waits for room in the
+    /// log. If it does not append, the log does not tell what a record from `from` on touched, or
+    /// that record hits, or an ingest came, or a deadline.
     pub(super) fn append_read(
         &self,
         log: &Log,
         (kind, payload, touches): (u8, &[&[u8]], &[Touch]),
         frees: bool,
-        (from, hits, seen): (&mut From, &impl Fn(&Touched) -> bool, &[Seen]),
+        (from, hits, (seen, ends)): (&mut From, &impl Fn(&Touched) -> bool, (&[Seen], &Ends)),
         patience: &mut Patience,
     ) -> Result<Option<Appended>> {
         let holds = || {
@@ -308,6 +328,9 @@ impl Core {
                 let keyspace = state.keyspaces.get(*id);
                 keyspace.is_some_and(|keyspace| keyspace.collection == *collection)
             };
+            if !ends.have_not_come(&self.clock) {
+                return false;
+            }
             seen.iter().all(is_same) || mutant::active("conditional-append-ignores-collection")
         };
         let mut attempt = || {

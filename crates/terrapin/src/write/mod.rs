@@ -24,7 +24,7 @@ use terrapin_wal::{Append, Appended, Log, Touch};
 use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, State};
-use crate::log_record::format::{BATCH, DELETE, Head, MERGE, PUT, UNLOGGED};
+use crate::log_record::format::{BATCH, DELETE, EXPIRING_PUT, Head, MERGE, PUT, UNLOGGED};
 use crate::log_record::{Change, Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
@@ -86,9 +86,11 @@ type Record<'a> = (u8, &'a [&'a [u8]], &'a [Touch]);
 #[inline(always)]
 fn head_of(id: KeyspaceId, key: &[u8], message: Message<'_>) -> Head {
     match message {
-        Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-            Head::put(id, key.len())
-        }
+        Message::Put(_)
+        | Message::Merge(_)
+        | Message::Stack(_)
+        | Message::Separated(_)
+        | Message::Expiring(_) => Head::put(id, key.len()),
         Message::Delete => Head::delete(id),
     }
 }
@@ -100,6 +102,7 @@ fn record_of<'a>(message: Message<'_>, pieces: &'a [&'a [u8]; 3]) -> (u8, &'a [&
         Message::Put(_) => (PUT, &pieces[..]),
         Message::Delete => (DELETE, &pieces[..2]),
         Message::Merge(_) => (MERGE, &pieces[..]),
+        Message::Expiring(_) => (EXPIRING_PUT, &pieces[..]),
         Message::Stack(_) | Message::Separated(_) => unreachable!("users write no such messages"),
     }
 }
@@ -140,7 +143,7 @@ impl Core {
         checked.map_err(|error| error.with("keyspace", &shared.name))
     }
 
-    /// Writes one put, delete or merge. The operand of a merge was [checked](Core::check_operand).
+    /// Writes one message. The operand of a merge was [checked](Core::check_operand).
     pub fn write_one(
         &self,
         shared: &Arc<KeyspaceShared>,
@@ -230,9 +233,11 @@ impl Core {
     #[inline(always)]
     fn count_one(&self, shared: &KeyspaceShared, message: Message<'_>, bytes: u64) {
         match message {
-            Message::Put(_) | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-                self.counters.puts.add(1)
-            }
+            Message::Put(_)
+            | Message::Merge(_)
+            | Message::Stack(_)
+            | Message::Separated(_)
+            | Message::Expiring(_) => self.counters.puts.add(1),
             Message::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use terrapin_base::{Error, Lsn, Result, mutant};
 use terrapin_wal::{Appended, Copied, From, Log, Touch, Touched, Watch};
 
+use crate::engine::clock::Ends;
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
@@ -42,6 +43,8 @@ pub(crate) struct Unchanged<'a> {
     pub view: &'a Arc<ViewHandle>,
     /// The keys.
     pub footprint: &'a Footprint,
+    /// The deadlines of what the transaction depends on.
+    pub ends: &'a Ends,
 }
 
 impl Core {
@@ -66,10 +69,13 @@ impl Core {
         let mut since = unchanged.view.view().before;
         let mut from = From::Lsn(since);
         for _ in 0..LOOKS_MAX {
-            let read = (&mut from, &hits, &seen[..]);
+            let read = (&mut from, &hits, (&seen[..], unchanged.ends));
             let appended = self.append_read(log, record, frees, read, patience)?;
             if let Some(appended) = appended {
                 return Ok(Ok(appended));
+            }
+            if !unchanged.ends.have_not_come(&self.clock) {
+                return Ok(Err(unchanged.names(self, ConflictCause::Changed)?));
             }
             self.counters.transaction_repeats.add(1);
             match self.look(log, unchanged, since)? {
@@ -111,6 +117,10 @@ impl Core {
             entries: Vec::new(),
         };
         let changed = look.find_change()?;
+        // Equal values may have other deadlines now.
+        if let Some(deadline_ms) = now.view().ends.first() {
+            unchanged.ends.note(deadline_ms);
+        }
         // A touch that hits makes the next attempt look again, from `before` on.
         let next = look.next.unwrap_or(From::Lsn(before));
         Ok(match changed {
@@ -241,7 +251,10 @@ impl Look<'_> {
             return Ok(false);
         }
         self.core.counters.transaction_comparisons.add(1);
-        let (before, after) = (self.unchanged.view.view().before, self.now.view().before);
+        let (before, after) = (
+            self.unchanged.view.view().moment(),
+            self.now.view().moment(),
+        );
         Ok(read::get(then, before, key)? != read::get(now, after, key)?)
     }
 
@@ -319,6 +332,7 @@ mod tests {
         let unchanged = Unchanged {
             view: &view,
             footprint: &footprint,
+            ends: &Ends::default(),
         };
         let begun = |view: &'_ Arc<ViewHandle>| view.view().held().unwrap();
         let mut look = Look {

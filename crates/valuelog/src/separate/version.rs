@@ -92,7 +92,7 @@ impl SeparatedVersion {
         match found {
             Found::Handle(handle) => self.value(&handle, key, ReadFor::Get).map(Found::Value),
             Found::Operands(bytes) => self.based(bytes, key).map(Found::Operands),
-            found @ (Found::Nothing | Found::Value(_)) => Ok(found),
+            found @ (Found::Nothing | Found::Value(_) | Found::Expiring(_)) => Ok(found),
         }
     }
 

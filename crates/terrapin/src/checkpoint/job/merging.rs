@@ -101,7 +101,7 @@ impl Coordinator {
                 &part.keyspace,
                 (&span.0, span.1.as_deref()),
                 STRETCH_GROUPS * core.settings.merge.group_bytes,
-                &core.settings.merge_of(&part.keyspace.options, false),
+                &core.merge_of(&part.keyspace.options, false),
             )?,
             _ => None,
         };
@@ -149,9 +149,7 @@ impl Coordinator {
         let Some(part) = checkpoint.parts.get(checkpoint.at) else {
             return Err(Error::internal("a checkpoint without a tree to empty"));
         };
-        let options = core
-            .settings
-            .merge_of(&part.keyspace.options, checkpoint.sliced);
+        let options = core.merge_of(&part.keyspace.options, checkpoint.sliced);
         let (from, bytes) = self.drain.stretch();
         let begun = begin_compaction(&part.keyspace, (from, None), bytes, &options)?;
         if begun.is_none() {
@@ -184,9 +182,7 @@ impl Coordinator {
         let part = &mut checkpoint.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
         part.added = input.added();
-        let options = core
-            .settings
-            .merge_of(&part.keyspace.options, checkpoint.sliced);
+        let options = core.merge_of(&part.keyspace.options, checkpoint.sliced);
         let KeyspaceState {
             structure, version, ..
         } = &*part.keyspace;

@@ -12,12 +12,14 @@
 //!           root: varint length and what the structure makes of it
 //! ```
 //!
-//! A further field has a tag, as an option has. This version writes none and refuses all.
+//! A further field has a tag, as an option has. This version writes one in a database that ever had
+//! a deadline, and refuses others: 3, last now: varint, milliseconds since 1970.
 //!
 //! This file checks bounds, order of numbers, and names. Reading a page checks that it is where its
 //! reference says. The walk at open checks that no space has two owners (D4).
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::{Error, ErrorKind, Incarnation, KeyspaceId, Lsn, Result};
 use terrapin_pages::PageRef;
 
@@ -31,8 +33,10 @@ pub(crate) const LEAF_KEYSPACES: u32 = 64;
 /// The most lives that the root lists. A root of a few keyspaces then takes 512 bytes.
 pub(crate) const LIVES_MAX: usize = 32;
 
-/// Tags of further fields of the root.
-const LATER: [(u64, &str); 3] = [(1, "next birth"), (2, "dead list"), (3, "last now")];
+/// Tags of further fields of the root that this version does not know.
+const LATER: [(u64, &str); 2] = [(1, "next birth"), (2, "dead list")];
+/// The tag of [`RootPage::last_now_ms`].
+const LAST_NOW: u64 = 3;
 
 /// A life of the database: the time between an open for writing and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ pub(crate) struct RootPage {
     pub leaves: Vec<(u32, PageRef)>,
     /// The last lives that committed a catalog, ascending. The last one wrote this page.
     pub lives: Vec<Life>,
+    /// The last now, in milliseconds since 1970; 0 if no record ever had a deadline.
+    pub last_now_ms: u64,
 }
 
 impl RootPage {
@@ -77,7 +83,12 @@ impl RootPage {
             put_varint(&mut out, u64::from(life.incarnation.0));
             out.extend_from_slice(&life.branch.to_le_bytes());
         }
-        put_varint(&mut out, 0);
+        match self.last_now_ms {
+            0 => put_varint(&mut out, 0),
+            now_ms => [1, LAST_NOW, now_ms]
+                .into_iter()
+                .for_each(|number| put_varint(&mut out, number)),
+        }
         out
     }
 
@@ -101,8 +112,16 @@ impl RootPage {
             leaves.push((number, PageRef::decode(&mut reader)?));
         }
         let lives = read_lives(&mut reader)?;
-        if reader.varint()? > 0 {
+        let mut last_now_ms = 0;
+        for _ in 0..reader.varint()? {
             let tag = reader.varint()?;
+            if tag == LAST_NOW && last_now_ms == 0 {
+                last_now_ms = reader.varint()?;
+                if last_now_ms == 0 || last_now_ms > DEADLINE_MS_MAX {
+                    return Err(reader.corrupt("the last now is out of bounds"));
+                }
+                continue;
+            }
             let later = LATER.iter().find(|(later, _)| *later == tag);
             let name = later.map_or(String::new(), |(_, name)| format!(" ({name})"));
             let message = format!(
@@ -119,6 +138,7 @@ impl RootPage {
             next_id,
             leaves,
             lives,
+            last_now_ms,
         })
     }
 }
@@ -257,6 +277,7 @@ mod tests {
             next_id: 128,
             leaves: vec![(0, page), (1, page)],
             lives: (3..3 + LIVES_MAX as u32).map(life).collect(),
+            last_now_ms: 1_800_000_000_000,
         };
         let bytes = root.encode();
         assert_eq!(RootPage::decode(&bytes).unwrap(), root);
@@ -274,6 +295,7 @@ mod tests {
         refused(&|root| root.lives = vec![life(4), life(4)]);
         refused(&|root| root.lives = vec![life(1 << 24)]);
         refused(&|root| root.lives[5].branch = 0);
+        refused(&|root| root.last_now_ms = DEADLINE_MS_MAX + 1);
     }
 
     #[test]
@@ -287,10 +309,12 @@ mod tests {
                 incarnation: Incarnation(1),
                 branch: 1,
             }],
+            last_now_ms: 0,
         };
         let bytes = root.encode();
         for (field, named) in [
-            (&[1, 3, 1, 0][..], "field 3 (last now) of the catalog"),
+            (&[1, 2, 1, 0][..], "field 2 (dead list) of the catalog"),
+            (&[2, 3, 1, 2, 0], "field 2 (dead list) of the catalog"),
             (&[2, 9, 0, 10, 0], "field 9 of the catalog"),
         ] {
             let bytes = [&bytes[..bytes.len() - 1], field].concat();

@@ -24,6 +24,9 @@ const LOG_START: Lsn = Lsn(4096);
 /// A durable catalog.
 #[derive(Clone, Default)]
 pub(crate) struct Catalog {
+    /// The last now that the catalog stores, in milliseconds since 1970; 0 if no record ever had a
+    /// deadline.
+    pub last_now_ms: u64,
     /// The root page. None before the first checkpoint.
     pub root: Option<PageRef>,
     /// The catalog holds changes of the set of keyspaces below this LSN.
@@ -79,6 +82,8 @@ pub(crate) struct Following<'a> {
     pub through: Lsn,
     /// The life that writes the catalog.
     pub life: Life,
+    /// The last now, in milliseconds since 1970; 0 if no record ever had a deadline.
+    pub last_now_ms: u64,
     /// The result of the checkpoint for each keyspace of `frozen`.
     pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
     /// The class of space from which the catalog takes its pages.
@@ -106,6 +111,7 @@ impl Catalog {
             through: decoded.through,
             next_id: decoded.next_id,
             lives: decoded.lives,
+            last_now_ms: decoded.last_now_ms,
             ..Catalog::default()
         };
         let mut keyspaces = Vec::new();
@@ -246,6 +252,7 @@ impl Catalog {
             applied: following.applied,
             through: self.through.max(following.through),
             next_id,
+            last_now_ms: following.last_now_ms,
             ..self.clone()
         };
         next.note_life(following.life);
@@ -263,6 +270,7 @@ impl Catalog {
             through: next.through,
             next_id,
             lives: next.lives.clone(),
+            last_now_ms: next.last_now_ms,
             leaves,
         };
         let root = store.write_page(PageKind::CatalogRoot, &root.encode(), following.class)?;

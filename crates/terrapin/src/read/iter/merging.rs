@@ -4,11 +4,12 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, checksum::hash64};
+use terrapin_base::{Lsn, Message, Result, checksum::hash64, expiry};
 use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
 use super::copied;
+use crate::engine::clock::Moment;
 use crate::engine::compactions::KeySpan;
 use crate::engine::state::KeyspaceState;
 use crate::engine::views::Held;
@@ -194,7 +195,7 @@ impl<'a> Region<'a> {
 /// [`Merging::with`] returns. Returns none if the memtables have the next key or if that is
 /// unknown.
 pub(super) fn from_tree(
-    (tree, keyspace): (&mut TreeScan, &KeyspaceState),
+    (tree, keyspace, at): (&mut TreeScan, &KeyspaceState, Moment<'_>),
     region: Region<'_>,
     in_memtables: &InMemtables,
     chunk: &mut Batch,
@@ -205,35 +206,40 @@ pub(super) fn from_tree(
         InMemtables::Nothing => None,
     };
     let until = next.map_or(region.end(), Bound::Excluded);
-    let filled = fill(&mut *tree.scan, keyspace, until, chunk)?;
+    let filled = fill(&mut *tree.scan, (keyspace, at), until, chunk)?;
     if filled == Filled::Full || next.is_some() && chunk.is_full() {
         return Ok(Some(false));
     }
     Ok(next.is_none().then_some(true))
 }
 
-/// Fills a chunk from the tree up to a bound. Operands that the tree holds are applied.
+/// Fills a chunk from the tree up to a bound. Operands that the tree holds are applied, and
+/// deadlines count.
 #[inline]
 fn fill(
     scan: &mut dyn Scan,
-    keyspace: &KeyspaceState,
+    (keyspace, at): (&KeyspaceState, Moment<'_>),
     until: Bound<&[u8]>,
     chunk: &mut Batch,
 ) -> Result<Filled> {
     loop {
         match scan.fill(until, chunk)? {
-            Filled::Unresolved => resolve_next(scan, keyspace, chunk)?,
+            Filled::Unresolved => resolve_next(scan, (keyspace, at), chunk)?,
             filled => return Ok(filled),
         }
     }
 }
 
-/// Adds the scan's next record, whose operands are applied.
+/// Adds the scan's next record, as a get shows it.
 #[cold]
-fn resolve_next(scan: &mut dyn Scan, keyspace: &KeyspaceState, chunk: &mut Batch) -> Result<()> {
+fn resolve_next(
+    scan: &mut dyn Scan,
+    (keyspace, at): (&KeyspaceState, Moment<'_>),
+    chunk: &mut Batch,
+) -> Result<()> {
     let mut key = Vec::new();
     scan.unresolved(&mut key);
-    if let Some(value) = resolve::get(keyspace, &key, hash64(&key))? {
+    if let Some(value) = resolve::get(keyspace, at, &key, hash64(&key))? {
         push(chunk, &key, &value);
     }
     scan.skip(&key);
@@ -324,17 +330,17 @@ impl Merging<'_> {
     pub fn above(
         self,
         keyspace: &KeyspaceState,
-        before: Lsn,
+        at: Moment<'_>,
         runs: Option<&mut [Option<RunScan>; 2]>,
     ) -> Result<bool> {
         let (region, next) = (self.region, self.in_memtables.next());
-        let memtables = memtables(keyspace, before).map(|memtable| {
-            let mut cursor = memtable?.cursor(Lsn(0), before);
+        let memtables = memtables(keyspace, at.before).map(|memtable| {
+            let mut cursor = memtable?.cursor(Lsn(0), at.before);
             region.seek(&mut cursor, next);
             cursor.is_valid().then_some(cursor)
         });
         let Some(runs) = runs else {
-            return self.with((keyspace, before), memtables);
+            return self.with((keyspace, at), memtables);
         };
         let [mut newer, mut older] = memtables.map(|memtable| memtable.map(Above::Memtable));
         for (source, run) in [&mut newer, &mut older].into_iter().zip(runs) {
@@ -343,7 +349,7 @@ impl Merging<'_> {
                 *source = Some(Above::Run(run));
             }
         }
-        self.with((keyspace, before), [newer, older])
+        self.with((keyspace, at), [newer, older])
     }
 
     /// Merges the sources, newer first, with the tree from one end of the region. Returns `false`
@@ -351,7 +357,7 @@ impl Merging<'_> {
     /// A tombstone hides older records.
     fn with<S: Source>(
         self,
-        (keyspace, before): (&KeyspaceState, Lsn),
+        (keyspace, at): (&KeyspaceState, Moment<'_>),
         mut sources: [Option<S>; 2],
     ) -> Result<bool> {
         let Merging {
@@ -390,7 +396,7 @@ impl Merging<'_> {
                 && let Some(until) = region.until_gap(here, first_key)
             {
                 let begins_here = until == Bound::Unbounded;
-                let is_full = !begins_here && fill(scan, keyspace, until, chunk)? == Filled::Full;
+                let is_full = !begins_here && fill(scan, (keyspace, at), until, chunk)? == Filled::Full;
                 if is_full || chunk.is_full() {
                     in_memtables.note(first_key);
                     return Ok(false);
@@ -416,7 +422,7 @@ impl Merging<'_> {
             let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
             let is_full = match is_tree_over {
                 true => false,
-                false => fill(scan, keyspace, until, chunk)? == Filled::Full,
+                false => fill(scan, (keyspace, at), until, chunk)? == Filled::Full,
             };
             if is_full || first.is_some() && chunk.is_full() {
                 in_memtables.note(first_key);
@@ -429,8 +435,16 @@ impl Merging<'_> {
             match sources[place].as_ref().map(S::message) {
                 Some(Message::Put(value)) if !is_hidden => push(chunk, key, value),
                 Some(Message::Merge(_) | Message::Stack(_)) if !is_hidden => {
-                    if let Some(value) = folded(keyspace, before, key)? {
+                    if let Some(value) = folded(keyspace, at, key)? {
                         push(chunk, key, &value);
+                    }
+                }
+                Some(Message::Expiring(payload)) if !is_hidden => {
+                    let (deadline_ms, value) = expiry::split(payload)?;
+                    match at.is_live(deadline_ms) {
+                        true => push(chunk, key, value),
+                        // It costs what a delete costs.
+                        false => *passed += u64::from(place == 0),
                     }
                 }
                 // The active memtable is the first source.

@@ -112,6 +112,7 @@ impl Options {
                 filter_bits: self.filter_bits,
                 space_is_short: false,
                 operator: Operator::default(),
+                now_ms: 0,
                 values: None,
                 separate_from: self.separate_from,
             },

@@ -1,0 +1,284 @@
+//! Values with a deadline: puts, and what concerns their time.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use terrapin_base::expiry::{self, DEADLINE_MS_MAX};
+use terrapin_base::{Message, Result};
+
+use crate::api::batch::Batch;
+use crate::api::keyspace::Keyspace;
+use crate::api::transaction::Transaction;
+use crate::engine::clock::{Ends, Moment};
+use crate::engine::core::Core;
+use crate::read::newest_apart;
+use crate::write::conditional::{Decision, New};
+
+/// How long the value of a key lasts ([`Keyspace::ttl`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// The key has no value, or its value has expired.
+    Absent,
+    /// The value has no deadline.
+    Unlimited,
+    /// The value expires after this time.
+    Left(Duration),
+}
+
+/// A put with a deadline, as it enters the log. One whose deadline has come is a delete.
+struct ExpiringPut(Option<Vec<u8>>);
+
+impl ExpiringPut {
+    fn at(core: &Core, deadline_ms: u64, value: &[u8]) -> Self {
+        let now_ms = core.clock.begin(&core.env);
+        let is_live = deadline_ms > now_ms;
+        ExpiringPut(is_live.then(|| expiry::payload(deadline_ms, value)))
+    }
+
+    fn after(core: &Core, ttl: Duration, value: &[u8]) -> Self {
+        Self::at(core, deadline_after(core, ttl), value)
+    }
+
+    fn until(core: &Core, deadline: SystemTime, value: &[u8]) -> Self {
+        let since_1970 = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::at(core, millis(since_1970), value)
+    }
+
+    fn message(&self) -> Message<'_> {
+        match &self.0 {
+            Some(payload) => Message::Expiring(payload),
+            None => Message::Delete,
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).map_or(DEADLINE_MS_MAX, |ms| ms.min(DEADLINE_MS_MAX))
+}
+
+/// The deadline after a time from now, in milliseconds since 1970. A part of a millisecond counts
+/// as a whole one.
+fn deadline_after(core: &Core, ttl: Duration) -> u64 {
+    let now_ms = core.clock.begin(&core.env);
+    let is_whole = ttl.subsec_nanos().is_multiple_of(1_000_000);
+    let ttl_ms = millis(ttl) + u64::from(!is_whole);
+    now_ms.saturating_add(ttl_ms).min(DEADLINE_MS_MAX)
+}
+
+impl Keyspace {
+    /// Sets a key's value for a time, in whole milliseconds. After that the key has no value: reads
+    /// do not see it, and a later merge frees its space. A put or a delete ends the value earlier.
+    /// A time of 0 deletes the key.
+    ///
+    /// The deadline is a moment of the wall clock. It passes while the database is closed, too. A
+    /// clock that is set back does not bring an expired value back: see [`crate::Keyspace::ttl`].
+    ///
+    /// A value with a deadline is stored with its key, however long it is, and takes 7 bytes more.
+    /// The record cache does not hold it. Durability and errors as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-put-ttl-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// use std::time::Duration;
+    /// let sessions = database.keyspace("sessions")?;
+    /// sessions.put_with_ttl("Ann", "token", Duration::from_secs(3600))?;
+    /// assert_eq!(sessions.get("Ann")?.unwrap(), "token");
+    /// sessions.put_with_ttl("Bob", "token", Duration::from_millis(5))?;
+    /// std::thread::sleep(Duration::from_millis(10));
+    /// assert!(sessions.get("Bob")?.is_none());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("setex", "expire", "expiration"))]
+    pub fn put_with_ttl(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        self.put_expiring_one(key.as_ref(), ExpiringPut::after(self.core(), ttl, value.as_ref()))
+    }
+
+    /// Sets a key's value until a deadline, which counts in milliseconds. A deadline that has come
+    /// deletes the key. Otherwise as [`Keyspace::put_with_ttl`].
+    pub fn put_expiring(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) -> Result<()> {
+        let put = ExpiringPut::until(self.core(), deadline, value.as_ref());
+        self.put_expiring_one(key.as_ref(), put)
+    }
+
+    fn put_expiring_one(&self, key: &[u8], put: ExpiringPut) -> Result<()> {
+        let core = self.core();
+        core.write_one(&self.shared, key, put.message(), core.settings.durability)
+    }
+
+    /// How long the value of a key lasts from now on. If merges ([`Keyspace::merge`]) changed a
+    /// value with a deadline, this is the time until that value ends. The operands of the merges
+    /// stay, and then apply to nothing.
+    ///
+    /// *Now* is the wall clock, but never earlier than any moment by which the database judged a
+    /// deadline. The database remembers that moment over a restart, up to a second that a crash
+    /// may take. Cost and errors as for [`Keyspace::get`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-ttl-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let sessions = database.keyspace("sessions")?;
+    /// use std::time::Duration;
+    /// use terrapin::Lifetime;
+    /// let hour = Duration::from_secs(3600);
+    /// sessions.put_with_ttl("Ann", "token", hour)?;
+    /// assert!(matches!(sessions.ttl("Ann")?, Lifetime::Left(left) if left <= hour));
+    /// assert!(sessions.persist("Ann")?);
+    /// assert_eq!(sessions.ttl("Ann")?, Lifetime::Unlimited);
+    /// assert_eq!(sessions.ttl("Bob")?, Lifetime::Absent);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("time_to_live", "expires"))]
+    pub fn ttl(&self, key: impl AsRef<[u8]>) -> Result<Lifetime> {
+        let core = self.core();
+        core.env.breathe();
+        let epoch = core.records.epoch();
+        self.observed(|keyspace, at| {
+            core.counters.gets.add(1);
+            keyspace.shared.counters.looked_up(1);
+            let ends = Ends::default();
+            let at = Moment { ends: Some(&ends), ..at };
+            let value = newest_apart(core, epoch, keyspace, at, key.as_ref())?;
+            Ok(match (value, ends.first()) {
+                (None, _) => Lifetime::Absent,
+                (Some(_), None) => Lifetime::Unlimited,
+                (Some(_), Some(deadline_ms)) => {
+                    let left_ms = deadline_ms.saturating_sub(at.now_ms);
+                    Lifetime::Left(Duration::from_millis(left_ms))
+                }
+            })
+        })
+    }
+
+    /// Lets a key's value last for a time from now on, whatever deadline it had. Returns whether
+    /// the key has a value. A time of 0 deletes the key.
+    ///
+    /// Writes the value again. Durability, cost and errors as for [`Keyspace::insert_if_absent`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-touch-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let sessions = database.keyspace("sessions")?;
+    /// use std::time::Duration;
+    /// sessions.put("Ann", "token")?;
+    /// assert!(sessions.touch("Ann", Duration::from_secs(60))?);
+    /// assert!(!sessions.touch("Bob", Duration::from_secs(60))?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("expire", "renew"))]
+    pub fn touch(&self, key: impl AsRef<[u8]>, ttl: Duration) -> Result<bool> {
+        let (core, key) = (self.core(), key.as_ref());
+        let durability = core.settings.durability;
+        core.write_if(&self.shared, key, durability, |value, _| {
+            Ok(match value {
+                None => Decision::Leave(false),
+                Some(value) => {
+                    let put = ExpiringPut::after(core, ttl, value);
+                    Decision::Write(put.0.map_or(New::Delete, New::Expiring), true)
+                }
+            })
+        })
+    }
+
+    /// Lets a key's value last without a deadline. Returns whether the key has a value. Writes the
+    /// value again if it has a deadline. Durability, cost and errors as for [`Keyspace::touch`].
+    pub fn persist(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let (core, key) = (self.core(), key.as_ref());
+        let durability = core.settings.durability;
+        core.write_if(&self.shared, key, durability, |value, deadline_ms| {
+            Ok(match (value, deadline_ms) {
+                (Some(value), Some(_)) => Decision::Write(New::Put(value.to_vec().into()), true),
+                (value, _) => Decision::Leave(value.is_some()),
+            })
+        })
+    }
+}
+
+impl Batch {
+    /// Adds a put of a value that lasts for a time from now on: see [`Keyspace::put_with_ttl`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-batch-ttl-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let sessions = database.keyspace("sessions")?;
+    /// let mut batch = database.batch();
+    /// batch.put_with_ttl(&sessions, "Ann", "token", std::time::Duration::from_secs(3600));
+    /// database.write(&batch)?;
+    /// assert!(sessions.contains("Ann")?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn put_with_ttl(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) {
+        let put = ExpiringPut::after(keyspace.core(), ttl, value.as_ref());
+        self.add(keyspace, key.as_ref(), put.message());
+    }
+
+    /// Adds a put of a value that lasts until a deadline: see [`Keyspace::put_expiring`].
+    pub fn put_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) {
+        let put = ExpiringPut::until(keyspace.core(), deadline, value.as_ref());
+        self.add(keyspace, key.as_ref(), put.message());
+    }
+}
+
+impl Transaction {
+    /// Sets a key's value for a time from now on: see [`Keyspace::put_with_ttl`]. Errors as for
+    /// [`Transaction::put`].
+    pub fn put_with_ttl(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        let put = ExpiringPut::after(keyspace.core(), ttl, value.as_ref());
+        self.write(keyspace, key.as_ref(), put.message())
+    }
+
+    /// Sets a key's value until a deadline: see [`Keyspace::put_expiring`]. Errors as for
+    /// [`Transaction::put`].
+    pub fn put_expiring(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) -> Result<()> {
+        let put = ExpiringPut::until(keyspace.core(), deadline, value.as_ref());
+        self.write(keyspace, key.as_ref(), put.message())
+    }
+}

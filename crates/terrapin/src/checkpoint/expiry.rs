@@ -1,0 +1,109 @@
+//! [`Expiry`]: the job of databases with deadlines. Each second it
+//!
+//! - notes the last now in the log, if a view took a later one since ([`Core::note_now`]), so that
+//!   what a view saw expired stays expired after a restart with the wall clock set back;
+//! - asks for the compaction of a tree of which a quarter has expired.
+//!
+//! It sleeps until the first write with a deadline.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, Job, Result, Step};
+use terrapin_wal::Append;
+
+use crate::engine::compactions::{KeySpan, Stretches};
+use crate::engine::core::Core;
+use crate::log_record::format::{NOW, now_payload};
+
+/// The time between two looks, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
+/// The expired share of a tree from which on it is compacted, in thousandths.
+const EXPIRED_PERMILLE: u64 = 250;
+
+/// The job. It ends with the schedule.
+pub(crate) struct Expiry {
+    core: Arc<Core>,
+}
+
+impl Expiry {
+    /// Builds the job for a core.
+    pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
+        Box::new(Expiry { core: core.clone() })
+    }
+
+    /// Asks for the compaction of the first tree that is due.
+    fn look(&self) -> Result<()> {
+        let core = &self.core;
+        if core.compactions.is_any_asked() || core.schedule.disk_is_full() {
+            return Ok(());
+        }
+        let now_ms = core.clock.now(&core.env);
+        let state = core.observe()?.state.clone();
+        for keyspace in state.keyspaces.iter() {
+            let Some(compacts) = keyspace.structure.compacts() else {
+                continue;
+            };
+            // A read that needs an unreadable node reports the error.
+            let expired = compacts.expired_permille(&keyspace.version, now_ms);
+            if expired.unwrap_or(0) < EXPIRED_PERMILLE {
+                continue;
+            }
+            let all = Stretches {
+                keyspace: keyspace.id,
+                span: KeySpan::default(),
+            };
+            if core.compactions.ask(all) {
+                core.schedule.work().notify();
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+}
+
+impl Job for Expiry {
+    fn name(&self) -> &'static str {
+        "expiry"
+    }
+
+    fn step(&mut self) -> Step {
+        let core = self.core.clone();
+        if core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        let begun = core.clock.begun().clone();
+        if core.clock.last() == 0 {
+            return Step::Pending(Condition::new(&begun, move || {
+                core.schedule.is_stopping() || core.clock.last() > 0
+            }));
+        }
+        // The next look tries again.
+        let _ = core.note_now().and_then(|()| self.look());
+        let next_ns = core.env.now_ns().saturating_add(LOOK_NS);
+        let stops = move || core.schedule.is_stopping();
+        Step::Pending(Condition::new(&begun, stops).until(next_ns))
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.job_died(&error);
+    }
+}
+
+impl Core {
+    /// Notes the last now in the log, if it is later than the one that was noted. Does nothing if
+    /// the log has no room.
+    pub fn note_now(&self) -> Result<()> {
+        let log = self.log()?;
+        let Some(now_ms) = self.clock.to_note() else {
+            return Ok(());
+        };
+        if self.schedule.disk_is_full() {
+            return Ok(());
+        }
+        if let Append::Done(appended) = log.try_append(NOW, &[&now_payload(now_ms)])? {
+            log.publish(&appended);
+            self.clock.noted(now_ms);
+        }
+        Ok(())
+    }
+}
