@@ -115,7 +115,10 @@ impl Keyspace {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             let ends = Ends::default();
-            let at = Moment { ends: Some(&ends), ..at };
+            let at = Moment {
+                ends: Some(&ends),
+                ..at
+            };
             let value = newest_apart(core, epoch, keyspace, at, key.as_ref())?;
             Ok((value, core.version_of(keyspace, at, &ends)))
         })
@@ -143,7 +146,10 @@ impl Keyspace {
             core.begin_attempt(log, attempt)?;
             let ends = Ends::default();
             let (unchanged, collection, before) = self.observed(|keyspace, at| {
-                let at = Moment { ends: Some(&ends), ..at };
+                let at = Moment {
+                    ends: Some(&ends),
+                    ..at
+                };
                 let unchanged = core.is_unchanged(keyspace, key, version, at)?;
                 Ok((unchanged, keyspace.collection, at.before))
             })?;

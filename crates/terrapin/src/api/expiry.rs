@@ -98,7 +98,10 @@ impl Keyspace {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<()> {
-        self.put_expiring_one(key.as_ref(), ExpiringPut::after(self.core(), ttl, value.as_ref()))
+        self.put_expiring_one(
+            key.as_ref(),
+            ExpiringPut::after(self.core(), ttl, value.as_ref()),
+        )
     }
 
     /// Sets a key's value until a deadline, which counts in milliseconds. A deadline that has come
@@ -153,7 +156,10 @@ impl Keyspace {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             let ends = Ends::default();
-            let at = Moment { ends: Some(&ends), ..at };
+            let at = Moment {
+                ends: Some(&ends),
+                ..at
+            };
             let value = newest_apart(core, epoch, keyspace, at, key.as_ref())?;
             Ok(match (value, ends.first()) {
                 (None, _) => Lifetime::Absent,

@@ -39,8 +39,8 @@ use crate::planning::disk_state::Refusal;
 use crate::planning::plan::{Facts, Plan, plan};
 use crate::planning::tree_size::TreeSizes;
 use crate::planning::workload::Workload;
-use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 use crate::types::options::settings::Settings;
+use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 use terrapin_base::sync::ArcSwap;
 
 /// The engine behind all handles of one open database.

@@ -6,9 +6,7 @@ pub(crate) use format::{Change, Operation, Operations, Schema};
 
 use std::ops::Bound;
 
-use terrapin_base::{
-    Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX, expiry,
-};
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX, expiry};
 use terrapin_structure::KeyBounds;
 
 /// Checks a key and a message against the limits of keys and values.

@@ -129,7 +129,11 @@ fn answer(
 /// it: the cache holds what the tree says, and a value with the operands applied would get them
 /// again.
 #[cold]
-pub(crate) fn folded(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Option<Slice>> {
+pub(crate) fn folded(
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    key: &[u8],
+) -> Result<Option<Slice>> {
     let (mut fold, hash) = (Fold::default(), hash64(key));
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
@@ -149,7 +153,9 @@ pub(crate) fn folded(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Re
     if !is_based {
         resolve::push(&mut fold, key, keyspace.version.get(key, hash)?)?;
     }
-    let value = fold.value(&keyspace.operator, key, |deadline_ms| at.is_live(deadline_ms))?;
+    let value = fold.value(&keyspace.operator, key, |deadline_ms| {
+        at.is_live(deadline_ms)
+    })?;
     Ok(value.map(Slice::copy))
 }
 

@@ -53,12 +53,7 @@ pub(crate) fn lasts(found: &Found) -> bool {
 
 /// Applies operands to their base.
 #[cold]
-fn applied(
-    operator: &Operator,
-    at: Moment<'_>,
-    key: &[u8],
-    found: Found,
-) -> Result<Option<Slice>> {
+fn applied(operator: &Operator, at: Moment<'_>, key: &[u8], found: Found) -> Result<Option<Slice>> {
     let mut fold = Fold::default();
     push(&mut fold, key, found)?;
     let value = fold.value(operator, key, |deadline_ms| at.is_live(deadline_ms))?;

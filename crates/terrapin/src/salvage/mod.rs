@@ -370,7 +370,9 @@ fn write_as_is(keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<
 /// What the operands of a message apply to, if it has some.
 fn base_of(message: Message<'_>) -> Result<Option<StackBase<'_>>> {
     match message {
-        Message::Put(_) | Message::Delete | Message::Separated(_) | Message::Expiring(_) => Ok(None),
+        Message::Put(_) | Message::Delete | Message::Separated(_) | Message::Expiring(_) => {
+            Ok(None)
+        }
         Message::Merge(_) => Ok(Some(StackBase::Older)),
         Message::Stack(bytes) => Ok(Some(Stack::decode(bytes)?.base)),
     }

@@ -202,9 +202,7 @@ impl Tx {
         }
         self.depend_on(shared.id, key, false)?;
         let at = self.moment(false);
-        self.with(shared, 1, |_, keyspace| {
-            read::contains(keyspace, at, key)
-        })
+        self.with(shared, 1, |_, keyspace| read::contains(keyspace, at, key))
     }
 
     /// The values of several keys.

@@ -241,10 +241,7 @@ impl Core {
 
     /// Checks conditions as of one moment. Returns the bound of that moment, the collections of the
     /// keyspaces, and until when the values are live.
-    pub(super) fn look_at_required(
-        &self,
-        required: &[Required],
-    ) -> Result<(Lsn, Vec<Seen>, Ends)> {
+    pub(super) fn look_at_required(&self, required: &[Required]) -> Result<(Lsn, Vec<Seen>, Ends)> {
         let epoch = self.records.epoch();
         let observed = self.observe_apart()?;
         let ends = Ends::default();
@@ -306,7 +303,9 @@ impl Core {
         let newest = keyspace
             .memtables()
             .find_map(|memtable| memtable.memtable.get_versioned(key, at.before));
-        let is_live = version.deadline_ms.is_none_or(|deadline| at.is_live(deadline));
+        let is_live = version
+            .deadline_ms
+            .is_none_or(|deadline| at.is_live(deadline));
         Ok(is_known && is_live && newest.is_none_or(|(lsn, _)| lsn < version.before))
     }
 

@@ -396,7 +396,8 @@ impl Merging<'_> {
                 && let Some(until) = region.until_gap(here, first_key)
             {
                 let begins_here = until == Bound::Unbounded;
-                let is_full = !begins_here && fill(scan, (keyspace, at), until, chunk)? == Filled::Full;
+                let is_full =
+                    !begins_here && fill(scan, (keyspace, at), until, chunk)? == Filled::Full;
                 if is_full || chunk.is_full() {
                     in_memtables.note(first_key);
                     return Ok(false);
