@@ -3,17 +3,27 @@
 //!
 //! A range visits a block or two of every buffer level that has messages in its stretch. In a tree
 //! whose buffers are empty it visits leaves only. The engine decides whether this gain is worth a
-//! merge.
+//! merge. The stretch also has leaves of which a quarter has expired: a merge drops those records.
 
 use std::sync::Arc;
 
 use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
+use terrapin_pages::group::{Deadlines, GroupRef};
 use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
 use terrapin_runs::run::{Key, KeyRange};
+
+/// A leaf is rewritten once about one in this many of its records has expired.
+const EXPIRED_PART: u64 = 4;
+
+/// Whether so many records of a leaf have expired that a compaction rewrites it.
+pub(crate) fn is_expired(leaf: &GroupRef, deadlines: &Deadlines, now_ms: u64) -> bool {
+    !deadlines.is_empty()
+        && deadlines.expired_at(now_ms).saturating_mul(EXPIRED_PART) >= leaf.records
+}
 
 /// A stretch of keys for a compaction.
 pub(crate) struct Stretch {
@@ -23,7 +33,8 @@ pub(crate) struct Stretch {
     pub(crate) holds: ToCompact,
 }
 
-/// Finds the first stretch at or above `from` for whose leaves buffers hold messages. It ends when
+/// Finds the first stretch at or above `from` for whose leaves buffers hold messages, or that are
+/// [expired](is_expired) at `now_ms`. It ends when
 /// `bytes_max` is reached, before the first leaf that starts above `to`, or at the end. Loads the
 /// nodes that it visits.
 pub(crate) fn find_stretch(
@@ -31,10 +42,19 @@ pub(crate) fn find_stretch(
     root: &Root,
     from: &[u8],
     to: Option<&[u8]>,
-    bytes_max: u64,
+    (bytes_max, now_ms): (u64, u64),
 ) -> Result<Option<Stretch>> {
-    let Root::Node(page, height) = root else {
-        return Ok(None);
+    let (page, height) = match root {
+        Root::Node(page, height) => (page, height),
+        Root::Leaf(leaf, deadlines) if is_expired(leaf, deadlines, now_ms) => {
+            let holds = ToCompact {
+                merged_bytes: leaf.logical_bytes,
+                buffered_bytes: 0,
+            };
+            let range = KeyRange::default();
+            return Ok(Some(Stretch { range, holds }));
+        }
+        Root::Leaf(..) | Root::Empty => return Ok(None),
     };
     let root = load_node(store, page, *height)?;
     let mut search = Search {
@@ -42,6 +62,7 @@ pub(crate) fn find_stretch(
         from,
         to,
         bytes_max,
+        now_ms,
         holds: ToCompact::default(),
         lo: None,
         hi: None,
@@ -59,6 +80,7 @@ struct Search<'a> {
     from: &'a [u8],
     to: Option<&'a [u8]>,
     bytes_max: u64,
+    now_ms: u64,
     holds: ToCompact,
     lo: Option<Key>,
     hi: Option<Key>,
@@ -97,7 +119,9 @@ impl Search<'_> {
                         return Ok(true);
                     }
                 }
-                Child::Leaf(leaf) if is_buffered => {
+                Child::Leaf(leaf)
+                    if is_buffered || is_expired(leaf, &pivot.deadlines, self.now_ms) =>
+                {
                     if is_full {
                         self.hi = Some(lo.into());
                         return Ok(true);

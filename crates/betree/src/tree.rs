@@ -143,6 +143,10 @@ impl Compacts for BeTree {
         own(version)?.to_compact()
     }
 
+    fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {
+        own(version)?.expired_permille(now_ms)
+    }
+
     fn begin_compaction(
         &self,
         base: &Arc<dyn Version>,
@@ -152,7 +156,9 @@ impl Compacts for BeTree {
     ) -> Result<Option<Compaction>> {
         let base = own(base)?;
         let root = base.tree_root().clone();
-        let Some(stretch) = find_stretch(&self.store, &root, from, to, bytes_max)? else {
+        let Some(stretch) =
+            find_stretch(&self.store, &root, from, to, (bytes_max, options.now_ms))?
+        else {
             return Ok(None);
         };
         let end = stretch.range.hi.as_deref();

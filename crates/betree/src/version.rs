@@ -149,9 +149,27 @@ impl TreeVersion {
         if let Some(known) = self.to_compact.get() {
             return Ok(*known);
         }
-        let all = find_stretch(&self.store, &self.root, &[], None, u64::MAX)?;
+        let all = find_stretch(&self.store, &self.root, &[], None, (u64::MAX, 0))?;
         let holds = all.map_or_else(ToCompact::default, |all| all.holds);
         Ok(*self.to_compact.get_or_init(|| holds))
+    }
+
+    /// The share of records that have expired, in thousandths, as the root says.
+    pub(crate) fn expired_permille(&self, now_ms: u64) -> Result<u64> {
+        let (expired, records) = match &self.root {
+            Root::Empty => return Ok(0),
+            Root::Leaf(leaf, deadlines) => (deadlines.expired_at(now_ms), leaf.records),
+            Root::Node(..) => {
+                let Some(node) = self.late_node()? else {
+                    return Ok(0);
+                };
+                let deadlines = node.deadlines();
+                // The number of messages in buffers is not known.
+                let records = node.sums().records.max(deadlines.records());
+                (deadlines.expired_at(now_ms), records)
+            }
+        };
+        Ok(expired.saturating_mul(1000) / records.max(1))
     }
 
     fn late_node(&self) -> Result<Option<&Arc<LoadedNode>>> {

@@ -437,7 +437,8 @@ mod tests {
             block_bytes: 512,
             unit: 512,
             compression: Compression::None,
-            filter_bits: 0, now_ms: 0,
+            filter_bits: 0,
+            now_ms: 0,
         });
         for key in keys {
             let key = format!("{key:05}");

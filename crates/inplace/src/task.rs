@@ -357,7 +357,9 @@ impl Task {
             let finished = if takes_new {
                 let key = newer.key().unwrap_or_default();
                 let message = match has_operands {
-                    true => self.fold.finish(&context.operator, key, Some(context.now_ms)),
+                    true => self
+                        .fold
+                        .finish(&context.operator, key, Some(context.now_ms)),
                     false => newer.message().at_last_place(context.now_ms),
                 };
                 *moved += (key.len() + message.value_bytes()) as u64;

@@ -44,6 +44,20 @@ pub struct Configuration {
     pub structures: Structures,
     /// Values of at least this many bytes are kept out of trees.
     pub separate_from: Option<u32>,
+    /// How writes use deadlines.
+    pub deadlines: Deadlines,
+}
+
+/// How a store under test uses deadlines for writes that have none for the oracle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deadlines {
+    /// Not at all.
+    #[default]
+    None,
+    /// Half of the values have a deadline that never comes.
+    Far,
+    /// Besides, half of the deletes are puts whose deadline comes before the next operation.
+    Near,
 }
 
 impl Configuration {
@@ -67,6 +81,7 @@ impl Configuration {
             sync_interval_ms: 100,
             structures: Structures::Leveled,
             separate_from: None,
+            deadlines: Deadlines::None,
         }
     }
 
@@ -158,6 +173,25 @@ impl Configuration {
                 },
             ),
             (
+                "deadlines",
+                Configuration {
+                    deadlines: Deadlines::Near,
+                    structures: Structures::Mixed(23),
+                    ..small()
+                },
+            ),
+            (
+                "deadlines beside separated values, tiny groups",
+                Configuration {
+                    deadlines: Deadlines::Near,
+                    separate_from: Some(16),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
                 "plain without order",
                 Configuration {
                     structures: Structures::WithoutOrder,
@@ -223,6 +257,12 @@ impl Configuration {
             sync_interval_ms: random.scaled(1000),
             structures: Structures::random(&mut apart),
             separate_from: *apart.pick(&[None, None, Some(0), Some(24), Some(700)]),
+            deadlines: *apart.pick(&[
+                Deadlines::None,
+                Deadlines::None,
+                Deadlines::Far,
+                Deadlines::Near,
+            ]),
         }
     }
 

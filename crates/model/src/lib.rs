@@ -37,7 +37,7 @@ mod turn;
 
 pub use beside::{BesideRun, beside_run};
 pub use conditional::{Conditional, updated};
-pub use configuration::Configuration;
+pub use configuration::{Configuration, Deadlines};
 pub use conformance::{Report, SCRIPTS, conformance, run_script};
 pub use crash::{crash_run, crash_run_on};
 pub use generate::{Generator, Profile};

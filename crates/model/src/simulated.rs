@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use terrapin::verify::verify_on;
 use terrapin::{
@@ -19,7 +20,7 @@ use terrapin_disk::sim::{CrashMode, Moment, Watching};
 use terrapin_disk::{Disk, RealDisk, SimDisk};
 
 use crate::conditional::{Conditional, updated};
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, Deadlines};
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, What};
 use crate::oracle::{State, walked};
 use crate::pattern::Pattern;
@@ -43,6 +44,8 @@ pub struct Simulated {
     lives: u64,
     disk: SimDisk,
     sim: Sim,
+    /// The environment of the simulated life.
+    env: Option<Env>,
     /// Whether real threads do the background work; the seed then decides nothing.
     threaded: bool,
     /// The directory of a real disk, instead of the simulated one.
@@ -52,6 +55,21 @@ pub struct Simulated {
     snapshots: BTreeMap<String, (Snapshot, Handles)>,
     handles: Handles,
     database: Option<Database>,
+}
+
+/// What a delete writes that is a value whose deadline comes at once ([`Deadlines::Near`]).
+const DEAD: &[u8] = b"a deleted value";
+const NEAR: Duration = Duration::from_millis(1);
+/// The simulated time after which that deadline has come.
+const NEAR_PAST_NS: u64 = 2_000_000;
+
+/// A deadline that no run reaches.
+fn never() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(10_000_000_000)
+}
+
+fn is_full(written: &Result<()>) -> bool {
+    matches!(written, Err(error) if error.kind() == ErrorKind::NoSpace)
 }
 
 type Handles = BTreeMap<String, Keyspace>;
@@ -81,6 +99,7 @@ impl Simulated {
             lives: 0,
             disk,
             sim,
+            env: None,
             threaded: false,
             directory: None,
             ranges: BTreeMap::new(),
@@ -142,11 +161,17 @@ impl Simulated {
         if self.threaded {
             return Env::threads();
         }
+        // The wall clock goes on, past the deadlines of deletes of the last life.
+        let wall_ms = self.env.as_ref().map(|env| env.wall_ms() + 10);
         let (env, sim) = Env::simulated(
             self.seed
                 .wrapping_add(self.lives.wrapping_mul(0x2545_f491_4f6c_dd1d)),
         );
+        if let Some(wall_ms) = wall_ms {
+            sim.set_wall_ms(wall_ms);
+        }
         self.sim = sim;
+        self.env = Some(env.clone());
         env
     }
 
@@ -224,6 +249,21 @@ impl Simulated {
         durability: Durability,
     ) -> Result<Answer> {
         let keyspace = self.keyspace(keyspace)?;
+        let written = match (value, durability) {
+            (Some(value), None) if self.is_far(&value.bytes()) => {
+                Some(keyspace.put_expiring(key.bytes(), value.bytes(), never()))
+            }
+            (None, None) if self.is_near(&key.bytes()) => {
+                let written = keyspace.put_with_ttl(key.bytes(), DEAD, NEAR);
+                self.sim.advance_ns(NEAR_PAST_NS);
+                // A delete finds room where a put does not.
+                Some(written).filter(|written| !is_full(written))
+            }
+            _ => None,
+        };
+        if let Some(written) = written {
+            return written.map(|()| Answer::Done);
+        }
         match (value, durability) {
             (Some(value), None) => keyspace.put(key.bytes(), value.bytes()),
             (Some(value), Some(durability)) => {
@@ -233,6 +273,17 @@ impl Simulated {
             (None, Some(durability)) => keyspace.delete_with(key.bytes(), durability),
         }?;
         Ok(Answer::Done)
+    }
+
+    /// Whether the store writes this value with a deadline that never comes.
+    fn is_far(&self, value: &[u8]) -> bool {
+        self.current.deadlines != Deadlines::None && hash64(value).is_multiple_of(2)
+    }
+
+    /// Whether the store deletes a key by a value whose deadline comes at once.
+    fn is_near(&self, key: &[u8]) -> bool {
+        let passes = self.current.deadlines == Deadlines::Near && !self.threaded;
+        passes && (hash64(key) ^ self.sim.steps()).is_multiple_of(2)
     }
 
     fn erase(&mut self, name: &str, span: &Span, durability: Durability) -> Result<Answer> {
@@ -270,10 +321,20 @@ impl Simulated {
             };
             batch.require(&keyspace, key.bytes(), asks);
         }
+        let has_puts = changes.iter().any(|c| matches!(c.what, What::Put(..)));
+        let mut is_near = false;
         for change in changes {
             let keyspace = self.keyspace(&change.keyspace)?;
             match &change.what {
+                What::Put(key, value) if self.is_far(&value.bytes()) => {
+                    batch.put_expiring(&keyspace, key.bytes(), value.bytes(), never());
+                }
                 What::Put(key, value) => batch.put(&keyspace, key.bytes(), value.bytes()),
+                // A batch of deletes finds room where another one does not.
+                What::Delete(key) if has_puts && self.is_near(&key.bytes()) => {
+                    batch.put_with_ttl(&keyspace, key.bytes(), DEAD, NEAR);
+                    is_near = true;
+                }
                 What::Delete(key) => batch.delete(&keyspace, key.bytes()),
                 What::Merge(key, operand) => {
                     batch.merge(&keyspace, key.bytes(), operand.bytes());
@@ -287,11 +348,14 @@ impl Simulated {
             }
         }
         let database = self.database()?;
-        match durability {
-            None => database.write(batch)?,
-            Some(durability) => database.write_with(batch, durability)?,
+        let written = match durability {
+            None => database.write(batch),
+            Some(durability) => database.write_with(batch, durability),
+        };
+        if is_near {
+            self.sim.advance_ns(NEAR_PAST_NS);
         }
-        Ok(Answer::Done)
+        written.map(|()| Answer::Done)
     }
 
     fn read(&mut self, snapshot: Option<&str>, name: &str, read: &Read) -> Result<Answer> {

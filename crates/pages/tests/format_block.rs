@@ -403,7 +403,7 @@ fn use_records(bytes: &[u8], number: u32) {
     let records = (0..block.len()).map(|i| block.record(i));
     let all_executable = records.fold(true, |all, record| {
         assert!(record.is_possible());
-        all & record.message().is_ok()
+        all & record.check().is_ok()
     });
     assert_eq!(block.executable().is_ok(), all_executable);
 }

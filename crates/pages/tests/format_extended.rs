@@ -1,11 +1,12 @@
-//! Records of kinds that this version does not execute: they come back as they are, nothing
+//! Extended records. Those that this version does not execute come back as they are, nothing
 //! executes them, and what the format does not have is damage.
 
 use proptest::prelude::*;
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::{
     ErrorKind, KEY_BYTES_MAX, Message, PageId, STACK_BYTES_MAX, Stack, StackBase, VALUE_BYTES_MAX,
+    expiry,
 };
-use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_pages::block::{
     AnyBlock, Block, BlockBuilder, Compression, Record, RecordKind, seal_block,
 };
@@ -21,7 +22,7 @@ fn use_records(bytes: &[u8], number: u32) {
     let records = (0..block.len()).map(|i| block.record(i));
     let all_executable = records.fold(true, |all, record| {
         assert!(record.is_possible());
-        all & record.message().is_ok()
+        all & record.check().is_ok()
     });
     assert_eq!(block.executable().is_ok(), all_executable);
 }
@@ -58,7 +59,8 @@ proptest! {
             }
             let mut bytes = Vec::new();
             let cut = builder.finish(ID, 0, &mut bytes).unwrap();
-            let sizes = records.keys().zip(&expected).map(|(k, r)| (k.len() + r.value.len()) as u64);
+            let bytes_of = |r: &Record<'_>| r.value.len() + 6 * usize::from(r.deadline_ms.is_some());
+            let sizes = records.keys().zip(&expected).map(|(k, r)| (k.len() + bytes_of(r)) as u64);
             prop_assert_eq!(cut.logical_bytes, sizes.clone().sum::<u64>());
             prop_assert_eq!(Some(u64::from(cut.record_bytes_max)), sizes.max());
             let deletes = expected.iter().filter(|r| r.kind == RecordKind::Delete).count();
@@ -72,12 +74,11 @@ proptest! {
                 prop_assert_eq!(&key, wanted);
                 prop_assert_eq!(block.record(i), *record);
             }
-            let messages: Result<Vec<Message<'_>>, _> = expected.iter().map(|r| r.message()).collect();
-            match (messages, Block::decode(&bytes, ID, 0)) {
-                (Ok(messages), Ok(block)) => {
-                    for (i, message) in messages.into_iter().enumerate() {
-                        prop_assert_eq!(block.message(i), message);
-                        prop_assert_eq!(Record::from(message), expected[i]);
+            let checked = expected.iter().try_for_each(|record| record.check());
+            match (checked, Block::decode(&bytes, ID, 0)) {
+                (Ok(()), Ok(block)) => {
+                    for (i, expected) in expected.iter().enumerate() {
+                        prop_assert_eq!(Record::from(block.message(i)), *expected);
                     }
                 }
                 (Err(one), Err(whole)) => {
@@ -109,7 +110,6 @@ fn records_that_this_version_does_not_execute_are_refused_by_name() {
     let deadline = [1, 2, 3, 4, 5, 6];
     let with_deadline = |kind: u8| [&[0x80 | kind][..], &deadline, b"v"].concat();
     for (behind_key, kind, refusal) in [
-        (with_deadline(0), RecordKind::Put, "records with a deadline"),
         (
             with_deadline(2),
             RecordKind::Separated,
@@ -239,8 +239,10 @@ fn the_largest_extended_record_fits_a_block_and_a_longer_value_does_not() {
 fn merges_and_stacks_are_messages() {
     let mut stack = Vec::new();
     Stack::encode(StackBase::Value(b"7"), [&b"+1"[..], b"+2"], &mut stack);
+    let expiring = expiry::payload(0x0605_0403_0201, b"v");
     let messages = [
         Message::Put(b"value"),
+        Message::Expiring(&expiring),
         Message::Merge(b"+1"),
         Message::Merge(b""),
         Message::Stack(&stack),
@@ -262,6 +264,9 @@ fn merges_and_stacks_are_messages() {
         let kinds = (place.is_put(), place.is_delete());
         assert_eq!(kinds, (i == 0, message == Message::Delete));
     }
+    // The number of the kind, the deadline, and the value.
+    let found = Block::decode(&extended(&[0x80, 1, 2, 3, 4, 5, 6, b'v']), ID, 0).unwrap();
+    assert_eq!(found.message(0), Message::Expiring(&expiring));
     for damaged in [&[4, 9][..], &[4, 2, 5, b'x'], &[4, 0]] {
         let error = Block::decode(&extended(damaged), ID, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);

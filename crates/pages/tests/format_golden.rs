@@ -242,7 +242,8 @@ fn a_group_has_the_bytes_of_its_dump() {
         block_bytes: 256,
         unit: 128,
         compression: Compression::None,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     };
     let mut builder = GroupBuilder::new(options);
     for (key, message, hidden) in [

@@ -24,7 +24,8 @@ fn options(target_bytes: u64, compression: Compression) -> GroupOptions {
         block_bytes: 512,
         unit: 128,
         compression,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     }
 }
 
@@ -344,7 +345,8 @@ fn blocks_are_adjacent_and_no_cover_exceeds_the_target() {
             block_bytes: 4096,
             unit,
             compression: Compression::None,
-            filter_bits: 0, now_ms: 0,
+            filter_bits: 0,
+            now_ms: 0,
         };
         let records: Records = (0..6_000_000 / value_bytes as u64)
             .map(|i| {
@@ -383,7 +385,8 @@ fn compressed_blocks_share_a_large_unit() {
         block_bytes: 4096,
         unit: 4096,
         compression,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     };
     let records: Records = (0..3000u64)
         .map(|i| {
@@ -418,7 +421,8 @@ fn no_cover_of_a_compressed_block_exceeds_the_target() {
             block_bytes: 4096,
             unit,
             compression: Compression::Lz4,
-            filter_bits: 0, now_ms: 0,
+            filter_bits: 0,
+            now_ms: 0,
         };
         for (cover, bytes, records) in covers(options, &records) {
             assert!(cover <= 4096 || bytes > 4096 && records == 1, "{bytes}");
@@ -475,7 +479,8 @@ fn only_a_record_larger_than_the_target_makes_a_longer_read() {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
-        filter_bits: 0, now_ms: 0,
+        filter_bits: 0,
+        now_ms: 0,
     };
     for (cover, bytes, records) in covers(options, &records) {
         assert!(cover <= 4096 || bytes > 4096 && records == 1, "{bytes}");
@@ -517,7 +522,8 @@ fn the_index_is_at_most_a_hundredth_of_the_data() {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     };
     let mut disk = 0;
     for (i, pending) in build(options, &records).into_iter().enumerate() {

@@ -2,9 +2,9 @@
 //! place of the filter.
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::{ErrorKind, Message, PageId, Result};
 use terrapin_disk::AlignedBuf;
-use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_pages::block::{Compression, PART_FOOTER, PART_INDEX, part_seed};
 use terrapin_pages::group::{
     Deadlines, FOOTER_BYTES, Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, check_group,
@@ -18,7 +18,8 @@ fn group_of(records: u32) -> (GroupRef, AlignedBuf) {
         block_bytes: 512,
         unit: 128,
         compression: Compression::None,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     });
     for number in 0..records {
         let added = builder.add(&number.to_be_bytes(), Message::Put(b"value"));
@@ -232,7 +233,7 @@ fn check_group_finds_optional_sums_that_no_record_has() {
         seal_index(index, group.id);
         let error = check_group(&image, &claimed).unwrap_err();
         let found = match separated_bytes {
-            0 => "deadlines that no record has",
+            0 => "deadlines and index contradict each other",
             _ => "index and footer contradict each other",
         };
         assert_eq!(error.message(), found);

@@ -106,7 +106,8 @@ fn a_stream_holds_no_more_of_compressed_blocks() {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::Lz4,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     });
     let pending = fill(builder, 0, 4000, VALUE_BYTES);
     let group = store.write_group(pending, SpaceClass::Normal).unwrap();

@@ -469,7 +469,11 @@ mod tests {
             (vec![live, put], live, live),
             (vec![expired, put], expired, delete),
             (vec![put, expired], put, put),
-            (vec![a, delete, expired], Message::Put(b"a"), Message::Put(b"a")),
+            (
+                vec![a, delete, expired],
+                Message::Put(b"a"),
+                Message::Put(b"a"),
+            ),
             (vec![a, live, put], over_live, over_live),
             (vec![b, a, expired, put], over_expired, Message::Put(b"ab")),
         ] {

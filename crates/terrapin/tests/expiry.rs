@@ -488,6 +488,47 @@ fn an_expired_value_hides_older_ones_wherever_they_are() {
     }
 }
 
+/// Half of the records expire, and nobody writes any more.
+#[test]
+fn the_space_of_expired_records_comes_back_without_writes() {
+    for (records, bytes) in [(20, 40), (3_000, 100)] {
+        let world = World::new(9);
+        let database = world.open(&tiny());
+        let keyspace = database.default_keyspace();
+        for number in 0..records {
+            let (key, value) = (common::key(number), common::value(number, bytes));
+            match number % 2 {
+                0 => keyspace.put(key, value).unwrap(),
+                _ => keyspace.put_with_ttl(key, value, seconds(100)).unwrap(),
+            }
+        }
+        database.checkpoint().unwrap();
+        world.sim.settle();
+        let of = |stat: &terrapin::KeyspaceStat| {
+            let parts = &stat.tree.parts;
+            parts.leaf_blocks + parts.buffer_blocks + parts.flushed_blocks
+        };
+        let space = || of(&database.stat().unwrap().keyspaces[0]);
+        let (full, half) = (space(), keyspace.approximate_count().unwrap() / 2);
+        // A minute after the deadlines.
+        for _ in 0..160 {
+            world.pass(1);
+            world.sim.settle();
+        }
+        let count = keyspace.approximate_count().unwrap();
+        assert!(count <= half + half / 10, "{count} of {half} records");
+        assert!(
+            records < 100 || space() * 100 <= full * 57,
+            "{} of {full} bytes",
+            space()
+        );
+        assert_eq!(keyspace.iter().count() as u64, records / 2);
+        drop(keyspace);
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
 #[test]
 fn a_condition_on_a_value_fails_once_the_value_is_expired() {
     let world = World::new(6);

@@ -273,10 +273,7 @@ impl Fold {
             (Base::Nothing, _) => (StackBase::Nothing, 0),
             (Base::Value, _) => (StackBase::Value(&self.base_bytes), self.base_bytes.len()),
             (Base::Handle, _) => (StackBase::Handle(&self.base_bytes), self.base_bytes.len()),
-            (Base::Expiring, _) => (
-                StackBase::Expiring(&self.base_bytes),
-                self.base_bytes.len(),
-            ),
+            (Base::Expiring, _) => (StackBase::Expiring(&self.base_bytes), self.base_bytes.len()),
             (Base::Lost, _) => (StackBase::Lost, 0),
         };
         // A length takes at most five bytes.

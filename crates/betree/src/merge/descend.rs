@@ -15,8 +15,9 @@ use super::runs::Context;
 use super::slot::{ChildState, Target};
 use super::task::{Descend, NodeOrigin, Task};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
+use crate::compact::is_expired;
 use crate::load::{LoadedNode, load_child, load_node};
-use crate::node::{Child, Node, Segment, Sums};
+use crate::node::{Child, Node, Pivot, Segment, Sums};
 use crate::plan::{Bounds, Pending, count};
 use terrapin_runs::run::{Key, KeyRange, Run};
 
@@ -281,8 +282,8 @@ impl Descend {
     }
 
     /// The pivots that a compaction of a stretch flushes. These are whole pivots that overlap the
-    /// stretch. Something must come in for them, or a buffer here or below must have messages for
-    /// them. It does not use estimates of what comes in, which may be 0 though there is a record.
+    /// stretch. Something must come in for them, a buffer here or below must have messages for
+    /// them, or a leaf must have expired. It does not use estimates of what comes in, which may be 0 though there is a record.
     fn stretch_set(
         &self,
         context: &Context,
@@ -305,10 +306,17 @@ impl Descend {
                 return Ok(true);
             }
             match &pivot.child {
-                Child::Leaf(_) => Ok(false),
+                Child::Leaf(leaf) => Ok(is_expired(leaf, &pivot.deadlines, context.options.now_ms)),
                 Child::Node { page, .. } => {
                     let child = load_child(&context.store, page, node.height)?;
-                    Ok(child.height > 1 || !child.is_buffer_empty())
+                    let is_due = |pivot: &Pivot| match &pivot.child {
+                        Child::Leaf(leaf) => {
+                            is_expired(leaf, &pivot.deadlines, context.options.now_ms)
+                        }
+                        Child::Node { .. } => false,
+                    };
+                    let is_due = || child.pivots.iter().any(is_due);
+                    Ok(child.height > 1 || !child.is_buffer_empty() || is_due())
                 }
             }
         };

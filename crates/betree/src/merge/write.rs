@@ -14,6 +14,7 @@ use terrapin_structure::MessageCursor;
 use super::hidden::Hiding;
 use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, Target};
+use crate::compact::is_expired;
 use crate::node::{Child, LivePart, Segment};
 
 /// Writes the new leaves of some neighbouring leaves and the messages for them.
@@ -219,7 +220,10 @@ impl WriteLeaves {
         if self.erases && !mutant::active("erased-leaf-keeps-records") {
             older = older.narrowed_to_all(&context.erased.kept_of(&self.range));
         }
-        let always = self.always || self.erases;
+        let now_ms = context.options.now_ms;
+        let is_due =
+            |(leaf, deadlines): &(GroupRef, Deadlines)| is_expired(leaf, deadlines, now_ms);
+        let always = self.always || self.erases || self.base.iter().any(is_due);
         let stream = context.open_stream(&self.range, newer, vec![older], always, true)?;
         let Some(stream) = stream else {
             return Ok(None);

@@ -273,7 +273,8 @@ pub(super) fn write(store: &PageStore, messages: &Messages) -> GroupRef {
         block_bytes: 512,
         unit: 512,
         compression: Compression::None,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     };
     let mut builder = GroupBuilder::new(options);
     for (key, message) in messages {

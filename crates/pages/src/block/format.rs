@@ -89,10 +89,9 @@ pub(super) fn kind_of(message: Message<'_>) -> u8 {
     match message {
         Message::Put(_) => KIND_PUT,
         Message::Delete => KIND_DELETE,
-        Message::Merge(_)
-        | Message::Stack(_)
-        | Message::Separated(_)
-        | Message::Expiring(_) => KIND_EXTENDED,
+        Message::Merge(_) | Message::Stack(_) | Message::Separated(_) | Message::Expiring(_) => {
+            KIND_EXTENDED
+        }
     }
 }
 

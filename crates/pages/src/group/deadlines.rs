@@ -98,14 +98,30 @@ impl Deadlines {
         *count = count.saturating_add(1).min(DEADLINES_MAX);
     }
 
-    /// Records that are certainly expired at a moment, in milliseconds since 1970: those of all
-    /// counters that have run out.
+    /// About how many records have expired at a moment, in milliseconds since 1970. The deadlines
+    /// that one counter counts are taken to be even over its time.
+    ///
+    /// ```
+    /// use terrapin_pages::group::Deadlines;
+    /// let mut deadlines = Deadlines::default();
+    /// (0..8).for_each(|_| deadlines.count(1_000_000, 1_000_000 + 20_000));
+    /// // Their counter counts 16 to 64 seconds.
+    /// assert_eq!(deadlines.expired_at(1_000_000 + 16_000), 0);
+    /// assert_eq!(deadlines.expired_at(1_000_000 + 40_000), 4);
+    /// assert_eq!(deadlines.expired_at(1_000_000 + 64_000), 8);
+    /// ```
     #[must_use]
     pub fn expired_at(&self, now_ms: u64) -> u64 {
         let passed = now_ms.saturating_sub(self.seen_from_ms());
         let counts = self.counts().into_iter().enumerate();
-        let expired = counts.filter(|(c, _)| end_ms(*c).is_some_and(|end| end <= passed));
-        expired.fold(0, |all, (_, count)| all.saturating_add(count))
+        let expired = counts.map(|(counter, count)| {
+            let start = counter.checked_sub(1).and_then(end_ms).unwrap_or(0);
+            let Some(end) = end_ms(counter) else { return 0 };
+            let part = u128::from(passed.clamp(start, end) - start);
+            let expired = u128::from(count) * part / u128::from(end - start);
+            u64::try_from(expired).unwrap_or(count)
+        });
+        expired.fold(0, u64::saturating_add)
     }
 
     /// Adds the counters of a sibling. The earlier ones are seen from the later moment then. What

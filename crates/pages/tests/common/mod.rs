@@ -66,7 +66,8 @@ pub fn builder(filter: bool) -> GroupBuilder {
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
-        filter_bits: if filter { 12 } else { 0 }, now_ms: 0,
+        filter_bits: if filter { 12 } else { 0 },
+        now_ms: 0,
     })
 }
 

@@ -205,7 +205,8 @@ pub fn groups() -> Inputs {
             block_bytes: 512,
             unit: 512,
             compression,
-            filter_bits, now_ms: 0,
+            filter_bits,
+            now_ms: 0,
         });
         let mut pending = Vec::new();
         for number in 0..count {

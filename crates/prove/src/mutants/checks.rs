@@ -219,7 +219,8 @@ pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
         block_bytes: 512,
         unit: 512,
         compression: Compression::None,
-        filter_bits: 12, now_ms: 0,
+        filter_bits: 12,
+        now_ms: 0,
     });
     let mut groups = Vec::new();
     for number in 0..40 {

@@ -80,7 +80,8 @@ mod tests {
             block_bytes: 512,
             unit: 512,
             compression: Compression::None,
-            filter_bits: 12, now_ms: 0,
+            filter_bits: 12,
+            now_ms: 0,
         };
         let mut builder = GroupBuilder::new(options);
         for i in 0..500u32 {

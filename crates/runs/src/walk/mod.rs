@@ -550,7 +550,8 @@ mod tests {
             block_bytes: 4096,
             unit: 512,
             compression,
-            filter_bits: 12, now_ms: 0,
+            filter_bits: 12,
+            now_ms: 0,
         };
         let mut builder = GroupBuilder::new(options);
         for i in 0..2000u32 {

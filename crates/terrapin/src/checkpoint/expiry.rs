@@ -6,9 +6,10 @@
 //!
 //! It sleeps until the first write with a deadline.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, Job, Result, Step};
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Result, Step};
 use terrapin_wal::Append;
 
 use crate::engine::compactions::{KeySpan, Stretches};
@@ -17,23 +18,31 @@ use crate::log_record::format::{NOW, now_payload};
 
 /// The time between two looks, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
+/// The least time between two compactions of one keyspace, in nanoseconds: an estimate may stay
+/// above the truth.
+const REST_NS: u64 = 10 * LOOK_NS;
 /// The expired share of a tree from which on it is compacted, in thousandths.
 const EXPIRED_PERMILLE: u64 = 250;
 
 /// The job. It ends with the schedule.
 pub(crate) struct Expiry {
     core: Arc<Core>,
+    /// When each keyspace that was compacted may be compacted again, on the environment's clock.
+    rests: BTreeMap<KeyspaceId, u64>,
 }
 
 impl Expiry {
     /// Builds the job for a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
-        Box::new(Expiry { core: core.clone() })
+        Box::new(Expiry {
+            core: core.clone(),
+            rests: BTreeMap::new(),
+        })
     }
 
     /// Asks for the compaction of the first tree that is due.
-    fn look(&self) {
-        let core = &self.core;
+    fn look(&mut self) {
+        let core = self.core.clone();
         if core.compactions.is_any_asked() || core.schedule.disk_is_full() {
             return;
         }
@@ -48,11 +57,19 @@ impl Expiry {
             if expired.unwrap_or(0) < EXPIRED_PERMILLE {
                 continue;
             }
+            let now_ns = core.env.now_ns();
+            let rests_until = self.rests.get(&keyspace.id).copied().unwrap_or(0);
+            if now_ns < rests_until {
+                continue;
+            }
             let all = Stretches {
                 keyspace: keyspace.id,
                 span: KeySpan::default(),
             };
             if core.compactions.ask(all) {
+                self.rests.retain(|_, until| now_ns < *until);
+                self.rests
+                    .insert(keyspace.id, now_ns.saturating_add(REST_NS));
                 core.schedule.work().notify();
             }
             return;

@@ -152,6 +152,13 @@ impl Compacts for Separating {
         }
     }
 
+    fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {
+        match self.inner.compacts() {
+            Some(compacts) => compacts.expired_permille(Self::inner_of(version), now_ms),
+            None => Ok(0),
+        }
+    }
+
     fn begin_compaction(
         &self,
         base: &Arc<dyn Version>,
