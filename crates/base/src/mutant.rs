@@ -9,6 +9,13 @@
 
 /// The name of every mutant, as [`active`] and `prove --layer mutants` spell it.
 pub const NAMES: &[&str] = &[
+    "read-shows-expired",
+    "now-goes-back",
+    "replay-forgets-now",
+    "catalog-forgets-now",
+    "merge-drops-expired-above-leaves",
+    "expiring-record-is-cached",
+    "writer-forgets-deadline-that-it-read",
     "log-segments-unsynced",
     "segment-named-before-header-sync",
     "directory-unsynced-after-naming",

@@ -1,4 +1,6 @@
-//! Values of options beyond clap's own parsers: sizes, χ, durability, compression.
+//! Values of options beyond clap's own parsers: sizes, χ, durability, compression, times.
+
+use std::time::Duration;
 
 use clap::ValueEnum;
 use terrapin::{
@@ -97,6 +99,14 @@ pub fn own_compression(text: &str) -> Result<Own<Compression>, String> {
             Err(format!("possible values: {}", names.join(", ")))
         }
     })
+}
+
+/// A time in seconds, with or without a fraction.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "a number of seconds, such as 60 or 0.5".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "a time that is not below 0".to_owned())
 }
 
 /// A built-in merge operator, or `default`.

@@ -124,6 +124,35 @@ fn ranges_and_prefixes_are_deleted_at_once() {
 }
 
 #[test]
+fn values_last_as_long_as_their_ttl() {
+    let place = TestDirectory::new();
+    let db = &place.path("db");
+    let ttl = |key| String::from_utf8(succeed(&["ttl", text(db), key])).unwrap();
+    succeed(&["put", text(db), "Ann", "token", "--ttl", "3600.5"]);
+    let left: f64 = ttl("Ann").trim().parse().unwrap();
+    assert!(left > 3500.0 && left <= 3600.5, "{left}");
+    succeed(&["persist", text(db), "Ann"]);
+    assert_eq!(ttl("Ann"), "unlimited\n");
+    succeed(&["touch", text(db), "Ann", "--ttl", "60"]);
+    let left: f64 = ttl("Ann").trim().parse().unwrap();
+    assert!(left > 0.0 && left <= 60.0, "{left}");
+    succeed(&["put", text(db), "Bob", "token", "--ttl", "0.001"]);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    for arguments in [
+        &["get", text(db), "Bob"][..],
+        &["ttl", text(db), "Bob"],
+        &["persist", text(db), "Bob"],
+        &["touch", text(db), "Bob", "--ttl", "60"],
+    ] {
+        missing(arguments);
+    }
+    succeed(&["touch", text(db), "Ann", "--ttl", "0"]);
+    assert_eq!(succeed(&["count", text(db)]), b"0\n");
+    fail(&["put", text(db), "Ann", "token", "--ttl", "-1"]);
+    fail(&["touch", text(db), "Ann", "--ttl", "soon"]);
+}
+
+#[test]
 fn merges_apply_the_operator_of_their_keyspace() {
     let place = TestDirectory::new();
     let db = &place.path("db");

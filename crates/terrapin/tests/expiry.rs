@@ -639,3 +639,48 @@ fn values_with_a_deadline_survive_each_durability() {
         world.verify();
     }
 }
+
+/// A run found a record that came back.
+#[test]
+fn a_range_delete_deletes_values_with_a_deadline() {
+    for structure in structures() {
+        for separate_from in [None, Some(700)] {
+            for checkpoints in 0..8 {
+                let world = World::new(10);
+                let options = tiny().separate_from_for_tests(separate_from);
+                let database = world.open(&options);
+                let options = KeyspaceOptions::new().structure(structure);
+                let keyspace = database.create_keyspace("k", options).unwrap();
+                keyspace
+                    .put_with_ttl("b", [7; 1323], seconds(1_000))
+                    .unwrap();
+                if checkpoints & 1 != 0 {
+                    database.checkpoint().unwrap();
+                }
+                let mut batch = database.batch();
+                batch.put(&keyspace, "a", [7; 25]);
+                batch.put(&keyspace, "c", [7; 1320]);
+                batch.delete_range(&keyspace, "a".."d");
+                database.write(&batch).unwrap();
+                assert!(keyspace.is_empty().unwrap());
+                if checkpoints & 2 != 0 {
+                    database.checkpoint().unwrap();
+                    assert!(keyspace.is_empty().unwrap());
+                }
+                drop(keyspace);
+                match checkpoints & 4 {
+                    0 => world.kill(database),
+                    _ => drop(database.close().unwrap()),
+                }
+                let database = world.open(&tiny().separate_from_for_tests(separate_from));
+                let keyspace = database.keyspace("k").unwrap();
+                assert!(
+                    keyspace.is_empty().unwrap(),
+                    "{structure:?} {separate_from:?} {checkpoints}"
+                );
+                drop(keyspace);
+                database.close().unwrap();
+            }
+        }
+    }
+}

@@ -13,6 +13,7 @@ mod help;
 mod import;
 mod keyspace;
 mod keyspace_options;
+mod lifetime;
 mod merge;
 mod put;
 mod restore;
@@ -44,6 +45,13 @@ pub enum Command {
     /// keyspace create NAME --merge-operator chooses the operator. With one that adds, the operand
     /// is a whole number.
     Merge(merge::Merge),
+    /// Print the seconds until the value of a key expires, or unlimited; exit 1 if there is no such
+    /// key
+    Ttl(lifetime::Ttl),
+    /// Let the value of a key last for a time from now on; exit 1 if there is no such key
+    Touch(lifetime::Touch),
+    /// Let the value of a key last without a deadline; exit 1 if there is no such key
+    Persist(lifetime::Persist),
     /// Remove a key; exit 0 also if it was not there
     Delete(delete::Delete),
     /// Print records in key order, one a line: key, tab, value
@@ -98,6 +106,9 @@ impl Command {
             Command::Put(command) => command.run(),
             Command::Get(command) => return command.run(),
             Command::Merge(command) => command.run(),
+            Command::Ttl(command) => return command.run(),
+            Command::Touch(command) => return command.run(),
+            Command::Persist(command) => return command.run(),
             Command::Delete(command) => command.run(),
             Command::Scan(command) => command.run(),
             Command::Count(command) => command.run(),

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
+use crate::arguments::time;
 use crate::database::{KeyspaceArgs, WriterArgs};
 use crate::input::InputFile;
 use crate::{bytes, own_files};
@@ -24,6 +26,9 @@ pub struct Put {
     /// Read the value from a file, byte for byte; - is stdin
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// The time from now on after which the value expires, in seconds, such as 60 or 0.5
+    #[arg(long, value_name = "SECONDS", value_parser = time)]
+    ttl: Option<Duration>,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
     /// Key and value are hexadecimal digits
@@ -40,7 +45,11 @@ impl Put {
         check_size("key", key.len(), KEY_BYTES_MAX)?;
         check_size("value", value.len(), VALUE_BYTES_MAX)?;
         let database = self.database.open_or_create()?;
-        self.keyspace.find_or_create(&database)?.put(key, value)?;
+        let keyspace = self.keyspace.find_or_create(&database)?;
+        match self.ttl {
+            Some(ttl) => keyspace.put_with_ttl(key, value, ttl)?,
+            None => keyspace.put(key, value)?,
+        }
         crate::database::close(&database)
     }
 

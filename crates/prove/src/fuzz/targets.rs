@@ -370,8 +370,8 @@ fn records(block: AnyBlock) {
             assert!(key == *wanted && again.record(number) == block.record(number));
         }
     }
-    let mut messages = (0..block.len()).map(|number| block.record(number).message());
-    let refused = messages.find_map(Result::err);
+    let mut checked = (0..block.len()).map(|number| block.record(number).check());
+    let refused = checked.find_map(Result::err);
     match (refused, block.executable()) {
         (None, Ok(block)) => {
             for number in 0..block.len() {

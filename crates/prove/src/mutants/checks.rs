@@ -3,6 +3,7 @@
 
 pub(super) mod backups;
 pub(super) mod conditions;
+pub(super) mod expiry;
 pub(super) mod ingests;
 pub(super) mod lives;
 pub(super) mod merges;
@@ -269,8 +270,8 @@ pub(super) fn unexecuted_records(_scratch: &Path) -> Outcome {
         builder.finish(PageId(7), 0, &mut bytes);
         let read = Block::decode(&bytes, PageId(7), 0);
         let said = format!("a {} with deadline {deadline_ms:?}", kind.name());
-        match (record.message(), read) {
-            (Ok(message), Ok(block)) if added && block.message(0) == message => {}
+        match (record.check(), read) {
+            (Ok(()), Ok(block)) if added && Record::from(block.message(0)) == record => {}
             (Err(_), Err(error)) if error.to_string().contains(kind.name()) => {}
             (_, Ok(block)) => return Err(format!("{said} is read as {:?}", block.message(0))),
             (_, Err(error)) => return Err(format!("{said} is refused without its name: {error}")),

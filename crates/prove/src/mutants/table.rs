@@ -2,6 +2,7 @@
 
 mod backups;
 mod conditions;
+mod expiry;
 mod ingests;
 mod inplace;
 mod log;
@@ -58,6 +59,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + trees::MUTANTS.len()
     + inplace::MUTANTS.len()
     + conditions::MUTANTS.len()
+    + expiry::MUTANTS.len()
     + transactions::MUTANTS.len()
     + backups::MUTANTS.len()
     + merges::MUTANTS.len()
@@ -72,6 +74,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         trees::MUTANTS,
         inplace::MUTANTS,
         conditions::MUTANTS,
+        expiry::MUTANTS,
         merges::MUTANTS,
         transactions::MUTANTS,
         backups::MUTANTS,

@@ -94,7 +94,10 @@ impl Job for Expiry {
             }));
         }
         // The next look tries again.
-        let _ = core.note_now();
+        // A close notes it itself, and then checkpoints the last record of the log.
+        if core.health.is_open() {
+            let _ = core.note_now();
+        }
         self.look();
         let next_ns = core.env.now_ns().saturating_add(LOOK_NS);
         let stops = move || core.schedule.is_stopping();

@@ -1,0 +1,140 @@
+//! A check of deadlines: values end, stay ended, and hide what is below them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use terrapin::{Database, Keyspace};
+use terrapin_base::{Env, Sim};
+use terrapin_disk::SimDisk;
+
+use super::{Outcome, key, text, tiny};
+
+const TTL: Duration = Duration::from_secs(10);
+const PAST_NS: u64 = 11_000_000_000;
+/// The wall clock at the beginning, in milliseconds since 1970.
+const START_MS: u64 = 1_800_000_000_000;
+
+fn is(found: bool, expected: bool, what: &str) -> Outcome {
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("{what}: the value is there: {found}")),
+    }
+}
+
+fn open(env: &Env, disk: &SimDisk) -> Result<Database, String> {
+    let opened = tiny().open_on(env.clone(), disk.handle());
+    opened.map_err(text("open"))
+}
+
+fn contains(keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool, String> {
+    let got = keyspace.get(&key).map_err(text("get"))?.is_some();
+    let ranged = keyspace.prefix(&key).next().is_some();
+    match got == ranged {
+        true => Ok(got),
+        false => Err(format!("a get finds {got}, a range {ranged}")),
+    }
+}
+
+/// Values with a deadline in memory, in trees and over restarts with the clock set back.
+pub(in crate::mutants) fn deadlines(_scratch: &Path) -> Outcome {
+    for (seed, restart) in (1..).zip(["none", "close", "kill", "checkpoint and kill"]) {
+        let (env, sim) = Env::simulated(seed);
+        let disk = SimDisk::new(seed);
+        sim.set_wall_ms(START_MS);
+        let database = open(&env, &disk)?;
+        let keyspace = database.default_keyspace();
+        for number in 0..400 {
+            let put = keyspace.put(key(number), [7; 40]);
+            put.map_err(text("put"))?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        // Few enough to stay in a buffer.
+        for number in (0..400).step_by(20) {
+            let put = keyspace.put_with_ttl(key(number), "short", TTL);
+            put.map_err(text("put"))?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        for _ in 0..3 {
+            is(contains(&keyspace, key(20))?, true, "before its deadline")?;
+        }
+        sim.advance_ns(PAST_NS);
+        is(contains(&keyspace, key(20))?, false, "after its deadline")?;
+        for _ in 0..4 {
+            keyspace.put(key(1), [8; 40]).map_err(text("put"))?;
+            database.checkpoint().map_err(text("checkpoint"))?;
+        }
+        is(contains(&keyspace, key(20))?, false, "after merges")?;
+        stays(&env, &sim, &disk, (database, keyspace), restart)?;
+    }
+    depends()
+}
+
+/// What was seen expired stays so after a restart with the clock set back.
+fn stays(
+    env: &Env,
+    sim: &Sim,
+    disk: &SimDisk,
+    (mut database, mut keyspace): (Database, Keyspace),
+    restart: &str,
+) -> Outcome {
+    let put = keyspace.put_with_ttl("last", "short", TTL);
+    put.map_err(text("put"))?;
+    sim.advance_ns(PAST_NS);
+    is(contains(&keyspace, "last")?, false, "after its deadline")?;
+    if restart == "checkpoint and kill" {
+        database.checkpoint().map_err(text("checkpoint"))?;
+    } else {
+        // The log notes now.
+        sim.advance_ns(2_000_000_000);
+        sim.settle();
+    }
+    match restart {
+        "none" => {}
+        "close" => {
+            drop(keyspace);
+            database.close().map_err(text("close"))?;
+            drop(database);
+            sim.set_wall_ms(START_MS);
+            database = open(env, disk)?;
+            keyspace = database.default_keyspace();
+        }
+        _ => {
+            drop(keyspace);
+            sim.kill();
+            disk.crash_process();
+            drop(database);
+            sim.kill();
+            sim.set_wall_ms(START_MS);
+            database = open(env, disk)?;
+            keyspace = database.default_keyspace();
+        }
+    }
+    sim.set_wall_ms(START_MS);
+    is(contains(&keyspace, "last")?, false, restart)?;
+    is(contains(&keyspace, key(20))?, false, restart)?;
+    drop(keyspace);
+    database.close().map_err(text("close")).map(drop)
+}
+
+/// A conditional write does not use a value that another view saw expired.
+fn depends() -> Outcome {
+    let (env, sim) = Env::simulated(9);
+    let disk = SimDisk::new(9);
+    let database = open(&env, &disk)?;
+    let keyspace = database.default_keyspace();
+    let put = keyspace.put_with_ttl("a", "short", TTL);
+    put.map_err(text("put"))?;
+    let updated = keyspace.update("a", |value| {
+        if value.is_none() {
+            return Some(b"of nothing".to_vec());
+        }
+        sim.advance_ns(PAST_NS);
+        let _ = keyspace.get("a");
+        Some(b"of an expired value".to_vec())
+    });
+    let updated = updated.map_err(text("update"))?;
+    match updated.as_deref() {
+        Some(b"of nothing") => Ok(()),
+        _ => Err("an update used a value that another read saw expired".to_owned()),
+    }
+}

@@ -1,0 +1,60 @@
+//! The mutants of deadlines.
+
+use super::{Mutant, checks};
+use crate::mutants::script::Script;
+
+const DEADLINES: Script = Script::Check(
+    "values end at their deadlines and never come back",
+    checks::expiry::deadlines,
+);
+
+/// A mutant that shows a value after its deadline.
+const fn shows(name: &'static str, does: &'static str, file: &'static str) -> Mutant {
+    Mutant {
+        name,
+        does,
+        file,
+        breaks: "a key has no value from its deadline on",
+        script: DEADLINES,
+    }
+}
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    shows(
+        "read-shows-expired",
+        "a read takes every value for a live one",
+        "crates/terrapin/src/engine/clock.rs",
+    ),
+    shows(
+        "now-goes-back",
+        "now follows the wall clock when that is set back",
+        "crates/terrapin/src/engine/clock.rs",
+    ),
+    shows(
+        "replay-forgets-now",
+        "a replay ignores the records of now",
+        "crates/terrapin/src/open/recovery.rs",
+    ),
+    shows(
+        "catalog-forgets-now",
+        "a checkpoint does not store the last now",
+        "crates/terrapin/src/checkpoint/job.rs",
+    ),
+    shows(
+        "merge-drops-expired-above-leaves",
+        "a merge drops an expired value in a buffer, where it hides older ones",
+        "crates/structure/src/k_way.rs",
+    ),
+    shows(
+        "expiring-record-is-cached",
+        "the record cache takes a value with a deadline",
+        "crates/terrapin/src/read/resolve.rs",
+    ),
+    Mutant {
+        name: "writer-forgets-deadline-that-it-read",
+        does: "a conditional write does not test the deadline of what it read",
+        file: "crates/terrapin/src/engine/clock.rs",
+        breaks: "a write that depends on a value fails once another view saw it expired",
+        script: DEADLINES,
+    },
+];
