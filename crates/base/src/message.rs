@@ -103,8 +103,8 @@ impl<'a> Message<'a> {
     }
 
     /// The bytes that a store keeps: of a put its value, of a merge its operand, of a stack its
-    /// bytes, of a separated value its handle, of an expiring one its deadline and value, of a delete
-    /// none. O(1).
+    /// bytes, of a separated value its handle, of an expiring one its deadline and value, of a
+    /// delete none. O(1).
     #[inline]
     #[must_use]
     pub fn payload(self) -> &'a [u8] {

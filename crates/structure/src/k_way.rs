@@ -181,8 +181,8 @@ impl<C: MessageCursor> KWayMerge<C> {
         Ok(())
     }
 
-    /// A value with a deadline replaces older messages, and is itself dropped at its last place once
-    /// it is expired.
+    /// A value with a deadline replaces older messages, and is itself dropped at its last place
+    /// once it is expired.
     #[cold]
     fn settle_expiring(
         &mut self,

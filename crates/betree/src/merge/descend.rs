@@ -283,7 +283,8 @@ impl Descend {
 
     /// The pivots that a compaction of a stretch flushes. These are whole pivots that overlap the
     /// stretch. Something must come in for them, a buffer here or below must have messages for
-    /// them, or a leaf must have expired. It does not use estimates of what comes in, which may be 0 though there is a record.
+    /// them, or a leaf must have expired. It does not use estimates of what comes in, which may be
+    /// 0 though there is a record.
     fn stretch_set(
         &self,
         context: &Context,

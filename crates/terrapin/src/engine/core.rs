@@ -261,8 +261,8 @@ impl Core {
         })
     }
 
-    /// How a merge of a keyspace's tree writes. `space_is_short`: whether it writes from the reserve.
-    /// It drops what has expired by now.
+    /// How a merge of a keyspace's tree writes. `space_is_short`: whether it writes from the
+    /// reserve. It drops what has expired by now.
     pub fn merge_of(&self, options: &KeyspaceOptions, space_is_short: bool) -> MergeOptions {
         MergeOptions {
             now_ms: self.clock.now(&self.env),
