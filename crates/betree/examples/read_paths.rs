@@ -161,6 +161,7 @@ fn main() -> Result<()> {
         operator: terrapin_base::Operator::default(),
         values: None,
         separate_from: None,
+        now_ms: 0,
     };
     let mut version = tree.empty();
     for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {

@@ -201,6 +201,7 @@ fn measure(run: &Run) -> Result<()> {
         operator: terrapin_base::Operator::default(),
         values: None,
         separate_from: None,
+        now_ms: 0,
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.load_mib << 20) / RECORD_BYTES as u64;

@@ -134,6 +134,7 @@ impl Bed {
             operator: terrapin_base::Operator::default(),
             values: None,
             separate_from: None,
+            now_ms: 0,
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);
         Bed {

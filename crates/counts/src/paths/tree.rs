@@ -113,6 +113,7 @@ pub fn merge(count: u64) -> Result<()> {
         operator: terrapin_base::Operator::default(),
         values: None,
         separate_from: None,
+        now_ms: 0,
     };
     let mut version = tree.empty();
     let mut merge = |number: u64, memtable: Arc<Memtable>| -> Result<()> {

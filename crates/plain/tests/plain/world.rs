@@ -152,6 +152,7 @@ impl World {
                 operator: terrapin_base::Operator::default(),
                 values: None,
                 separate_from: None,
+                now_ms: 0,
             },
             oracle: Records::new(),
             references: BTreeMap::new(),

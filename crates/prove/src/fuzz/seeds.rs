@@ -2,6 +2,8 @@
 //! `cargo run --release -p prove --example fuzz_corpus` writes them. They are committed, so they
 //! keep their meaning when the engine's output changes.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use terrapin::{Compression, Database, KeyspaceOptions, Options, StructureKind};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Message, PageId};
@@ -115,7 +117,10 @@ fn unmerged(database: &Database) -> terrapin::Result<()> {
     batch.put(&main, "batched", "one");
     batch.delete(&nested, "shared/prefix/00");
     batch.put(&main, "batched", "two");
+    let deadline = UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+    batch.put_expiring(&main, "expiring", "three", deadline);
     database.write(&batch)?;
+    main.put_expiring("expiring alone", "four", deadline)?;
     let short = database.create_keyspace("short", KeyspaceOptions::default())?;
     short.put("a", vec![b'x'; 600])?;
     nested.set_checkpoint_distance(terrapin::CheckpointDistance::Fixed(2))?;

@@ -135,18 +135,45 @@ fn handle_refused(key: &[u8]) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use terrapin_base::{Stack, StackBase};
+    use terrapin_base::{Lsn, Stack, StackBase};
 
     use super::*;
+
+    const AT: Moment<'static> = Moment {
+        before: Lsn(1),
+        now_ms: 100,
+        ends: None,
+    };
+
+    #[test]
+    fn deadlines_are_judged_by_the_moment_of_the_read() {
+        let append = Operator::named("append", &[]);
+        for (deadline_ms, alone, under_operand) in [(101, Some("v"), "va"), (100, None, "a")] {
+            let payload = expiry::payload(deadline_ms, b"v");
+            let found = Found::Expiring(Slice::copy(&payload));
+            assert!(!lasts(&found));
+            let read = value(&append, AT, b"k", found).unwrap();
+            assert_eq!(read.as_deref(), alone.map(str::as_bytes));
+            let mut stack = Vec::new();
+            Stack::encode(StackBase::Expiring(&payload), [&b"a"[..]], &mut stack);
+            let found = Found::Operands(Slice::copy(&stack));
+            assert!(!lasts(&found));
+            let read = value(&append, AT, b"k", found).unwrap().unwrap();
+            assert_eq!(read, under_operand);
+        }
+        let short = Found::Expiring(Slice::copy(b"short"));
+        let error = value(&append, AT, b"k", short).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
 
     #[test]
     fn operands_are_applied_and_handles_refused_with_key_and_kind() {
         let append = Operator::named("append", &[]);
         let slice = Slice::copy(b"bytes");
-        assert_eq!(value(&append, b"k", Found::Nothing).unwrap(), None);
-        let found = value(&append, b"k", Found::Value(slice.clone())).unwrap();
+        assert_eq!(value(&append, AT, b"k", Found::Nothing).unwrap(), None);
+        let found = value(&append, AT, b"k", Found::Value(slice.clone())).unwrap();
         assert_eq!(found.as_deref(), Some(&b"bytes"[..]));
-        let error = value(&append, b"\x01k", Found::Handle(slice)).unwrap_err();
+        let error = value(&append, AT, b"\x01k", Found::Handle(slice)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NewerFormat);
         let text = error.to_string();
         assert!(text.contains("\\x01k") && text.contains("handle"), "{text}");
@@ -154,10 +181,10 @@ mod tests {
             let mut stack = Vec::new();
             Stack::encode(base, [&b"a"[..], b"b"], &mut stack);
             let found = Found::Operands(Slice::copy(&stack));
-            let applied = value(&append, b"k", found.clone()).unwrap();
+            let applied = value(&append, AT, b"k", found.clone()).unwrap();
             assert_eq!(applied.as_deref(), Some(expected.as_bytes()));
             for operator in [Operator::default(), Operator::named("mine", &[])] {
-                let error = value(&operator, b"k", found.clone()).unwrap_err();
+                let error = value(&operator, AT, b"k", found.clone()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Operator, "{error}");
             }
         }
@@ -166,7 +193,7 @@ mod tests {
         Stack::encode(StackBase::Older, [&b"a"[..]], &mut stack);
         let found = Found::Operands(Slice::copy(&stack));
         assert_eq!(
-            value(&append, b"k", found).unwrap_err().kind(),
+            value(&append, AT, b"k", found).unwrap_err().kind(),
             ErrorKind::Corrupt
         );
     }

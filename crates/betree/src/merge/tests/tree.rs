@@ -183,6 +183,7 @@ impl Tree {
                 operator: terrapin_base::Operator::default(),
                 values: None,
                 separate_from: None,
+                now_ms: 0,
             },
             fanout,
             oracle: BTreeMap::new(),

@@ -352,6 +352,7 @@ mod tests {
                 incarnation: Incarnation(3),
                 branch: 0x2122_2324_2526_2728,
             }],
+            last_now_ms: 0,
         };
         let wanted = [
             &[0x00, 0x11, 0, 0, 0, 0, 0, 0][..], // applied
