@@ -173,25 +173,6 @@ impl Configuration {
                 },
             ),
             (
-                "deadlines",
-                Configuration {
-                    deadlines: Deadlines::Near,
-                    structures: Structures::Mixed(23),
-                    ..small()
-                },
-            ),
-            (
-                "deadlines beside separated values, tiny groups",
-                Configuration {
-                    deadlines: Deadlines::Near,
-                    separate_from: Some(16),
-                    group_bytes: 1 << 10,
-                    fanout: Some(4),
-                    threads: 2,
-                    ..small()
-                },
-            ),
-            (
                 "plain without order",
                 Configuration {
                     structures: Structures::WithoutOrder,
@@ -213,6 +194,25 @@ impl Configuration {
                     group_bytes: 1 << 10,
                     compression: Compression::Lz4,
                     threads: 3,
+                    ..small()
+                },
+            ),
+            (
+                "deadlines",
+                Configuration {
+                    deadlines: Deadlines::Near,
+                    structures: Structures::Mixed(23),
+                    ..small()
+                },
+            ),
+            (
+                "deadlines beside separated values, tiny groups",
+                Configuration {
+                    deadlines: Deadlines::Near,
+                    separate_from: Some(16),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    threads: 2,
                     ..small()
                 },
             ),

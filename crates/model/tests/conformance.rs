@@ -75,6 +75,16 @@ fn in_place_with_tiny_groups_and_compression() {
 }
 
 #[test]
+fn deadlines() {
+    conforms(12);
+}
+
+#[test]
+fn deadlines_beside_separated_values() {
+    conforms(13);
+}
+
+#[test]
 fn every_configuration_of_the_matrix_is_tested_here() {
-    assert_eq!(Configuration::matrix().len(), 12);
+    assert_eq!(Configuration::matrix().len(), 14);
 }
