@@ -42,7 +42,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     shows(
         "merge-drops-expired-above-leaves",
-        "a merge drops an expired value in a buffer, where it hides older ones",
+        "a merge drops values with a deadline in buffers, where they hide older ones",
         "crates/structure/src/k_way.rs",
     ),
     shows(
