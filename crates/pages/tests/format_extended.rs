@@ -113,7 +113,7 @@ fn records_that_this_version_does_not_execute_are_refused_by_name() {
         (
             with_deadline(2),
             RecordKind::Separated,
-            "records with a deadline",
+            "kind separated value",
         ),
         (vec![3, b'v'], RecordKind::Large, "kind large value"),
         (with_deadline(3), RecordKind::Large, "kind large value"),
