@@ -182,6 +182,16 @@ pub const NAMES: &[&str] = &[
     "readers-seen-after-the-freeing",
     "log-trimmed-under-a-reader",
     "short-disk-keeps-readers",
+    "sink-looks-at-ends-only",
+    "append-looks-at-memtable-only",
+    "stack-forgets-older-runs",
+    "flush-passes-older-runs",
+    "split-keeps-bounds-of-segments",
+    "stacks-waste-without-bound",
+    "damaged-runs-are-merged",
+    "second-try-merges-runs",
+    "idle-trees-keep-waste",
+    "changed-structure-waits-for-open",
 ];
 
 #[cfg(terrapin_mutants)]

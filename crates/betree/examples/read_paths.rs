@@ -161,6 +161,8 @@ fn main() -> Result<()> {
         operator: terrapin_base::Operator::default(),
         values: None,
         separate_from: None,
+        runs: None,
+        around: terrapin_structure::Around::default(),
         now_ms: 0,
     };
     let mut version = tree.empty();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrapin_base::{Budget, Generation, Incarnation, Message, Result};
-use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_betree::{BeTree, BeTreeParams, Buffers};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
@@ -19,72 +19,96 @@ const KEY_BYTES: usize = 8;
 const RECORD_BYTES: usize = 128;
 const GROUP_BYTES: u64 = 256 << 10;
 
-/// One run: whether it overwrites after loading, χ, MiB loaded, and the model's figures for leaves,
-/// levels and space.
+/// What the memtables of a run hold.
+#[derive(Clone, Copy, PartialEq)]
+enum Input {
+    /// New records with uniform keys.
+    Load,
+    /// New records, so many of a hundred with ascending keys and the others uniform.
+    Ascending(u64),
+    /// New records with keys of so many ascending streams.
+    Streams(u64),
+    /// Uniform records over and over again, after a load.
+    Overwrite,
+}
+
+/// One run: χ, MiB, the bound of space amplification in per cent, and the figures of the fluid
+/// model for leaves, levels and space, with leveled and with tiered buffers, if it has any.
 struct Run {
-    overwrites: bool,
+    input: Input,
     chi: u64,
-    load_mib: u64,
-    leaf: f64,
-    level: f64,
-    space: f64,
+    mib: u64,
+    space: u32,
+    model: [Option<[f64; 3]>; 2],
+}
+
+const fn run(input: Input, chi: u64, mib: u64, space: u32) -> Run {
+    Run {
+        input,
+        chi,
+        mib,
+        space,
+        model: [None; 2],
+    }
+}
+
+const fn modelled(run: Run, leveled: [f64; 3], tiered: [f64; 3]) -> Run {
+    Run {
+        model: [Some(leveled), Some(tiered)],
+        ..run
+    }
 }
 
 /// The model's figures are those of `load 64 MEMTABLE L=0.25` and `update 16 MEMTABLE L=0.25
 /// share=0.25`, with MEMTABLE = χ·L.
-const RUNS: [Run; 6] = [
-    Run {
-        overwrites: false,
-        chi: 1,
-        load_mib: 64,
-        leaf: 1.15,
-        level: 3.41,
-        space: 1.01,
-    },
-    Run {
-        overwrites: false,
-        chi: 4,
-        load_mib: 64,
-        leaf: 1.05,
-        level: 2.31,
-        space: 1.01,
-    },
-    Run {
-        overwrites: false,
-        chi: 16,
-        load_mib: 64,
-        leaf: 1.07,
-        level: 1.37,
-        space: 1.01,
-    },
-    Run {
-        overwrites: true,
-        chi: 1,
-        load_mib: 16,
-        leaf: 1.80,
-        level: 2.66,
-        space: 1.23,
-    },
-    Run {
-        overwrites: true,
-        chi: 4,
-        load_mib: 16,
-        leaf: 1.67,
-        level: 1.68,
-        space: 1.22,
-    },
-    Run {
-        overwrites: true,
-        chi: 16,
-        load_mib: 16,
-        leaf: 1.25,
-        level: 0.88,
-        space: 1.20,
-    },
+const RUNS: [Run; 14] = [
+    modelled(
+        run(Input::Load, 1, 64, 130),
+        [0.91, 3.36, 1.01],
+        [0.01, 2.95, 1.00],
+    ),
+    modelled(
+        run(Input::Load, 4, 64, 130),
+        [0.72, 2.31, 1.00],
+        [0.20, 1.69, 1.02],
+    ),
+    modelled(
+        run(Input::Load, 8, 64, 130),
+        [0.92, 1.83, 1.02],
+        [0.39, 1.41, 1.05],
+    ),
+    modelled(
+        run(Input::Load, 16, 64, 130),
+        [0.89, 1.29, 1.01],
+        [0.73, 0.88, 1.01],
+    ),
+    modelled(
+        run(Input::Overwrite, 1, 16, 130),
+        [1.71, 2.68, 1.27],
+        [2.46, 1.70, 1.21],
+    ),
+    modelled(
+        run(Input::Overwrite, 4, 16, 130),
+        [1.68, 1.69, 1.23],
+        [2.65, 0.81, 1.21],
+    ),
+    modelled(
+        run(Input::Overwrite, 16, 16, 130),
+        [1.26, 0.84, 1.22],
+        [1.21, 0.61, 1.24],
+    ),
+    run(Input::Overwrite, 4, 16, 150),
+    run(Input::Ascending(100), 16, 64, 130),
+    run(Input::Ascending(99), 16, 64, 130),
+    run(Input::Ascending(75), 16, 64, 130),
+    run(Input::Ascending(50), 16, 64, 130),
+    run(Input::Ascending(25), 16, 64, 130),
+    run(Input::Streams(64), 16, 64, 130),
 ];
 
 struct Memtable {
     keys: Vec<u64>,
+    replacing: u16,
 }
 
 struct Cursor {
@@ -158,6 +182,10 @@ impl MergeInput for Memtable {
     fn erased(&self) -> &[Erased] {
         &[]
     }
+
+    fn replacing_permille(&self) -> u16 {
+        self.replacing
+    }
 }
 
 /// A permutation of 64-bit numbers: keys are uniform and never repeat.
@@ -170,18 +198,55 @@ fn scramble(number: u64) -> u64 {
 
 fn main() -> Result<()> {
     println!(
-        "{:34} {:>28}   {:>28}   {:>9}",
+        "{:34} {:>36}   {:>20}   {:>9}",
         "", "measured", "model", "ns per"
     );
     let columns = format!("{:>6} {:>6} {:>6} {:>7}", "leaf", "level", "total", "space");
-    println!("{:34} {columns}   {columns}   {:>9}", "", "record");
+    let further = format!("{:>7} {:>5} {:>5}", "read", "runs", "worst");
+    println!(
+        "{:34} {columns} {further}   {:>20}   {:>9}",
+        "", "", "record"
+    );
+    let wanted = std::env::args().nth(1).unwrap_or_default();
     for run in RUNS {
-        measure(&run)?;
+        for buffers in [Buffers::Leveled, Buffers::Tiered] {
+            if run.name(buffers).contains(&wanted) {
+                measure(&run, buffers)?;
+            }
+        }
     }
     Ok(())
 }
 
-fn measure(run: &Run) -> Result<()> {
+impl Run {
+    fn name(&self, buffers: Buffers) -> String {
+        let input = match self.input {
+            Input::Load => "load".to_owned(),
+            Input::Ascending(percent) => format!("{percent}% ascending"),
+            Input::Streams(streams) => format!("{streams} streams"),
+            Input::Overwrite => format!("overwrite at {}", self.space),
+        };
+        let buffers = match buffers {
+            Buffers::Leveled => "leveled",
+            Buffers::Tiered => "tiered",
+        };
+        format!("{input} {} MiB, chi {}, {buffers}", self.mib, self.chi)
+    }
+
+    /// The key of the nth new record.
+    fn key(&self, number: u64) -> u64 {
+        match self.input {
+            Input::Load | Input::Overwrite => scramble(number),
+            Input::Ascending(percent) if scramble(!number) % 100 < percent => number << 40,
+            Input::Ascending(_) => {
+                scramble(number) % (((self.mib << 20) / RECORD_BYTES as u64) << 40)
+            }
+            Input::Streams(streams) => (number % streams) << 56 | number,
+        }
+    }
+}
+
+fn measure(run: &Run, buffers: Buffers) -> Result<()> {
     let budget = Budget::new(256 << 20);
     let options = StoreOptions {
         budget: budget.clone(),
@@ -190,27 +255,38 @@ fn measure(run: &Run) -> Result<()> {
     };
     let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
     store.begin_life(Incarnation(1));
-    let tree = BeTree::new(store.clone(), BeTreeParams::new(budget));
+    let params = BeTreeParams {
+        buffers,
+        ..BeTreeParams::new(budget)
+    };
+    let tree = BeTree::new(store.clone(), params);
     let options = MergeOptions {
         group_bytes: GROUP_BYTES,
         block_bytes: 4096,
         compression: Compression::None,
-        space_amplification_percent: Some(130),
+        space_amplification_percent: Some(run.space),
         filter_bits: 12,
         space_is_short: false,
         operator: terrapin_base::Operator::default(),
         values: None,
         separate_from: None,
+        runs: None,
+        around: terrapin_structure::Around::default(),
         now_ms: 0,
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
-    let load_records = (run.load_mib << 20) / RECORD_BYTES as u64;
+    let load_records = (run.mib << 20) / RECORD_BYTES as u64;
     let mut version = tree.empty();
     let mut generation = 1;
     let mut time = Duration::ZERO;
-    let mut merge = |keys: Vec<u64>| -> Result<()> {
+    let mut worst = 0f64;
+    let mut merge = |mut keys: Vec<u64>, replacing: u16| -> Result<()> {
+        keys.sort_unstable();
+        keys.dedup();
+        let before = groups_written(&store);
+        let user = (keys.len() * RECORD_BYTES) as f64;
         let begun = Instant::now();
-        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys }), &options)?;
+        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys, replacing }), &options)?;
         while !matches!(merge.step()?, MergeStep::Done) {}
         let merged = merge.finish()?;
         time += begun.elapsed();
@@ -218,61 +294,59 @@ fn measure(run: &Run) -> Result<()> {
         generation += 1;
         store.commit(Generation(generation), merged.changes);
         while store.reclaim_step()? {}
+        worst = worst.max((groups_written(&store) - before) as f64 / user);
         Ok(())
     };
 
     let mut number = 0;
     while number < load_records {
         let end = load_records.min(number + memtable_records);
-        let mut keys: Vec<u64> = (number..end).map(scramble).collect();
-        keys.sort_unstable();
-        merge(keys)?;
+        merge((number..end).map(|number| run.key(number)).collect(), 0)?;
         number = end;
     }
-    let mut user = (run.load_mib << 20) as f64;
+    let mut user = (run.mib << 20) as f64;
     let mut written = store.metrics().written;
+    let mut read = store.metrics().read.merge_bytes;
     let mut space = store.live_bytes() as f64 / user;
-    if run.overwrites {
+    if run.input == Input::Overwrite {
         // In the first of three rounds the tree settles. The figures are those of the other two.
         let memtables = load_records / memtable_records;
-        let mut before = written;
+        let (mut before, mut read_before) = (written, read);
         (space, user) = (0.0, 0.0);
         for memtable in 0..3 * memtables {
             if memtable == memtables {
-                before = store.metrics().written;
+                (before, read_before) = (store.metrics().written, store.metrics().read.merge_bytes);
                 (space, user) = (0.0, 0.0);
             }
             let draw =
                 |i| scramble(scramble(memtable * memtable_records + i + (1 << 40)) % load_records);
-            let mut keys: Vec<u64> = (0..memtable_records).map(draw).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            merge(keys)?;
-            space +=
-                store.live_bytes() as f64 / (run.load_mib << 20) as f64 / (2 * memtables) as f64;
+            merge((0..memtable_records).map(draw).collect(), 1000)?;
+            space += store.live_bytes() as f64 / (run.mib << 20) as f64 / (2 * memtables) as f64;
             user += (memtable_records * RECORD_BYTES as u64) as f64;
         }
         written = store.metrics().written;
         written.leaves -= before.leaves;
         written.segments -= before.segments;
+        read = store.metrics().read.merge_bytes - read_before;
     }
     let (leaf, level) = (written.leaves as f64 / user, written.segments as f64 / user);
-    let total = store.metrics().written;
-    let per_record =
-        time.as_nanos() as f64 / ((total.leaves + total.segments) / RECORD_BYTES as u64) as f64;
+    let per_record = time.as_nanos() as f64 / (groups_written(&store) / RECORD_BYTES as u64) as f64;
+    let stats = version.stats()?;
+    let runs = stats.figure("buffer_runs_hundredths").unwrap_or(0) as f64 / 100.0;
+    let model = match run.model[usize::from(buffers == Buffers::Tiered)] {
+        Some([leaf, level, space]) => format!("{leaf:6.2} {level:6.2} {space:6.2}"),
+        None => String::new(),
+    };
     println!(
-        "{:34} {leaf:6.2} {level:6.2} {:6.2} {space:7.2}   {:6.2} {:6.2} {:6.2} {:7.2}   {per_record:9.0}",
-        format!(
-            "{} {} MiB, chi {}",
-            if run.overwrites { "overwrite" } else { "load" },
-            run.load_mib,
-            run.chi
-        ),
+        "{:34} {leaf:6.2} {level:6.2} {:6.2} {space:7.2} {:7.2} {runs:5.1} {worst:5.1}   {model:>20}   {per_record:9.0}",
+        run.name(buffers),
         leaf + level,
-        run.leaf,
-        run.level,
-        run.leaf + run.level,
-        run.space,
+        read as f64 / user,
     );
     Ok(())
+}
+
+fn groups_written(store: &PageStore) -> u64 {
+    let written = store.metrics().written;
+    written.leaves + written.segments
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::{Deadlines, GroupRef};
-use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, ToCompact};
+use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, Reclaimable, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
@@ -140,6 +140,75 @@ impl Search<'_> {
         let holds = &mut self.holds;
         holds.merged_bytes = holds.merged_bytes.saturating_add(merged);
         holds.buffered_bytes = holds.buffered_bytes.saturating_add(buffered);
+    }
+}
+
+/// Waste is reclaimed while it is at least this part (1/n) of the live bytes.
+const WASTE_PART: u64 = 10;
+
+/// Finds the node above leaves with most waste, if the tree has much. Loads all nodes.
+pub(crate) fn find_waste(store: &PageStore, root: &Root) -> Result<Option<Reclaimable>> {
+    let Root::Node(page, height) = root else {
+        return Ok(None);
+    };
+    let root = load_node(store, page, *height)?;
+    let mut found = Wasted::default();
+    found.visit(store, &root, &[], None)?;
+    let live = root.sums().live_bytes();
+    let is_much = found.all >= (live / WASTE_PART).max(1);
+    Ok(found
+        .span
+        .filter(|_| is_much)
+        .map(|(from, to)| Reclaimable {
+            waste_bytes: found.all,
+            from,
+            to,
+        }))
+}
+
+/// A lower bound of keys, and an exclusive upper one.
+type Span = (Box<[u8]>, Option<Box<[u8]>>);
+
+/// Waste that a walk found.
+#[derive(Default)]
+struct Wasted {
+    all: u64,
+    most: u64,
+    span: Option<Span>,
+}
+
+impl Wasted {
+    fn visit(
+        &mut self,
+        store: &PageStore,
+        node: &LoadedNode,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<()> {
+        let mut own = 0u64;
+        for segment in node.levels.iter().flatten() {
+            let (mut live, mut hidden) = (0u64, 0u64);
+            for part in &segment.live {
+                live = live.saturating_add(part.bytes);
+                hidden = hidden.saturating_add(part.hidden_bytes);
+            }
+            let dead = segment.group.logical_bytes.saturating_sub(live);
+            own = own.saturating_add(dead).saturating_add(hidden);
+        }
+        self.all = self.all.saturating_add(own);
+        if node.height == 1 && own > self.most {
+            self.most = own;
+            self.span = Some((lower.into(), upper.map(Into::into)));
+        }
+        for (number, pivot) in node.pivots.iter().enumerate() {
+            if let Child::Node { page, .. } = &pivot.child {
+                let lo = if number == 0 { lower } else { &pivot.lower };
+                let next = node.pivots.get(number + 1).map(|next| &next.lower[..]);
+                let child = load_child(store, page, node.height)?;
+                self.visit(store, &child, lo, next.or(upper))?;
+            }
+        }
+        Ok(())
     }
 }
 

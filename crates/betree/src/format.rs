@@ -4,7 +4,8 @@
 //! and checksum):
 //!
 //! ```text
-//! height u16 | replaced permille u16 | pivots u16 | levels u8 | zero u8
+//! height u16 | replaced permille u16 | pivots u16 | levels u8 | flags u8: 1 if live parts count
+//!                        the whole records that puts replace, else 0
 //! pivots times: lower bound (v length, bytes) | child
 //!     child at height 1: group reference
 //!     child above:       page reference (20 bytes) | sums: records v | leaf bytes v
@@ -32,8 +33,6 @@ use terrapin_pages::group::{
 use crate::load::HEIGHT_MAX;
 use crate::node::{Child, LivePart, Node, Pivot, Root, SUM_MAX, Segment, Sums};
 
-/// Most buffer levels of a node: even a node with 2^16 pivots needs no more.
-pub(crate) const LEVELS_MAX: usize = 16;
 /// Most pivots of a node: live parts number them in 16 bits.
 pub(crate) const PIVOTS_MAX: usize = u16::MAX as usize;
 /// Least encoded bytes of a pivot, of a segment, and of a live part. They bound the counts that a
@@ -113,17 +112,14 @@ impl Node {
             Error::internal("a node has more pivots than a page can hold")
                 .with("pivots", self.pivots.len())
         })?;
-        let levels = u8::try_from(self.levels.len())
-            .ok()
-            .filter(|&levels| usize::from(levels) <= LEVELS_MAX)
-            .ok_or_else(|| {
-                Error::internal("a node has more buffer levels than a page can hold")
-                    .with("levels", self.levels.len())
-            })?;
+        let levels = u8::try_from(self.levels.len()).ok().ok_or_else(|| {
+            Error::internal("a node has more buffer levels than a page can hold")
+                .with("levels", self.levels.len())
+        })?;
         out.extend_from_slice(&self.height.to_le_bytes());
         out.extend_from_slice(&self.replaced_permille.to_le_bytes());
         out.extend_from_slice(&pivots.to_le_bytes());
-        out.extend_from_slice(&[levels, 0]);
+        out.extend_from_slice(&[levels, u8::from(self.counts_replaced)]);
         for pivot in &self.pivots {
             put_prefixed(&mut out, &pivot.lower);
             match &pivot.child {
@@ -155,18 +151,18 @@ impl Node {
         let replaced_permille = reader.u16()?;
         let pivots = usize::from(reader.u16()?);
         let levels = usize::from(reader.u8()?);
-        let zero = reader.u8()?;
+        let flags = reader.u8()?;
         let possible = (1..=HEIGHT_MAX).contains(&height)
             && replaced_permille <= 1000
             && (1..=reader.remaining() / PIVOT_BYTES_MIN).contains(&pivots)
-            && levels <= LEVELS_MAX
-            && zero == 0;
+            && flags <= 1;
         if !possible {
             return Err(reader.corrupt("the node's header is out of bounds"));
         }
         let mut node = Node {
             height,
             replaced_permille,
+            counts_replaced: flags == 1,
             pivots: Vec::with_capacity(pivots),
             levels: Vec::with_capacity(levels),
         };
@@ -199,7 +195,10 @@ impl Node {
             let mut level: Vec<Segment> = Vec::with_capacity(count);
             for _ in 0..count {
                 let segment = Segment::decode(&mut reader, pivots)?;
-                if level.last().is_some_and(|before| before.max >= segment.min) {
+                if level
+                    .last()
+                    .is_some_and(|before| !before.ends_before(&segment))
+                {
                     return Err(reader.corrupt("segments overlap").with("level", number));
                 }
                 level.push(segment);
@@ -449,6 +448,7 @@ mod tests {
         let mut node = Node {
             height,
             replaced_permille: pivots.len() as u16,
+            counts_replaced: pivots.len() > 20,
             pivots,
             levels,
         };
@@ -483,8 +483,7 @@ mod tests {
 
     fn any_node() -> impl Strategy<Value = Node> {
         let parts = proptest::collection::vec((0..9u16, any::<u32>(), 0..1u64 << 40), 0..6);
-        let levels =
-            proptest::collection::vec(proptest::collection::vec(parts, 0..5), 0..LEVELS_MAX);
+        let levels = proptest::collection::vec(proptest::collection::vec(parts, 0..5), 0..20);
         (1..=HEIGHT_MAX, 1..40usize, levels)
             .prop_map(|(height, pivots, shape)| node(height, pivots, &shape))
     }

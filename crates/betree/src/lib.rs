@@ -1,5 +1,5 @@
-//! The TurtleTree (layer 4): a Bε-tree whose node buffers are small level-tiered trees of page
-//! groups (TurtleKV, §3).
+//! The TurtleTree (layer 5): a Bε-tree whose node buffers are small level-tiered trees of page
+//! groups (TurtleKV, §3), or stacks of sorted runs (SplinterDB, §2).
 //!
 //! Where to look:
 //!
@@ -8,7 +8,8 @@
 //! - `version` has all operations on the tree of one checkpoint.
 //! - `get` looks keys up; `scan` reads ranges; `walk`, `stream` and `cursor` read the blocks of
 //!   page groups.
-//! - `merge` writes the next version, as `plan` decides; `compact` chooses what to compact.
+//! - `merge` writes the next version, as `plan` and `tiered` decide; `compact` chooses what to
+//!   compact.
 //! - `erasable` finds what a merge can give up of a range that it deletes.
 //! - `estimate`, `stats` and `verify` estimate, measure and check a version.
 //! - `leaf_filters` decides whether to ask the filters of leaves.
@@ -27,11 +28,12 @@ mod plan;
 mod rescue;
 mod scan;
 mod stats;
+mod tiered;
 mod tree;
 mod verify;
 mod version;
 
-pub use tree::{BeTree, BeTreeParams};
+pub use tree::{BeTree, BeTreeParams, Buffers};
 
 #[cfg(test)]
 mod tests;

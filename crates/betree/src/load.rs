@@ -573,6 +573,7 @@ mod tests {
         let node = Node {
             height: 1,
             replaced_permille: 0,
+            counts_replaced: false,
             pivots: lowers
                 .iter()
                 .map(|&lower| Pivot {

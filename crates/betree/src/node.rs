@@ -10,12 +10,14 @@
 //! 3. A segment's messages for one pivot are either all live ([`Segment::live`] names the pivot) or
 //!    all flushed. A flush always takes whole pivots. This departs from the paper, whose nodes keep
 //!    an array of flushed upper bounds.
-//! 4. Of a segment's group, only the keys from [`Segment::min`] to [`Segment::max`] belong to the
-//!    node. If a split leaves a group to both halves, it cuts these bounds. So flushed messages of
-//!    one half never reappear when its range is given to a neighbour.
-//! 5. The segments of a level do not overlap: each ends (max) before the next begins (min).
+//! 4. Of a segment's group, only the keys from [`Segment::min`] to [`Segment::max`] that lie in the
+//!    node's range belong to the node. If a split leaves a group to both halves, it cuts these
+//!    bounds at the half's own. So flushed messages of one half never reappear when its range is
+//!    given to a neighbour.
+//! 5. The segments of a level do not overlap: each ends (max) before the next begins (min). A bound
+//!    that was cut at a pivot may be both, if no pivot is live in both segments.
 
-use terrapin_base::mutant;
+use terrapin_base::{PageId, mutant};
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::{Deadlines, GroupRef};
@@ -40,6 +42,10 @@ pub(crate) struct Node {
     /// recent flushes to the leaves below. Such puts did not make the leaves grow. Only nodes of
     /// height 1 keep it.
     pub(crate) replaced_permille: u16,
+    /// [`LivePart::hidden_bytes`] counts the whole records that puts replace, as far as they are
+    /// known. Nodes with tiered buffers count so, since their runs differ: an average over all
+    /// runs says little.
+    pub(crate) counts_replaced: bool,
     /// The children in key order, at least one.
     pub(crate) pivots: Vec<Pivot>,
     /// The buffer, newest level first. Levels may be empty, but not the last one.
@@ -106,10 +112,11 @@ pub(crate) struct Segment {
     pub(crate) group: GroupRef,
     /// How many messages of the whole group expire when.
     pub(crate) deadlines: Deadlines,
-    /// The first key of the group that belongs to this segment.
+    /// The first key of the group that belongs to this segment, or a bound below it.
     pub(crate) min: LongBox,
-    /// The last key of the group that belongs to this segment. Readers stay within `min..=max`. The
-    /// group's content outside belongs to other segments or is dead.
+    /// The last key of the group that belongs to this segment, or the first key behind the last
+    /// live pivot. Readers stay within `min..=max` and within the live pivots. The group's content
+    /// outside belongs to other segments or is dead.
     pub(crate) max: LongBox,
     /// The pivots for which the segment is live, ascending, at least one.
     pub(crate) live: Vec<LivePart>,
@@ -133,6 +140,31 @@ pub(crate) struct LivePart {
 }
 
 impl Segment {
+    /// Cuts the bounds at those of the live pivots. `hi` is exclusive, and becomes `max` itself: a
+    /// key below it would have to be read.
+    pub(crate) fn trim(&mut self, lo: Option<&[u8]>, hi: Option<&[u8]>) {
+        if let Some(lo) = lo
+            && self.min[..] < *lo
+        {
+            self.min = lo.into();
+        }
+        if let Some(hi) = hi
+            && self.max[..] > *hi
+        {
+            self.max = hi.into();
+        }
+    }
+
+    /// Whether this segment ends before another of its level begins (rule 5).
+    pub(crate) fn ends_before(&self, next: &Segment) -> bool {
+        let pivot = |part: Option<&LivePart>| part.map(|part| part.pivot);
+        match self.max.cmp(&next.min) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => pivot(self.live.last()) < pivot(next.live.first()),
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+
     /// The live parts' share of the deadlines in the group.
     fn live_deadlines(&self) -> Deadlines {
         let records = self.live.iter().map(|part| u64::from(part.records)).sum();
@@ -141,6 +173,14 @@ impl Segment {
 }
 
 impl Child {
+    /// The page of the child.
+    pub(crate) fn page(&self) -> PageId {
+        match self {
+            Child::Leaf(leaf) => leaf.id,
+            Child::Node { page, .. } => page.id,
+        }
+    }
+
     /// Records in the leaves below.
     pub(crate) fn records(&self) -> u64 {
         match self {
@@ -210,6 +250,7 @@ impl Node {
         Node {
             height: 1,
             replaced_permille: 0,
+            counts_replaced: false,
             pivots: vec![Pivot {
                 lower: LongBox::default(),
                 child: Child::Leaf(leaf),
@@ -253,6 +294,8 @@ impl Node {
         }
         // A higher node keeps no average of its own: it uses the average of all nodes below it.
         let (replaced, of) = match self.height {
+            // The live parts count it.
+            _ if self.counts_replaced => (0, 1),
             1 => (u64::from(self.replaced_permille), 1000),
             _ => (below.replaced_bytes, below.buffered_bytes.max(1)),
         };

@@ -46,6 +46,8 @@ pub(crate) struct Policy {
     /// node down, into a level of their own. So a record rewrites one leaf, and one level of each
     /// node between the leaf and the root.
     pub(crate) flush_what_comes: bool,
+    /// K of [`crate::tiered`], if buffers are tiered.
+    pub(crate) runs_wanted: Option<usize>,
 }
 
 /// The messages for one pivot: buffered and incoming.
@@ -145,6 +147,16 @@ impl Policy {
             bytes_max: u64::try_from(bytes_max).unwrap_or(u64::MAX),
             replaced_permille: replaced_permille.map_or(0, |replaced| replaced.max(1)),
         })
+    }
+
+    /// The waste bound of a node with tiered buffers, for `live` bytes in it and below.
+    pub(crate) fn stacked_waste_max(&self, live: u64, is_above_leaves: bool) -> Option<u64> {
+        let share = match is_above_leaves {
+            true => self.share_permille?,
+            false => self.share_permille? / SHARE_ABOVE,
+        };
+        let bytes_max = u128::from(live) * u128::from(share) / 1000;
+        Some(u64::try_from(bytes_max).unwrap_or(u64::MAX))
     }
 
     /// Most bytes that a node above one leaf keeps in its buffer: β of the leaf, as if every
@@ -284,6 +296,7 @@ mod tests {
         fanout: 64,
         share_permille: Some(250),
         flush_what_comes: false,
+        runs_wanted: None,
     };
 
     fn flush_set(counted: &[u64], dead: &[u64], incoming: u64, bound: u64) -> Vec<bool> {

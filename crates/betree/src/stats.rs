@@ -133,7 +133,12 @@ struct Superseded {
 impl Superseded {
     fn count(&mut self, node: &LoadedNode, buffered: u64) {
         if node.height == 1 {
-            let replaced = u128::from(buffered) * u128::from(node.replaced_permille) / 1000;
+            // Tiered buffers count it in what messages hide.
+            let permille = match node.counts_replaced {
+                true => 0,
+                false => node.replaced_permille,
+            };
+            let replaced = u128::from(buffered) * u128::from(permille) / 1000;
             add(&mut self.above_leaves, buffered);
             add(
                 &mut self.replaced,
@@ -151,9 +156,42 @@ impl Superseded {
     }
 }
 
+/// The runs that reads pass.
+#[derive(Default)]
+struct Runs {
+    /// Runs of each pivot, times the records below it.
+    weighted: u128,
+    most: u64,
+}
+
+impl Runs {
+    fn count(&mut self, node: &LoadedNode) {
+        let mut runs = vec![0u64; node.pivots.len()];
+        for level in &node.levels {
+            let mut last = None;
+            for part in level.iter().flat_map(|segment| &segment.live) {
+                if last.replace(part.pivot) != Some(part.pivot) {
+                    runs[usize::from(part.pivot)] += 1;
+                }
+            }
+        }
+        for (runs, pivot) in runs.into_iter().zip(&node.pivots) {
+            self.most = self.most.max(runs);
+            let weighted = u128::from(runs) * u128::from(pivot.child.records());
+            self.weighted = self.weighted.saturating_add(weighted);
+        }
+    }
+
+    fn hundredths(&self, records: u64) -> u64 {
+        let mean = self.weighted.saturating_mul(100) / u128::from(records.max(1));
+        u64::try_from(mean).unwrap_or(u64::MAX)
+    }
+}
+
 /// The figures of a tree. Its own ones are `height` (levels of nodes above the leaves; 0 for an
-/// empty tree and for a tree of one leaf), `nodes`, `groups`, and `buffer_level_bytes` (live bytes
-/// of each buffer level, the newest level first).
+/// empty tree and for a tree of one leaf), `nodes`, `groups`, `buffer_level_bytes` (live bytes of
+/// each buffer level, the newest level first), `buffer_runs_hundredths` (a hundred times the runs
+/// that a record of a leaf has above it, on average), and `buffer_runs_max` (most runs of a pivot).
 pub(crate) fn stats(
     store: &PageStore,
     root: &Root,
@@ -178,6 +216,7 @@ pub(crate) fn stats(
     let mut segments: HashMap<PageId, Met> = HashMap::new();
     let mut leaves = HashSet::new();
     let mut superseded = Superseded::default();
+    let mut runs = Runs::default();
     nodes(store, root, root_node, &mut |page, node| {
         node_count += 1;
         add(&mut stats.page_bytes, u64::from(page.bytes));
@@ -210,6 +249,7 @@ pub(crate) fn stats(
         }
         add(&mut stats.buffered_bytes, buffered);
         superseded.count(node, buffered);
+        runs.count(node);
         for pivot in &node.pivots {
             if let Child::Leaf(group) = &pivot.child {
                 add(&mut stats.leaf_records, group.records);
@@ -232,6 +272,11 @@ pub(crate) fn stats(
         ("nodes", Figure::Number(node_count)),
         ("groups", Figure::Number(groups as u64)),
         ("buffer_level_bytes", Figure::List(level_bytes)),
+        (
+            "buffer_runs_hundredths",
+            Figure::Number(runs.hundredths(stats.leaf_records)),
+        ),
+        ("buffer_runs_max", Figure::Number(runs.most)),
     ];
     Ok(stats)
 }

@@ -7,14 +7,15 @@ use terrapin_pages::PageStore;
 use terrapin_pages::block::TARGET_BYTES_MAX;
 use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
 use terrapin_structure::{
-    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Structure, StructureId,
-    ToCompact, Version,
+    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Reclaimable, Structure,
+    StructureId, ToCompact, Version,
 };
 
-use crate::compact::{Nothing, find_stretch};
+use crate::compact::{Nothing, find_stretch, find_waste};
 use crate::merge::{Context, ErasedRanges, TreeIngest, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
+use crate::tiered::RUNS_WANTED;
 use crate::version::TreeVersion;
 use terrapin_runs::run::KeyRange;
 
@@ -26,13 +27,30 @@ pub struct BeTreeParams {
     pub fanout: usize,
     /// The budget that the memory of merges is charged to.
     pub budget: Arc<Budget>,
+    /// How nodes buffer messages. Trees of either kind read and write on trees of the other one.
+    pub buffers: Buffers,
+}
+
+/// How nodes buffer messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Buffers {
+    /// Levels, each at most half as large as the next (TurtleKV).
+    #[default]
+    Leveled,
+    /// Sorted runs that lie on one another until they are many (SplinterDB). Fewer bytes are
+    /// written, and reads visit more runs.
+    Tiered,
 }
 
 impl BeTreeParams {
-    /// Parameters with the default fan-out of 64.
+    /// Parameters with the default fan-out of 64, and leveled buffers.
     #[must_use]
     pub fn new(budget: Arc<Budget>) -> Self {
-        BeTreeParams { fanout: 64, budget }
+        BeTreeParams {
+            fanout: 64,
+            budget,
+            buffers: Buffers::Leveled,
+        }
     }
 }
 
@@ -81,6 +99,10 @@ impl BeTree {
                 .space_amplification_percent
                 .map(Policy::share_permille_of),
             flush_what_comes: options.space_is_short,
+            runs_wanted: match self.params.buffers {
+                Buffers::Leveled => None,
+                Buffers::Tiered => Some(options.runs.map_or(RUNS_WANTED, |runs| runs as usize)),
+            },
         };
         Ok(Context {
             store: self.store.clone(),
@@ -99,7 +121,10 @@ impl BeTree {
 
 impl Structure for BeTree {
     fn id(&self) -> StructureId {
-        StructureId::LEVELED
+        match self.params.buffers {
+            Buffers::Leveled => StructureId::LEVELED,
+            Buffers::Tiered => StructureId::TIERED,
+        }
     }
 
     fn empty(&self) -> Arc<dyn Version> {
@@ -133,14 +158,25 @@ impl Structure for BeTree {
         true
     }
 
-    fn adopts(&self, _other: StructureId) -> bool {
-        false
+    fn merges_around_damage(&self) -> bool {
+        self.params.buffers == Buffers::Tiered
+    }
+
+    fn adopts(&self, other: StructureId) -> bool {
+        matches!(other, StructureId::LEVELED | StructureId::TIERED)
     }
 }
 
 impl Compacts for BeTree {
     fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact> {
         own(version)?.to_compact()
+    }
+
+    fn to_reclaim(&self, version: &Arc<dyn Version>) -> Result<Option<Reclaimable>> {
+        match self.params.buffers {
+            Buffers::Leveled => Ok(None),
+            Buffers::Tiered => find_waste(&self.store, own(version)?.tree_root()),
+        }
     }
 
     fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {

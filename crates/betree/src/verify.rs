@@ -206,7 +206,7 @@ impl Check<'_> {
         upper: Bound<&[u8]>,
     ) -> Result<()> {
         let (min, max) = (&segment.min[..], &segment.max[..]);
-        if !lets_in_above(lower, min) || !lets_in_below(upper, max) {
+        if !lets_in_above(lower, min) || !(lets_in_below(upper, max) || is_cut(segment, upper)) {
             self.report(
                 place,
                 format!(
@@ -219,7 +219,7 @@ impl Check<'_> {
         if !self.group(&segment.group)? {
             return Ok(());
         }
-        let content = self.content(node, segment);
+        let content = self.content(node, segment, upper);
         let Some(content) = self.survive(|| place.to_owned(), content)? else {
             return Ok(());
         };
@@ -276,11 +276,13 @@ impl Check<'_> {
         &self,
         node: &LoadedNode,
         segment: &Segment,
+        upper: Bound<&[u8]>,
     ) -> Result<BTreeMap<usize, (u64, u64, u64)>> {
-        let bounds = (
-            Bound::Included(&segment.min[..]),
-            Bound::Included(&segment.max[..]),
-        );
+        let most = match is_cut(segment, upper) {
+            true => upper,
+            false => Bound::Included(&segment.max[..]),
+        };
+        let bounds = (Bound::Included(&segment.min[..]), most);
         let mut cursor = GroupCursor::prepare(
             self.store,
             &segment.group,
@@ -349,6 +351,11 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// Whether a segment's upper bound was cut at that of its node.
+fn is_cut(segment: &Segment, upper: Bound<&[u8]>) -> bool {
+    upper == Bound::Excluded(&segment.max[..])
 }
 
 /// Least and most bytes that a segment can hide for a pivot. If a block also has messages for other

@@ -134,6 +134,8 @@ impl Bed {
             operator: terrapin_base::Operator::default(),
             values: None,
             separate_from: None,
+            runs: None,
+            around: terrapin_structure::Around::default(),
             now_ms: 0,
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);

@@ -132,6 +132,16 @@ pub fn own_filter_bits(text: &str) -> Result<Own<u32>, String> {
     })
 }
 
+/// Sorted runs: a number, or `default`.
+pub fn own_runs(text: &str) -> Result<Own<u32>, String> {
+    own(text, |text| {
+        let runs = whole(text)?;
+        let options = KeyspaceOptions::new().runs(runs);
+        options.check().map_err(|e| e.message().to_owned())?;
+        Ok(runs)
+    })
+}
+
 /// A bound of space amplification: a factor, `unbounded`, or `default`.
 pub fn own_space_amplification(text: &str) -> Result<Own<SpaceAmplification>, String> {
     own(text, |text| {

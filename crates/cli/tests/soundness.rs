@@ -70,6 +70,8 @@ fn a_sound_database_is_reported_sound_and_its_figures_add_up() {
         "groups",
         "buffered_bytes",
         "buffer_level_bytes",
+        "buffer_runs_hundredths",
+        "buffer_runs_max",
         "log_only_bytes",
     ] {
         assert!(!keyspace[name].is_null(), "{name}");

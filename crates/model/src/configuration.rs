@@ -181,6 +181,24 @@ impl Configuration {
                 },
             ),
             (
+                "tiered",
+                Configuration {
+                    structures: Structures::Tiered,
+                    ..small()
+                },
+            ),
+            (
+                "tiered and leveled by turns, tiny groups, compressed",
+                Configuration {
+                    structures: Structures::Changing(5),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    compression: Compression::Lz4,
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
                 "in place",
                 Configuration {
                     structures: Structures::InPlace,

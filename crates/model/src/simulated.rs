@@ -55,6 +55,8 @@ pub struct Simulated {
     snapshots: BTreeMap<String, (Snapshot, Handles)>,
     handles: Handles,
     database: Option<Database>,
+    /// How often the structures of keyspaces changed.
+    changes: u64,
 }
 
 /// What a delete writes that is a value whose deadline comes at once ([`Deadlines::Near`]).
@@ -106,6 +108,7 @@ impl Simulated {
             snapshots: BTreeMap::new(),
             handles: Handles::new(),
             database: None,
+            changes: 0,
         }
     }
 
@@ -641,7 +644,11 @@ impl Simulated {
                 let listed = self.database()?.keyspaces()?;
                 for keyspace in &listed {
                     let options = keyspace.options.checkpoint_distance(None);
-                    let structure = self.configuration.structures.of(&keyspace.name);
+                    let structures = self.configuration.structures;
+                    let structure = match options.structure {
+                        own if structures.allow(&keyspace.name, own) => own,
+                        _ => structures.of(&keyspace.name).into(),
+                    };
                     let own = own_options(&keyspace.name).structure(structure);
                     if options != own && options != KeyspaceOptions::new().structure(structure) {
                         let broken = format!("{}: {options:?}, not {own:?}", keyspace.name);
@@ -652,10 +659,16 @@ impl Simulated {
                 names.sort();
                 Ok(Answer::Names(names))
             }
-            Operation::Checkpoint => self.database()?.checkpoint().map(|()| Answer::Done),
+            Operation::Checkpoint => {
+                self.database()?.checkpoint()?;
+                self.change_structures()
+            }
             Operation::Flush => self.database()?.flush().map(|()| Answer::Done),
             Operation::Chi { distance } => {
-                tuned(self.database()?.set_checkpoint_distance(dial(*distance)))
+                match tuned(self.database()?.set_checkpoint_distance(dial(*distance)))? {
+                    Answer::Done => self.change_structures(),
+                    answer => Ok(answer),
+                }
             }
             Operation::Dial { keyspace, distance } => tuned(
                 self.keyspace(keyspace)?
@@ -665,6 +678,29 @@ impl Simulated {
             Operation::Reopen(how) => self.reopen(*how),
             Operation::Pass { ms } => self.pass(*ms),
         }
+    }
+}
+
+impl Simulated {
+    /// Changes the structures of keyspaces, where they change.
+    fn change_structures(&mut self) -> Result<Answer> {
+        self.changes += 1;
+        let structures = self.configuration.structures;
+        for info in self.database()?.keyspaces()? {
+            let Some(next) = structures.after(&info.name, self.changes) else {
+                continue;
+            };
+            let options = info.options.structure(next);
+            let keyspace = self.database()?.open_keyspace(&info.name)?;
+            match keyspace.set_options(options) {
+                // On a full disk, or with a χ that the memory holds no more, the keyspace stays as
+                // it is.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::OutOfMemory) => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(Answer::Done)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::tail::Tail;
 use terrapin::verify::VerifyOptions;
-use terrapin::{Options, StructureId, StructureParts};
+use terrapin::{Options, StructureId, StructureKind, StructureParts};
 use terrapin_base::checksum::hash64;
 use terrapin_plain::{Plain, PlainParams};
 use terrapin_structure::Structure;
@@ -12,7 +12,7 @@ use terrapin_structure::Structure;
 use crate::random::Random;
 
 /// Which structure each keyspace has. It may change no answer, like any other option. It is fixed
-/// for the life of a store.
+/// for the life of a store, but for those that [change](Structures::Changing).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Structures {
     /// All have the TurtleTree.
@@ -25,6 +25,11 @@ pub enum Structures {
     Mixed(u64),
     /// All have the page-grouped tree.
     InPlace,
+    /// All have the TurtleTree with tiered buffers.
+    Tiered,
+    /// All have the TurtleTree, and its buffers are leveled or tiered, by a seed. They change with
+    /// χ, and at checkpoints.
+    Changing(u64),
     /// All have the plain structure without order: ranges are refused.
     WithoutOrder,
 }
@@ -51,14 +56,16 @@ fn without_order(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
 }
 
 impl Structures {
-    /// Structures of a seed: three eighths of the stores have the TurtleTree only, and a quarter
-    /// the page-grouped tree.
+    /// Structures of a seed: three eighths of the stores have the TurtleTree only, a quarter the
+    /// page-grouped tree, and another quarter tiered buffers, always or at times.
     #[must_use]
     pub fn random(random: &mut Random) -> Self {
         match random.below(8) {
-            0..3 => Structures::Leveled,
-            3 => Structures::Plain,
-            4..6 => Structures::InPlace,
+            0..2 => Structures::Leveled,
+            2 => Structures::Plain,
+            3..5 => Structures::InPlace,
+            5 => Structures::Tiered,
+            6 => Structures::Changing(random.bits()),
             _ => Structures::Mixed(random.bits()),
         }
     }
@@ -69,6 +76,8 @@ impl Structures {
         match self {
             Structures::Leveled => StructureId::LEVELED,
             Structures::InPlace => StructureId::IN_PLACE,
+            Structures::Tiered => StructureId::TIERED,
+            Structures::Changing(_) => self.after(keyspace, 0).unwrap_or_default(),
             Structures::Plain | Structures::WithoutOrder => StructureId::PLAIN,
             Structures::Mixed(seed) => {
                 let bits = Random::new(seed ^ hash64(keyspace.as_bytes())).bits();
@@ -77,6 +86,30 @@ impl Structures {
                     _ => StructureId::PLAIN,
                 }
             }
+        }
+    }
+
+    /// The structure to which a keyspace changes the nth time; `None` if it never does.
+    #[must_use]
+    pub fn after(self, keyspace: &str, changes: u64) -> Option<StructureId> {
+        let Structures::Changing(seed) = self else {
+            return None;
+        };
+        let bits = Random::new(seed ^ hash64(keyspace.as_bytes()) ^ changes << 32).bits();
+        Some(match bits % 2 {
+            0 => StructureId::LEVELED,
+            _ => StructureId::TIERED,
+        })
+    }
+
+    /// Whether a keyspace may have a structure.
+    #[must_use]
+    pub fn allow(self, keyspace: &str, structure: StructureKind) -> bool {
+        match self {
+            Structures::Changing(_) => {
+                matches!(structure, StructureKind::Leveled | StructureKind::Tiered)
+            }
+            _ => structure == self.of(keyspace).into(),
         }
     }
 
@@ -99,7 +132,10 @@ impl Structures {
     #[must_use]
     pub fn choose(self, options: Options) -> Options {
         let maker = match self {
-            Structures::Leveled | Structures::InPlace => without_runs,
+            Structures::Leveled
+            | Structures::InPlace
+            | Structures::Tiered
+            | Structures::Changing(_) => without_runs,
             Structures::Plain => with_runs,
             Structures::Mixed(seed) if seed % 2 == 1 => with_runs,
             Structures::Mixed(_) => without_runs,
@@ -134,6 +170,7 @@ mod tests {
             (Structures::Leveled, ["leveled", "leveled"]),
             (Structures::Plain, ["plain", "plain"]),
             (Structures::InPlace, ["inplace", "inplace"]),
+            (Structures::Tiered, ["tiered", "tiered"]),
             (Structures::WithoutOrder, ["plain", "plain"]),
             (Structures::Mixed(21), ["leveled", "plain"]),
             (Structures::Mixed(16), ["plain", "leveled"]),
@@ -168,7 +205,12 @@ mod tests {
     fn a_mix_has_keyspaces_of_both_kinds_and_every_kind_is_drawn() {
         let mut random = Random::new(1);
         let drawn: Vec<_> = (0..64).map(|_| Structures::random(&mut random)).collect();
-        for kind in [Structures::Leveled, Structures::Plain, Structures::InPlace] {
+        for kind in [
+            Structures::Leveled,
+            Structures::Plain,
+            Structures::InPlace,
+            Structures::Tiered,
+        ] {
             assert!(drawn.contains(&kind));
         }
         let kinds = |mix: &Structures| {
@@ -182,6 +224,10 @@ mod tests {
             .iter()
             .filter(|mix| matches!(mix, Structures::Mixed(_)));
         let both = mixed.filter(|mix| (1..4).contains(&kinds(mix)));
-        assert!(both.count() > 12);
+        assert!(both.count() > 4);
+        let changing = drawn
+            .iter()
+            .filter(|drawn| matches!(drawn, Structures::Changing(_)));
+        assert!(changing.count() > 4);
     }
 }

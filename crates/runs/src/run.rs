@@ -171,6 +171,33 @@ impl Run {
         Ok(false)
     }
 
+    /// Whether all messages of the run are above a key. It may say no although they are. Reads
+    /// indexes of groups.
+    pub fn is_behind(
+        &self,
+        store: &PageStore,
+        input: &Arc<dyn MergeInput>,
+        key: &[u8],
+    ) -> Result<bool> {
+        for piece in &self.pieces {
+            let lo = piece.range.lo.as_deref();
+            if lo.is_some_and(|lo| lo > key) {
+                continue;
+            }
+            let is_behind = match &piece.origin {
+                PieceOrigin::Input => {
+                    let cursor = input.clone().cursor(lo, piece.range.hi.as_deref())?;
+                    cursor.key().is_none_or(|first| first > key)
+                }
+                PieceOrigin::Group(group) => store.index(group)?.first_key() > key,
+            };
+            if !is_behind {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Estimates the content of the run inside a range, and how many bytes its groups' messages
     /// hide. Reads indexes of groups.
     pub fn estimate(

@@ -6,10 +6,28 @@ use terrapin_base::Result;
 
 use crate::{Merge, MergeOptions, Version};
 
+/// Waste that a compaction of a span of keys would free, the most of a tree's parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reclaimable {
+    /// Bytes of waste in the whole tree: messages that newer ones replace or delete, and dead parts
+    /// of page groups.
+    pub waste_bytes: u64,
+    /// The lower bound of the span. Empty: below all keys.
+    pub from: Box<[u8]>,
+    /// Its exclusive upper bound. `None`: the end of all keys.
+    pub to: Option<Box<[u8]>>,
+}
+
 /// The part of a [`crate::Structure`] that makes ranges cheaper by merging its sorted runs.
 pub trait Compacts: Send + Sync {
     /// The work of compactions from the first key to the last. Reads nodes only.
     fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact>;
+    /// The span of keys to compact next while nobody writes, to free space; `None` while there is
+    /// little waste. Reads nodes only.
+    fn to_reclaim(&self, version: &Arc<dyn Version>) -> Result<Option<Reclaimable>> {
+        let _ = version;
+        Ok(None)
+    }
     /// The share of records that have expired at a moment, in milliseconds since 1970: an estimate,
     /// in thousandths. A compaction with that moment in its options rewrites the parts of which at
     /// least a quarter has expired. Reads the root node at most. 0 if the structure does not know.

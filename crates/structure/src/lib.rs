@@ -27,13 +27,13 @@ mod version;
 pub use terrapin_pages::{Changes, PageUse};
 
 pub use batch::{Batch, BatchLimits, Filled, Located};
-pub use compaction::{Compaction, Compacts, ToCompact};
+pub use compaction::{Compaction, Compacts, Reclaimable, ToCompact};
 pub use figures::{Figure, Finding, PageParts, StructureStats};
 pub use found::{Found, Presence};
 pub use ingest::{Ingest, Ingests};
 pub use input::{Erased, MergeInput, MessageCursor};
 pub use k_way::KWayMerge;
-pub use merging::{Merge, MergeOptions, MergeStep, Merged};
+pub use merging::{Around, Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};

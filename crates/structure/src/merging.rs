@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Operator, Result};
+use terrapin_base::{Condition, Operator, PageId, Result};
 use terrapin_pages::Changes;
 
 use crate::{ValuesOwner, Version};
@@ -33,6 +33,34 @@ pub struct MergeOptions {
     pub values: ValuesOwner,
     /// Values of at least this many bytes go into value pages. `None`: no value does.
     pub separate_from: Option<u32>,
+    /// Sorted runs that a read visits in a node, from which on a structure with tiered buffers
+    /// merges them. `None` lets the structure choose.
+    pub runs: Option<u32>,
+    /// Damage that the merge stays away from.
+    pub around: Around,
+}
+
+/// Damage that a merge stays away from ([`crate::Structure::merges_around_damage`]).
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Pages that could not be read, ascending.
+    pub pages: Arc<[PageId]>,
+    /// Reads no page group: the merge adds the input as a sorted run, and merges nothing.
+    pub adds_only: bool,
+}
+
+impl Around {
+    /// Whether a page is known to be damaged.
+    #[must_use]
+    pub fn has(&self, page: PageId) -> bool {
+        !self.pages.is_empty() && self.pages.binary_search(&page).is_ok()
+    }
+
+    /// Whether the merge stays away from anything.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.adds_only || !self.pages.is_empty()
+    }
 }
 
 /// The result of one step of a merge.

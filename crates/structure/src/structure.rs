@@ -89,6 +89,11 @@ pub trait Structure: Send + Sync {
     /// Whether a merge into the empty version writes the sorted run that replaces a memtable of a
     /// view. For a structure that says no, the engine writes such runs with one that says yes.
     fn merges_privately(&self) -> bool;
+    /// Whether merges can stay away from damaged pages ([`crate::Around`]), so that damage in a
+    /// page group keeps no memtable from being durable.
+    fn merges_around_damage(&self) -> bool {
+        false
+    }
     /// Whether this structure opens and goes on with roots of another one, so that a keyspace
     /// changes to it without rewriting a page.
     fn adopts(&self, other: StructureId) -> bool;

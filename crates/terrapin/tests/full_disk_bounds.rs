@@ -358,7 +358,7 @@ fn an_open_that_checkpoints_on_a_full_disk_accepts_puts_once_there_is_room() {
             }
             world.kill(database);
         }
-        let more = (seed - 72) * (128 << 10);
+        let more = (seed - 72) * (32 << 10);
         world.disk.set_capacity(world.disk.used_bytes() + more);
         let database = world.open(&options());
         let keyspace = database.default_keyspace();

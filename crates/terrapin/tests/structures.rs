@@ -32,7 +32,7 @@ struct BareMerge(Arc<dyn Merge>);
 fn bare(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
     let params = BeTreeParams {
         fanout: 4,
-        budget: parts.budget.clone(),
+        ..BeTreeParams::new(parts.budget.clone())
     };
     Arc::new(Bare(BeTree::new(parts.store.clone(), params)))
 }

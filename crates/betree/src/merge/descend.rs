@@ -13,6 +13,7 @@ use super::frame::Frame;
 use super::hidden::Hiding;
 use super::runs::Context;
 use super::slot::{ChildState, Target};
+use super::stack::{self, Stacking};
 use super::task::{Descend, NodeOrigin, Task};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
 use crate::compact::is_expired;
@@ -22,17 +23,17 @@ use crate::plan::{Bounds, Pending, count};
 use terrapin_runs::run::{Key, KeyRange, Run};
 
 /// A part of a level has at least this many segments of full size.
-const PART_GROUPS_MIN: u64 = 4;
+pub(super) const PART_GROUPS_MIN: u64 = 4;
 
 /// The messages for a pivot: incoming ones, and those of its node's buffer.
 #[derive(Clone, Copy, Default)]
-struct Load {
+pub(super) struct Load {
     /// Key and value bytes that come in.
-    arriving: u64,
+    pub(super) arriving: u64,
     /// All key and value bytes. A live part counts at least one byte.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Bytes that all these messages hide.
-    hidden: u64,
+    pub(super) hidden: u64,
 }
 
 impl Load {
@@ -69,7 +70,11 @@ impl Descend {
             hiding.sample(context, &self.incoming, &ranges)?;
         }
         let coverage = self.coverage(context, &ranges);
+        let rules = stack::rules(context, &node, &self.origin);
         let mut loads = self.loads(context, &node, &ranges, &hiding)?;
+        if rules.is_some() {
+            self.count_replaced(context, &node, &ranges, &mut loads)?;
+        }
         for (load, coverage) in loads.iter_mut().zip(&coverage) {
             // Of the messages, only the memtable's stay, and they go to the leaves.
             if *coverage == Coverage::Whole {
@@ -77,10 +82,17 @@ impl Descend {
             }
         }
         let bounds = self.bounds(context, &node, &loads);
+        let mut stacking =
+            rules.map(|_| Stacking::plain(ranges.len(), stack::replaced_permille(context, &node)));
         let mut flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
             self.memtable_set(context, &ranges)?
+        } else if let Some(rules) = rules {
+            let keys = (&ranges[..], &coverage[..]);
+            let (flush, decided) = self.stacking(context, (&node, rules), &loads, keys)?;
+            stacking = Some(decided);
+            flush
         } else {
             self.flush_set(context, &node, &loads, &bounds)?
         };
@@ -89,9 +101,22 @@ impl Descend {
         }
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
+        frame.is_stacked = stacking.is_some();
         let mut tasks = Vec::new();
-        let bound = bounds.bytes_max();
-        tasks.extend(self.write_level(context, &mut frame, &flush, &loads, (bound, &hiding)));
+        if let Some(stacking) = &stacking {
+            let mut elsewhere = flush.clone();
+            for (elsewhere, last) in elsewhere.iter_mut().zip(&stacking.appended) {
+                *elsewhere |= last.is_some();
+            }
+            let what = (&loads[..], &hiding);
+            let level = (&elsewhere[..], stacking);
+            tasks.extend(self.write_stack(context, &mut frame, level, what, changes));
+            tasks.extend(self.appends(&mut frame, stacking, (&ranges, &loads)));
+        } else {
+            let bound = bounds.bytes_max();
+            tasks.extend(self.write_level(context, &mut frame, &flush, &loads, (bound, &hiding)));
+        }
+        let passes_runs = stacking.is_some() && mutant::active("flush-passes-older-runs");
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
             let erased = coverage[pivot];
@@ -109,7 +134,9 @@ impl Descend {
                         .iter_mut()
                         .for_each(|run| *run = run.narrowed_to_all(&kept));
                 }
-                incoming.extend(older);
+                if !passes_runs {
+                    incoming.extend(older);
+                }
             }
             incoming.retain(|run| !run.is_empty());
             let is_given_up = erased == Coverage::Whole
@@ -146,7 +173,7 @@ impl Descend {
                 },
             );
         }
-        frame.clear(|pivot| flush[pivot], changes);
+        frame.clear(|pivot| flush[pivot] && !passes_runs, changes);
         frame.waiting = tasks.len();
         Ok((frame, tasks))
     }
@@ -203,6 +230,7 @@ impl Descend {
         frame: &mut Frame,
         node: &Arc<LoadedNode>,
         (ranges, touched): (&[KeyRange], &[bool]),
+        changes: &mut Changes,
     ) -> Result<Vec<Task>> {
         if self.incoming.is_empty() {
             return Ok(Vec::new());
@@ -215,6 +243,12 @@ impl Descend {
             load.arriving = load.bytes;
         }
         let hiding = Hiding::by_all_of(context, node);
+        if stack::rules(context, node, &self.origin).is_some() {
+            frame.is_stacked = true;
+            let stacking = Stacking::plain(ranges.len(), 0);
+            let (level, what) = ((touched, &stacking), (&loads[..], &hiding));
+            return Ok(self.write_stack(context, frame, level, what, changes));
+        }
         Ok(self.write_level(context, frame, touched, &loads, (0, &hiding)))
     }
 
@@ -292,6 +326,7 @@ impl Descend {
         node: &Node,
         ranges: &[KeyRange],
     ) -> Result<Vec<bool>> {
+        let damaged = stack::damaged(context, node);
         let comes_in = |range| {
             self.incoming
                 .iter()
@@ -299,7 +334,7 @@ impl Descend {
         };
         let is_flushed = |pivot: usize| {
             let range = &ranges[pivot];
-            if stretch.intersection(range).is_none() {
+            if stretch.intersection(range).is_none() || damaged[pivot] {
                 return Ok(false);
             }
             let pivot = &node.pivots[pivot];
@@ -455,7 +490,7 @@ impl Descend {
 
     /// What comes in for pivots that are not left out. While disk space is short, all messages of
     /// the memtable are flushed, so they do not count.
-    fn kept(&self, context: &Context, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
+    pub(super) fn kept(&self, context: &Context, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
         let kept = spans(left_out)
             .map(|(first, last)| frame.range_of(first, last))
             .collect::<Vec<_>>();
@@ -507,7 +542,7 @@ pub(super) fn take_child(
 /// Divides pivots of these weights into neighbouring parts, which workers write in parallel.
 /// Returns the first and last pivot of each part. No part is much lighter than `least`, unless it
 /// is the only one.
-fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
+pub(super) fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
     let total: u64 = weights.iter().sum();
     let count = (total / least.max(1)).clamp(1, PARTS_MAX);
     let mut parts: Vec<(usize, usize)> = Vec::new();
@@ -604,7 +639,7 @@ pub(super) fn ranges(node: &Node, range: &KeyRange) -> Vec<KeyRange> {
 }
 
 /// The first and last pivot of each span that is not flushed.
-fn spans(flush: &[bool]) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn spans(flush: &[bool]) -> impl Iterator<Item = (usize, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let first = next + flush[next..].iter().position(|&flushed| !flushed)?;

@@ -28,6 +28,8 @@ pub(super) struct Frame {
     /// The buffer. Live parts refer to slots instead of pivots.
     pub(super) levels: Vec<Vec<Segment>>,
     pub(super) replaced_permille: u16,
+    /// The buffer is tiered ([`Node::counts_replaced`]).
+    pub(super) is_stacked: bool,
     /// Messages that were flushed to leaves, and how many of them replaced a record.
     pub(super) messages: u64,
     pub(super) replaced: u64,
@@ -61,6 +63,7 @@ impl Frame {
             slots,
             levels: node.levels,
             replaced_permille: node.replaced_permille,
+            is_stacked: node.counts_replaced,
             messages: 0,
             replaced: 0,
             waiting: 0,
@@ -79,6 +82,7 @@ impl Frame {
             slots,
             levels: Vec::new(),
             replaced_permille: 0,
+            is_stacked: false,
             messages: 0,
             replaced: 0,
             level_parts: Vec::new(),
@@ -113,16 +117,25 @@ impl Frame {
     pub(super) fn clear(&mut self, flushed: impl Fn(usize) -> bool, changes: &mut Changes) {
         let flushed = |pivot| flushed(pivot) && !mutant::active("flushed-messages-still-count");
         for level in &mut self.levels {
-            level.retain_mut(|segment| {
-                segment
-                    .live
-                    .retain(|part| !flushed(usize::from(part.pivot)));
-                if segment.live.is_empty() {
-                    changes.released.push(segment.group.id);
-                }
-                !segment.live.is_empty()
-            });
+            Self::clear_level(level, flushed, changes);
         }
+    }
+
+    /// Removes slots from one level.
+    pub(super) fn clear_level(
+        level: &mut Vec<Segment>,
+        removed: impl Fn(usize) -> bool,
+        changes: &mut Changes,
+    ) {
+        level.retain_mut(|segment| {
+            segment
+                .live
+                .retain(|part| !removed(usize::from(part.pivot)));
+            if segment.live.is_empty() {
+                changes.released.push(segment.group.id);
+            }
+            !segment.live.is_empty()
+        });
     }
 
     /// Makes the first level empty if possible, and returns whether it is. An empty level is moved

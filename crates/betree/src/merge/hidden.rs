@@ -49,11 +49,12 @@ struct Below {
 }
 
 /// What is below some levels of a node, and how much of it messages hide.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Hiding {
     node: Arc<LoadedNode>,
-    /// The newest level of the node that counts as below.
+    /// The newest level of the node that counts as below, for all pivots or for each.
     level: usize,
+    levels: Option<Arc<[usize]>>,
     /// One entry for each pivot.
     below: Arc<[Below]>,
     /// Longer records have blocks of their own.
@@ -89,6 +90,7 @@ impl Hiding {
         Hiding {
             node: node.clone(),
             level: 0,
+            levels: None,
             below: below.into(),
             block_bytes: u64::from(context.options.block_bytes),
             deleted_permille: 1000,
@@ -99,12 +101,16 @@ impl Hiding {
     /// What is below messages that are merged with the levels above `level`.
     pub(super) fn by_levels_from(&self, level: usize) -> Self {
         Hiding {
-            node: self.node.clone(),
             level,
-            below: self.below.clone(),
-            block_bytes: self.block_bytes,
-            deleted_permille: self.deleted_permille,
-            replaced_permille: self.replaced_permille,
+            ..self.clone()
+        }
+    }
+
+    /// The same, where each pivot's levels are below from another one on.
+    pub(super) fn by_pivots(&self, levels: &[usize]) -> Self {
+        Hiding {
+            levels: Some(levels.into()),
+            ..self.clone()
         }
     }
 
@@ -204,6 +210,27 @@ impl Hiding {
         Ok(hidden.min(2 * RECORD_BYTES_MAX))
     }
 
+    /// The same, with the whole record that a put replaces. A message from a buffer keeps the
+    /// `counted` bytes. Of the memtable's puts, a share replaces a record of its own length.
+    pub(super) fn with_replaced(
+        &self,
+        store: &PageStore,
+        (pivot, key): (usize, &[u8]),
+        message: Message<'_>,
+        counted: Option<u64>,
+        permille: u16,
+    ) -> Result<u64> {
+        if message.is_delete() || message.has_operands() {
+            return self.of(store, (pivot, key), message, || counted);
+        }
+        if let Some(counted) = counted {
+            return Ok(counted);
+        }
+        let longer = self.of(store, (pivot, key), message, || None)?;
+        let replaced = own_bytes(key, message).saturating_mul(u64::from(permille)) / 1000;
+        Ok(longer.saturating_add(replaced).min(2 * RECORD_BYTES_MAX))
+    }
+
     #[cold]
     fn look(
         &self,
@@ -218,12 +245,12 @@ impl Hiding {
             own
         } else if message.is_delete() {
             let found = match self.below[pivot].is_uneven() {
-                true => readable(self.find(store, key))?,
+                true => readable(self.find(store, pivot, key))?,
                 false => None,
             };
             found.map_or(mean, |found| found.bytes).saturating_add(own)
         } else if longest > own.saturating_mul(UNEVEN) {
-            let found = readable(self.find(store, key))?.filter(|found| found.is_known);
+            let found = readable(self.find(store, pivot, key))?.filter(|found| found.is_known);
             found.map_or(0, |found| found.bytes.saturating_sub(own))
         } else {
             0
@@ -231,10 +258,12 @@ impl Hiding {
     }
 
     /// The next older record of a key, in the newest block that may hold it.
-    fn find(&self, store: &PageStore, key: &[u8]) -> Result<Hidden> {
+    fn find(&self, store: &PageStore, pivot: usize, key: &[u8]) -> Result<Hidden> {
+        let of_pivot = self.levels.as_ref().and_then(|levels| levels.get(pivot));
+        let level = of_pivot.copied().unwrap_or(self.level);
         let hash = hash64(key);
         let mut node = self.node.clone();
-        let mut first = node.first_segment_of(self.level);
+        let mut first = node.first_segment_of(level);
         loop {
             let mut way = node.way(key);
             while let Some(candidate) = node.next_candidate(&mut way, key, hash) {

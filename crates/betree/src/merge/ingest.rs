@@ -185,8 +185,10 @@ impl TreeIngest {
         let frame = self.merge.0.graph.lock().frames.remove(&open.frame);
         let mut frame = frame.ok_or_else(|| Error::internal("an open node has no frame"))?;
         let parts = (&open.ranges[..], &open.touched[..]);
-        let context = self.context();
-        let tasks = open.descend.keep(context, &mut frame, &open.node, parts)?;
+        let context = self.context().clone();
+        let tasks =
+            open.descend
+                .keep(&context, &mut frame, &open.node, parts, &mut self.changes)?;
         frame.clear(|pivot| open.touched[pivot], &mut self.changes);
         frame.waiting += tasks.len();
         frame.waiting -= 1;

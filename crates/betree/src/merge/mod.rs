@@ -11,9 +11,10 @@
 //! them. The result goes to the frame above, or becomes the root.
 //!
 //! `slot`, `frame` and `task` hold the data of a merge. `first`, `descend`, `settle` and `root`
-//! decide. `erase` gives up what range deletes hide, and `ingest` goes through the tree with sorted
-//! records. `write` writes page groups, and `nodes` changes and writes nodes. `runs` describes what
-//! flows down, and `hidden` counts what messages hide.
+//! decide; `stack` decides for tiered buffers. `erase` gives up what range deletes hide, and
+//! `ingest` goes through the tree with sorted records. `write` writes page groups, and `nodes`
+//! changes and writes nodes. `runs` describes what flows down, and `hidden` counts what messages
+//! hide.
 
 mod descend;
 mod erase;
@@ -26,6 +27,7 @@ mod root;
 mod runs;
 mod settle;
 mod slot;
+mod stack;
 mod task;
 #[cfg(test)]
 mod tests;

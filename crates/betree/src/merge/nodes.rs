@@ -1,36 +1,27 @@
 //! Splits nodes, joins nodes, and reads and writes their pages.
 
-use std::ops::Bound;
-
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::LongBox;
 use terrapin_pages::group::Deadlines;
-use terrapin_pages::{Changes, Fill, PageKind, PageRef, PageUse};
-use terrapin_structure::Direction;
+use terrapin_pages::{Changes, PageKind, PageRef, PageUse};
 
 use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, OpenNode};
 use crate::format::PIVOTS_MAX;
 use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
-use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::run::Key;
-use terrapin_runs::walk::ReadAhead;
 
 /// Target bytes of an encoded node. A longer node is split, if each part keeps at least
 /// [`PIVOTS_ALWAYS`] pivots.
 const NODE_BYTES_MAX: usize = 64 << 10;
 /// A node of at least this size is not small, however few pivots it has.
 const NODE_BYTES_MIN: usize = NODE_BYTES_MAX / 4;
+/// A node with tiered buffers has several times as many segments, and may be this many times as
+/// long.
+const STACKED_PART: usize = 4;
 /// A split because of size leaves each node at least this many pivots.
 const PIVOTS_ALWAYS: usize = 4;
-
-/// For the one block that has an end of a cut segment.
-const ONE_BLOCK: ReadAhead = ReadAhead {
-    first_bytes: 1,
-    max_bytes: 1,
-    fill: Fill::No,
-};
 
 /// Loads a copy of a node that will be replaced, and releases its page.
 pub(super) fn load_open(
@@ -95,6 +86,7 @@ pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Resu
         level.append(&mut segments);
     }
     left.replaced_permille = left.replaced_permille.max(right.replaced_permille);
+    left.counts_replaced |= right.counts_replaced;
     Ok(left)
 }
 
@@ -108,8 +100,12 @@ pub(super) fn split(
     changes: &mut Changes,
 ) -> Result<Vec<ChildSlot>> {
     let (policy, pivots, bytes) = (&context.policy, node.pivots.len(), encoded_bytes(&node));
+    let bytes_max = match node.counts_replaced {
+        true => NODE_BYTES_MAX * STACKED_PART,
+        false => NODE_BYTES_MAX,
+    };
     // Nodes of long keys with fewer pivots would be too many, and the tree too high.
-    let by_size = bytes.div_ceil(NODE_BYTES_MAX).min(pivots / PIVOTS_ALWAYS);
+    let by_size = bytes.div_ceil(bytes_max).min(pivots / PIVOTS_ALWAYS);
     let parts = pivots.div_ceil(policy.fanout).max(by_size);
     if parts <= 1 {
         node.tidy();
@@ -144,9 +140,7 @@ pub(super) fn split(
             for (part, levels) in all_levels.iter_mut().enumerate() {
                 let (from, to) = (cuts[part], cuts[part + 1]);
                 let own = (part > 0).then(|| &lowers[part]);
-                let Some(piece) =
-                    cut_segment(context, &segment, from..to, own, lowers.get(part + 1))?
-                else {
+                let Some(piece) = cut_segment(&segment, from..to, own, lowers.get(part + 1)) else {
                     continue;
                 };
                 if !is_first {
@@ -168,6 +162,7 @@ pub(super) fn split(
         let mut part = Node {
             height: node.height,
             replaced_permille: node.replaced_permille,
+            counts_replaced: node.counts_replaced,
             pivots,
             levels,
         };
@@ -189,12 +184,11 @@ pub(super) fn split(
 /// The part of a segment for some pivots, whose keys go from `lower` to `upper`; `None` if it has
 /// no live messages.
 fn cut_segment(
-    context: &Context,
     segment: &Segment,
     pivots: std::ops::Range<usize>,
     lower: Option<&Key>,
     upper: Option<&Key>,
-) -> Result<Option<Segment>> {
+) -> Option<Segment> {
     let own = segment
         .live
         .iter()
@@ -206,41 +200,14 @@ fn cut_segment(
         })
         .collect();
     if live.is_empty() {
-        return Ok(None);
+        return None;
     }
-    let low = lower
-        .filter(|lower| segment.min[..] < lower[..])
-        .map_or(&segment.min[..], |lower| &lower[..]);
-    let high = match upper {
-        Some(upper) if segment.max[..] >= upper[..] => Bound::Excluded(&upper[..]),
-        _ => Bound::Included(&segment.max[..]),
-    };
-    let end = |direction| -> Result<LongBox> {
-        let bounds = (Bound::Included(low), high);
-        let mut cursor =
-            GroupCursor::prepare(&context.store, &segment.group, bounds, direction, ONE_BLOCK)?;
-        cursor.start()?;
-        let nothing = || {
-            Error::corrupt("a segment has live parts, but no key of them")
-                .with("page", segment.group.id)
-        };
-        cursor.current_key().map(Into::into).ok_or_else(nothing)
-    };
-    let min = if low == &segment.min[..] {
-        segment.min.clone()
-    } else {
-        end(Direction::Forward)?
-    };
-    let max = if matches!(high, Bound::Included(_)) {
-        segment.max.clone()
-    } else {
-        end(Direction::Backward)?
-    };
-    Ok(Some(Segment {
-        group: segment.group,
-        deadlines: segment.deadlines.clone(),
-        min,
-        max,
+    let mut piece = Segment {
         live,
-    }))
+        ..segment.clone()
+    };
+    if !mutant::active("split-keeps-bounds-of-segments") {
+        piece.trim(lower.map(|key| &key[..]), upper.map(|key| &key[..]));
+    }
+    Some(piece)
 }

@@ -48,6 +48,7 @@ pub(super) fn make_root(
         let node = Node {
             height,
             replaced_permille: 0,
+            counts_replaced: false,
             pivots,
             levels: Vec::new(),
         };

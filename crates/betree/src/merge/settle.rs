@@ -48,7 +48,7 @@ impl Frame {
             }
             return Ok(Settled::Done(self.target, Vec::new()));
         }
-        let tasks = if self.slots.len() == 1 {
+        let tasks = if self.slots.len() == 1 || context.options.around.adds_only {
             Vec::new()
         } else if self.height == 1 {
             self.unite_leaves(context, changes)
@@ -59,23 +59,44 @@ impl Frame {
             self.waiting = tasks.len();
             return Ok(Settled::Waits(self, tasks));
         }
+        if context.options.around.is_any() && self.slots.iter().any(ChildSlot::is_gone) {
+            let message = "a leaf became empty, and its neighbours cannot take its range: they need \
+                           damaged pages";
+            return Err(Error::corrupt(message));
+        }
         let target = self.target;
         Ok(Settled::Done(target, self.finish(context, changes)?))
     }
 
+    /// The slots that need a damaged page. They are not united with others.
+    fn damaged(&self, context: &Context) -> Vec<bool> {
+        let around = &context.options.around;
+        let mut damaged = vec![false; self.slots.len()];
+        if around.pages.is_empty() {
+            return damaged;
+        }
+        for segment in self.levels.iter().flatten() {
+            for part in segment.live.iter().filter(|_| around.has(segment.group.id)) {
+                damaged[usize::from(part.pivot)] = true;
+            }
+        }
+        for (slot, damaged) in self.slots.iter().zip(&mut damaged) {
+            if let ChildState::Child(child) = &slot.child {
+                *damaged |= around.has(child.page());
+            }
+        }
+        damaged
+    }
+
     /// Gives empty ranges to clean neighbours.
     fn drop_empty(&mut self) {
-        if !self
-            .slots
-            .iter()
-            .any(|slot| matches!(slot.child, ChildState::Gone))
-        {
+        if !self.slots.iter().any(ChildSlot::is_gone) {
             return;
         }
         let mut pending = self.pending();
         let mut slot = 0;
         while slot < self.slots.len() {
-            let is_gone = matches!(self.slots[slot].child, ChildState::Gone);
+            let is_gone = self.slots[slot].is_gone();
             let left_takes = slot > 0 && pending[slot - 1] == 0;
             let right_takes = pending.get(slot + 1) == Some(&0);
             if !is_gone || !left_takes && !right_takes {
@@ -94,7 +115,7 @@ impl Frame {
 
     /// Whether a slot must be united with a neighbour.
     fn needs_neighbour(&self, slot: usize) -> bool {
-        self.slots[slot].is_small || matches!(self.slots[slot].child, ChildState::Gone)
+        self.slots[slot].is_small || self.slots[slot].is_gone()
     }
 
     /// The neighbour to unite a slot with: one that must be united too, else the lighter one.
@@ -119,7 +140,7 @@ impl Frame {
     /// messages for them.
     fn unite_leaves(&mut self, context: &Context, changes: &mut Changes) -> Vec<Task> {
         let pending = self.pending();
-        let mut taken = vec![false; self.slots.len()];
+        let mut taken = self.damaged(context);
         let weight = |frame: &Self, slot: usize| match &frame.slots[slot].child {
             ChildState::Child(child) => child.leaf_bytes() + pending[slot],
             _ => pending[slot],
@@ -183,10 +204,12 @@ impl Frame {
         let mut tasks = Vec::new();
         loop {
             let pending = self.pending();
-            let busy: Vec<bool> = self
-                .slots
-                .iter()
-                .map(|slot| matches!(slot.child, ChildState::Pending | ChildState::Swallowed))
+            let is_busy = |slot: &ChildSlot| {
+                matches!(slot.child, ChildState::Pending | ChildState::Swallowed)
+            };
+            let damaged = self.damaged(context);
+            let busy: Vec<bool> = (self.slots.iter().zip(damaged))
+                .map(|(slot, is_damaged)| is_damaged || is_busy(slot))
                 .collect();
             // If a neighbour is in work, its result comes first.
             let is_free = |slot: usize| {
@@ -209,7 +232,7 @@ impl Frame {
                 tasks.push(self.flush(first, pending[first], changes)?);
                 continue;
             }
-            if matches!(self.slots[slot].child, ChildState::Gone) {
+            if self.slots[slot].is_gone() {
                 // The neighbour has become clean by being united with another.
                 if slot < other {
                     self.slots[other].lower = self.slots[slot].lower.clone();
@@ -288,7 +311,10 @@ impl Frame {
     }
 
     /// Writes the new child nodes, and makes the node's result.
-    fn finish(self, context: &Context, changes: &mut Changes) -> Result<Vec<ChildSlot>> {
+    fn finish(mut self, context: &Context, changes: &mut Changes) -> Result<Vec<ChildSlot>> {
+        if self.is_stacked {
+            self.sink();
+        }
         let has_small_child = self.slots.len() == 1 && self.slots[0].is_small;
         let mut pivots = Vec::with_capacity(self.slots.len());
         for slot in self.slots {
@@ -318,6 +344,7 @@ impl Frame {
         let node = Node {
             height: self.height,
             replaced_permille,
+            counts_replaced: self.is_stacked,
             pivots,
             levels: self.levels,
         };

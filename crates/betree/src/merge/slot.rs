@@ -50,3 +50,10 @@ pub(super) struct ChildSlot {
     /// Whether the child is known to be less than half full.
     pub(super) is_small: bool,
 }
+
+impl ChildSlot {
+    /// Whether the range has no records below.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.child, ChildState::Gone)
+    }
+}

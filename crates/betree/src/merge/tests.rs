@@ -9,6 +9,7 @@ mod large;
 mod lone;
 mod panics;
 mod short;
+mod stacks;
 mod tree;
 mod watched;
 mod workers;
@@ -89,9 +90,15 @@ fn memtable(random: &mut Random, kind: Kind, bytes: u64, tree: &Tree) -> Map {
 }
 
 fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds: usize) -> Tree {
+    let tree = Tree::new(group_bytes, fanout, space);
+    churn_of(tree, seed, rounds, None)
+}
+
+/// Random merges into a tree. One of `changes` merges comes after a change of the buffers.
+fn churn_of(mut tree: Tree, seed: u64, rounds: usize, changes: Option<u64>) -> Tree {
     use Kind::*;
     let mut random = Random((seed + 1).wrapping_mul(0x1234_5678_9abc_def1));
-    let mut tree = Tree::new(group_bytes, fanout, space);
+    let group_bytes = tree.options.group_bytes;
     let mut kind = Uniform;
     let mut was_empty = 0;
     for round in 0..rounds {
@@ -116,6 +123,9 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
         let chi = [1, 1, 2, 4, 16][random.below(5) as usize];
         let bytes = group_bytes * chi / (1 + random.below(2));
         let messages = memtable(&mut random, kind, bytes, &tree);
+        if changes.is_some_and(|one_of| random.below(one_of) == 0) {
+            tree.change_buffers();
+        }
         tree.options.space_is_short = random.below(10) == 0;
         tree.merge(&messages);
         tree.options.space_is_short = false;

@@ -27,6 +27,8 @@ pub(super) struct WriteLeaves {
     pub(super) incoming: Vec<Run>,
     /// Whether to write even without messages, because the leaves are to be united.
     pub(super) always: bool,
+    /// A leaf that stays as it is in front of the new ones, and the last key of its pivot.
+    behind: Option<(GroupRef, Deadlines, Vec<u8>)>,
     /// Whether erased ranges are still in the old leaves.
     pub(super) erases: bool,
     /// Approximate bytes that the task will consume.
@@ -73,10 +75,21 @@ impl WriteLeaves {
             base,
             incoming,
             always,
+            behind: None,
             erases: false,
             expected_bytes,
             state: None,
         }
+    }
+
+    /// Writes leaves behind one that stays. All that comes in is behind `last`.
+    pub(super) fn behind(
+        mut self,
+        (leaf, deadlines): (GroupRef, Deadlines),
+        last: Vec<u8>,
+    ) -> Self {
+        self.behind = Some((leaf, deadlines, last));
+        self
     }
 
     /// Leaves out what is erased of the old leaves.
@@ -102,6 +115,7 @@ impl WriteLeaves {
                 .base
                 .first()
                 .map(|(leaf, deadlines)| self.slot(*leaf, deadlines.clone(), self.lower()))
+                .or_else(|| self.stays())
                 .into_iter()
                 .collect();
             return Ok(Some(WrittenLeaves {
@@ -192,7 +206,9 @@ impl WriteLeaves {
 
     fn written(&self, context: &Context, state: LeavesState) -> WrittenLeaves {
         let mut slots = state.slots;
-        if let [slot] = &mut slots[..] {
+        if let [slot] = &mut slots[..]
+            && self.behind.is_none()
+        {
             slot.is_small = matches!(slot.child, ChildState::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
         }
         let base_records: u64 = self.base.iter().map(|(leaf, _)| leaf.records).sum();
@@ -237,9 +253,15 @@ impl WriteLeaves {
             base_seen: 0,
             messages: 0,
             deleted: 0,
-            slots: Vec::new(),
-            last_key: Vec::new(),
+            slots: self.stays().into_iter().collect(),
+            last_key: (self.behind.as_ref()).map_or(Vec::new(), |(_, _, last)| last.clone()),
         }))
+    }
+
+    /// The slot of the leaf that stays.
+    fn stays(&self) -> Option<ChildSlot> {
+        let (leaf, deadlines, _) = self.behind.as_ref()?;
+        Some(self.slot(*leaf, deadlines.clone(), self.lower()))
     }
 
     fn write(
@@ -359,6 +381,11 @@ pub(super) struct WriteLevel {
     pub(super) expected_bytes: u64,
     /// What is below the level.
     hiding: Arc<Hiding>,
+    /// For a node that counts whole replaced records: how many of a thousand messages of the
+    /// memtable replace one.
+    replaced_permille: Option<u16>,
+    /// Number of runs that come in.
+    newer: usize,
     state: Option<LevelState>,
 }
 
@@ -393,8 +420,16 @@ impl WriteLevel {
             levels,
             expected_bytes,
             hiding,
+            replaced_permille: None,
+            newer: 0,
             state: None,
         }
+    }
+
+    /// Counts the whole records that puts replace as hidden.
+    pub(super) fn counting_replaced(mut self, permille: u16) -> Self {
+        self.replaced_permille = Some(permille);
+        self
     }
 
     /// Does a piece of the work. Once everything is written it returns the segments. It returns
@@ -465,9 +500,25 @@ impl WriteLevel {
             };
             let hidden = match mutant::active("hidden-bytes-forgotten-in-buffer") {
                 true => 0,
-                false => self
-                    .hiding
-                    .of(&context.store, (state.pivot, key), message, known)?,
+                false => match self.replaced_permille {
+                    None => self
+                        .hiding
+                        .of(&context.store, (state.pivot, key), message, known)?,
+                    Some(permille) => {
+                        let comes_in = stream.current().is_some_and(|run| run < self.newer);
+                        let counted = run.and_then(RunCursor::hidden_bytes);
+                        // Of a run from above, nothing may have been known there.
+                        let counted = counted.filter(|&bytes| bytes > 0 || !comes_in);
+                        let place = (state.pivot, key);
+                        self.hiding.with_replaced(
+                            &context.store,
+                            place,
+                            message,
+                            counted,
+                            permille,
+                        )?
+                    }
+                },
             };
             state.sums.records += 1;
             state.sums.bytes += (key.len() + message.value_bytes()) as u64;
@@ -498,6 +549,7 @@ impl WriteLevel {
 
     fn open(&mut self, context: &Arc<Context>) -> Result<Option<LevelState>> {
         let newer = std::mem::take(&mut self.incoming);
+        self.newer = newer.len();
         let older = std::mem::take(&mut self.levels);
         // If there are other parts, the old levels are replaced even without new messages for this
         // part.

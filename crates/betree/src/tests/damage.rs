@@ -274,6 +274,7 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
         let node = Node {
             height,
             replaced_permille: 0,
+            counts_replaced: false,
             pivots: pivots.collect(),
             levels: Vec::new(),
         };
@@ -353,6 +354,7 @@ fn a_damaged_block_behind_a_gap_is_reported_after_the_records_before_it() {
         let mut node = Node {
             height: 1,
             replaced_permille: 0,
+            counts_replaced: false,
             pivots: vec![Pivot {
                 lower: LongBox::default(),
                 child: Child::Leaf(leaf),

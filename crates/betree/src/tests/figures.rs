@@ -34,7 +34,8 @@ fn figures_and_pages_match_what_was_written() {
         assert_eq!(stats.figure("height").unwrap(), seed % 4);
         assert_eq!(stats.leaf_records, grown.leaf_records);
         assert_eq!(stats.buffered_records, grown.buffered_records);
-        let Some((_, Figure::List(level_bytes))) = stats.named.last() else {
+        let levels = |(name, _): &&(&str, Figure)| *name == "buffer_level_bytes";
+        let Some((_, Figure::List(level_bytes))) = stats.named.iter().find(levels) else {
             panic!("{stats:?}");
         };
         assert_eq!(level_bytes.iter().sum::<u64>(), stats.buffered_bytes);

@@ -136,6 +136,7 @@ impl Grown {
         let mut node = Node {
             height,
             replaced_permille: random.below(1001) as u16,
+            counts_replaced: false,
             pivots: Vec::new(),
             levels: Vec::new(),
         };

@@ -12,7 +12,8 @@ use crate::arguments::{self, Own};
 /// Options of a keyspace, which the database stores.
 #[derive(Args, Clone)]
 pub struct OptionArgs {
-    /// Structure of the records on disk: leveled. It cannot change later [default: leveled]
+    /// Structure of the records on disk: leveled, tiered or inplace. It can change between leveled
+    /// and tiered at any time [default: leveled]
     #[arg(long, value_name = "NAME", value_parser = arguments::structure)]
     structure: Option<StructureKind>,
     /// Checkpoint distance χ: a number from 1, auto, or default (the database's). A larger one
@@ -35,6 +36,10 @@ pub struct OptionArgs {
     /// bytes written for values from 4KiB on
     #[arg(long, value_name = "SIZE", value_parser = arguments::separate_from)]
     separate: Option<Own<u32>>,
+    /// Sorted runs of the structure tiered: 2 to 64, or default (16, and 8 while the keyspace is
+    /// read as often as written). More runs write less to the disk, and reads visit more
+    #[arg(long, value_name = "N", value_parser = arguments::own_runs)]
+    runs: Option<Own<u32>>,
     /// Merge operator: add-i64, saturating-add-i64, checked-add-i64, max, min, append, bit-or, or
     /// default (none). It can change only while the keyspace has no records
     #[arg(long, value_name = "NAME", value_parser = arguments::own_merge_operator)]
@@ -62,6 +67,9 @@ impl OptionArgs {
         if let Some(Own(bytes)) = self.separate {
             options.separate_from = bytes;
         }
+        if let Some(Own(runs)) = self.runs {
+            options.runs = runs;
+        }
         if let Some(Own(operator)) = self.merge_operator {
             options.merge_operator = operator;
         }
@@ -76,6 +84,7 @@ impl OptionArgs {
             && self.filter_bits.is_none()
             && self.space_amplification.is_none()
             && self.separate.is_none()
+            && self.runs.is_none()
             && self.merge_operator.is_none()
     }
 }
@@ -108,6 +117,7 @@ pub fn as_json(options: &KeyspaceOptions) -> Value {
         "filter_bits": options.filter_bits,
         "space_amplification": options.space_amplification.map(amplification),
         "separate_from": options.separate_from,
+        "runs": options.runs,
         "merge_operator": options.merge_operator.map(|name| name.to_string()),
     })
 }
@@ -132,6 +142,7 @@ pub fn as_text(options: &KeyspaceOptions) -> Vec<(&'static str, String)> {
         ("filter bits", text(options.filter_bits.map(Into::into))),
         ("space amplification", text(bound)),
         ("separate from", text(options.separate_from.map(Into::into))),
+        ("runs", text(options.runs.map(Into::into))),
         (
             "merge operator",
             text(options.merge_operator.map(|name| name.as_str().into())),

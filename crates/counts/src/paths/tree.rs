@@ -101,7 +101,10 @@ pub fn merge(count: u64) -> Result<()> {
     let disk = SteadyDisk::open(&env, Path::new("pages"))?;
     let store = ManuallyDrop::new(PageStore::create(&disk, options, 1)?);
     store.begin_life(Incarnation(1));
-    let params = BeTreeParams { fanout: 16, budget };
+    let params = BeTreeParams {
+        fanout: 16,
+        ..BeTreeParams::new(budget)
+    };
     let tree = ManuallyDrop::new(BeTree::new(Arc::clone(&store), params));
     let options = MergeOptions {
         group_bytes: GROUP_BYTES,
@@ -113,6 +116,8 @@ pub fn merge(count: u64) -> Result<()> {
         operator: terrapin_base::Operator::default(),
         values: None,
         separate_from: None,
+        runs: None,
+        around: terrapin_structure::Around::default(),
         now_ms: 0,
     };
     let mut version = tree.empty();

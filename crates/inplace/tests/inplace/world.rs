@@ -178,6 +178,8 @@ impl World {
                 operator: terrapin_base::Operator::default(),
                 values: None,
                 separate_from: None,
+                runs: None,
+                around: terrapin_structure::Around::default(),
                 now_ms: 0,
             },
             oracle: Records::new(),

@@ -10,6 +10,7 @@ pub(super) mod merges;
 pub(super) mod range_deletes;
 pub(super) mod readers;
 pub(super) mod salvages;
+pub(super) mod tiered;
 pub(super) mod transactions;
 pub(super) mod views;
 

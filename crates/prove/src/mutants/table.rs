@@ -8,6 +8,7 @@ mod inplace;
 mod log;
 mod merges;
 mod readers;
+mod tiered;
 mod transactions;
 mod trees;
 
@@ -58,6 +59,7 @@ pub(super) const MEDIA: Script = Script::Layer {
 pub const COUNT: usize = log::MUTANTS.len()
     + trees::MUTANTS.len()
     + inplace::MUTANTS.len()
+    + tiered::MUTANTS.len()
     + conditions::MUTANTS.len()
     + expiry::MUTANTS.len()
     + transactions::MUTANTS.len()
@@ -73,6 +75,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         log::MUTANTS,
         trees::MUTANTS,
         inplace::MUTANTS,
+        tiered::MUTANTS,
         conditions::MUTANTS,
         expiry::MUTANTS,
         merges::MUTANTS,

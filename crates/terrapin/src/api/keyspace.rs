@@ -263,9 +263,9 @@ impl Keyspace {
     /// option, start from [`Keyspace::options`]. [`KeyspaceOptions`] says when each option takes
     /// effect.
     ///
-    /// Errors: `InvalidArgument` for a value out of its bounds, with the bounds, and for another
-    /// structure, which cannot change; `Unsupported` for a compression that this build lacks;
-    /// otherwise as [`Keyspace::set_checkpoint_distance`].
+    /// Errors: `InvalidArgument` for a value out of its bounds, with the bounds, and for a
+    /// structure to which the keyspace cannot change; `Unsupported` for a compression or a
+    /// structure that this build lacks; otherwise as [`Keyspace::set_checkpoint_distance`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

@@ -455,7 +455,10 @@ mod tests {
         };
         let store = PageStore::create(&SimDisk::new(1).handle(), options, 1).unwrap();
         store.begin_life(Incarnation(1));
-        let params = BeTreeParams { fanout: 4, budget };
+        let params = BeTreeParams {
+            fanout: 4,
+            ..BeTreeParams::new(budget)
+        };
         let tree = BeTree::new(store.clone(), params);
         let settings = Options::new().group_bytes(16 << 10).settle().unwrap();
         let mut generation = Generation(1);

@@ -50,8 +50,10 @@ use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant
 use terrapin_pages::Superblock;
 
 use super::commit::{Commit, Progress};
+use super::damage::Damage;
 use super::drain::Drain;
 use super::gather::Gathering;
+use super::habits::Habits;
 use super::input::Preparation;
 use super::outcome::Checkpoint;
 use super::portion::Portion;
@@ -96,6 +98,10 @@ pub(crate) struct Coordinator {
     /// Memtables that could not be merged, and the number of seals that the current checkpoint saw
     /// (`Schedule::seals`).
     aside: Aside,
+    /// Damage that merges stay away from.
+    damage: Damage,
+    /// What users did to each keyspace until its last merge.
+    habits: Habits,
     seals: u64,
     /// The requests when the current checkpoint began.
     asked: Asked,
@@ -146,6 +152,8 @@ impl Coordinator {
             tried_room: false,
             is_whole: false,
             aside: Aside::default(),
+            damage: Damage::default(),
+            habits: Habits::default(),
             seals: 0,
             asked: Asked::default(),
             portion: Portion::new(core.settings.merge.group_bytes),

@@ -42,6 +42,8 @@ pub(super) struct Checkpoint {
     pub sliced: bool,
     /// Whether records of the memtables are added to the record cache.
     pub takes: bool,
+    /// Whether the part under way met damage, and only adds its memtable now.
+    pub adds_only: bool,
 }
 
 /// The work of a checkpoint on one keyspace.

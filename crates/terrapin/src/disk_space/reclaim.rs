@@ -2,10 +2,12 @@
 //! shrinks the caches to their shares, and gives spare memtable memory to reads while no memtable
 //! is merged. [`Watch`] reports at once when the log fails.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, Job, Result, Step};
+use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Result, Step, mutant};
 
+use crate::engine::compactions::Stretches;
 use crate::engine::core::Core;
 
 /// The rest after a failure to return space, in nanoseconds.
@@ -39,6 +41,47 @@ pub(crate) struct Reclaim {
     resting_until: u64,
     /// Number of gets and ranges when the job last returned space.
     reads: u64,
+    waste: Waste,
+}
+
+/// Waste in the trees of structures that keep some until nobody writes
+/// ([`Compacts::to_reclaim`](terrapin_structure::Compacts::to_reclaim)).
+#[derive(Default)]
+struct Waste {
+    /// The waste of each tree when a compaction was last asked for.
+    asked: BTreeMap<KeyspaceId, u64>,
+}
+
+impl Waste {
+    /// Asks for a compaction where a tree has much waste. A tree whose last compaction freed
+    /// nothing, because of damage for example, waits until its waste changes.
+    fn ask(&mut self, core: &Core) {
+        let is_busy = core.schedule.sealed_count() > 0 || core.compactions.is_any_asked();
+        if is_busy || mutant::active("idle-trees-keep-waste") {
+            return;
+        }
+        let state = core.state.load_full();
+        for keyspace in state.keyspaces.iter() {
+            let compacts = keyspace.structure.compacts();
+            // A compaction or a read that meets the damage reports it.
+            let Some(Ok(Some(found))) = compacts.map(|c| c.to_reclaim(&keyspace.version)) else {
+                self.asked.remove(&keyspace.id);
+                continue;
+            };
+            let before = self.asked.insert(keyspace.id, found.waste_bytes);
+            if before == Some(found.waste_bytes) {
+                continue;
+            }
+            let stretches = Stretches {
+                keyspace: keyspace.id,
+                span: (found.from, found.to),
+            };
+            if core.compactions.ask(stretches) {
+                core.schedule.work().notify();
+            }
+            return;
+        }
+    }
 }
 
 impl Reclaim {
@@ -55,6 +98,7 @@ impl Reclaim {
             quiet_at: None,
             resting_until: 0,
             reads: 0,
+            waste: Waste::default(),
         }
     }
 
@@ -83,6 +127,7 @@ impl Reclaim {
             } else {
                 self.quiet_at = None;
                 core.store.begin_reclaim();
+                self.waste.ask(core);
                 if let Some(Err(error)) = core.log.as_ref().map(|log| log.rest()) {
                     core.health.report(&error);
                 }

@@ -7,19 +7,29 @@
 use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, Result};
-use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_betree::{BeTree, BeTreeParams, Buffers};
 use terrapin_inplace::{InPlace, InPlaceParams};
 use terrapin_structure::{Structure, StructureId};
 use terrapin_valuelog::Separating;
 
+use crate::types::options::KeyspaceOptions;
 use crate::types::structures::{StructureMaker, StructureParts};
 
 /// The structures of a release.
-const MAKERS: [StructureMaker; 2] = [leveled, in_place];
+const MAKERS: [StructureMaker; 3] = [leveled, tiered, in_place];
 
 fn leveled(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    turtle_tree(parts, Buffers::Leveled)
+}
+
+fn tiered(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    turtle_tree(parts, Buffers::Tiered)
+}
+
+fn turtle_tree(parts: &StructureParts<'_>, buffers: Buffers) -> Arc<dyn Structure> {
     let mut params = BeTreeParams::new(parts.budget.clone());
     params.fanout = parts.fanout.unwrap_or(params.fanout);
+    params.buffers = buffers;
     BeTree::new(parts.store.clone(), params)
 }
 
@@ -79,6 +89,24 @@ impl Structures {
                            that created the keyspace, or a later one";
             Error::new(ErrorKind::Unsupported, message).with("structure", id)
         })
+    }
+
+    /// The structure of changed options. Fails with `InvalidArgument` if a keyspace cannot change
+    /// to it, and with `Unsupported` if this build does not have it.
+    pub fn of_change(
+        &self,
+        before: &KeyspaceOptions,
+        next: &KeyspaceOptions,
+    ) -> Result<&Arc<dyn Structure>> {
+        let (from, to) = (before.structure.id(), next.structure.id());
+        let structure = self.get(to)?;
+        if from == to || structure.adopts(from) {
+            return Ok(structure);
+        }
+        let message = "the keyspace cannot change to this structure: create another keyspace and \
+                       copy the records";
+        let error = Error::invalid(message).with("structure", before.structure);
+        Err(error.with("requested", next.structure))
     }
 
     /// The structure of the sorted runs that replace memtables of held views.

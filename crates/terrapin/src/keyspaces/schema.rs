@@ -62,18 +62,6 @@ fn no_such_keyspace(name: &str) -> Error {
     Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace").with("keyspace", name)
 }
 
-/// Checks that options keep the structure of a keyspace, which cannot change.
-pub(crate) fn check_structure(before: &KeyspaceOptions, next: &KeyspaceOptions) -> Result<()> {
-    if before.structure == next.structure {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        "the structure of a keyspace cannot change: create another keyspace and copy the records",
-    )
-    .with("structure", before.structure)
-    .with("requested", next.structure))
-}
-
 impl Core {
     /// The keyspace of this name, if it exists.
     pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {
@@ -245,7 +233,8 @@ impl Core {
         self.change(false, |log, install| {
             let before = self.keyspace_options(shared)?;
             let options = change(before);
-            check_structure(&before, &options).map_err(|e| e.with("keyspace", &shared.name))?;
+            let structure = self.structures.of_change(&before, &options);
+            let structure = structure.map_err(|error| error.with("keyspace", &shared.name))?;
             self.settings
                 .check_keyspace(&options, self.budget.limit())?;
             let (kind, payload) = Schema::SetOptions(shared.id, options).encode();
@@ -257,7 +246,7 @@ impl Core {
                 Append::Done(appended) => appended,
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
-            self.apply_options(install, shared.id, options);
+            self.apply_options(install, shared.id, (options, structure));
             Ok(Attempt::Done(appended, shared.clone(), None))
         })
         .map(drop)
@@ -488,15 +477,23 @@ impl Core {
         self.schedule.released();
     }
 
-    /// Sets the options of a keyspace, if it exists.
-    pub fn apply_options(&self, install: &mut Install, id: KeyspaceId, options: KeyspaceOptions) {
+    /// Sets the options of a keyspace, if it exists. The structure of the options goes on with the
+    /// keyspace's tree.
+    pub fn apply_options(
+        &self,
+        install: &mut Install,
+        id: KeyspaceId,
+        (options, structure): (KeyspaceOptions, &Arc<dyn Structure>),
+    ) {
         let current = self.state.load_full();
         let Some(keyspace) = current.keyspaces.get(id) else {
             return;
         };
         let mut next = (**keyspace).clone();
-        // The structure is chosen when the keyspace is created.
-        next.options = options.structure(keyspace.options.structure);
+        next.options = options;
+        if !mutant::active("changed-structure-waits-for-open") {
+            next.structure = structure.clone();
+        }
         next.operator = self.settings.operator_of(&next.options);
         self.set_limits(&next, &self.plan_in_force());
         install.changed.insert(id);

@@ -14,7 +14,6 @@ use terrapin_wal::{Record, Replay};
 
 use crate::engine::core::{Core, Install};
 use crate::engine::events;
-use crate::keyspaces::schema::check_structure;
 use crate::log_record::format::{NOW, UNLOGGED, read_now};
 use crate::log_record::{Change, Operations, Schema};
 use crate::types::options::Durability;
@@ -271,14 +270,15 @@ fn apply(
         Schema::SetOptions(id, options) => {
             if let Some(keyspace) = core.state.load().keyspaces.get(id) {
                 let name = &keyspace.shared.name;
-                check_structure(&keyspace.options, &options).map_err(|error| {
-                    let message = "a record changes the structure of a keyspace";
-                    Error::corrupt(message)
+                let structure = core.structures.of_change(&keyspace.options, &options);
+                let structure = structure.map_err(|error| match error.kind() {
+                    ErrorKind::Unsupported => error.with("keyspace", name),
+                    _ => Error::corrupt("a record changes a keyspace to an impossible structure")
                         .with("keyspace", name)
-                        .with("cause", error)
+                        .with("cause", error),
                 })?;
+                core.apply_options(install, id, (options, structure));
             }
-            core.apply_options(install, id, options);
         }
     }
     Ok(had_pages)

@@ -7,12 +7,14 @@ use terrapin_base::{Error, ErrorKind};
 use terrapin_structure::StructureId;
 
 /// The structure that holds a keyspace's records on disk. A keyspace chooses it when it is created
-/// ([`KeyspaceOptions::structure`](crate::KeyspaceOptions::structure)).
+/// ([`KeyspaceOptions::structure`](crate::KeyspaceOptions::structure)). It can change between
+/// [`StructureKind::Leveled`] and [`StructureKind::Tiered`] at any time.
 ///
 /// ```
 /// use terrapin::{ErrorKind, StructureKind};
 /// assert_eq!("leveled".parse::<StructureKind>()?, StructureKind::Leveled);
-/// let refused = "tiered".parse::<StructureKind>().unwrap_err();
+/// assert_eq!("tiered".parse::<StructureKind>()?, StructureKind::Tiered);
+/// let refused = "hashed".parse::<StructureKind>().unwrap_err();
 /// assert_eq!(refused.kind(), ErrorKind::Unsupported);
 /// # Ok::<(), terrapin::Error>(())
 /// ```
@@ -22,6 +24,10 @@ pub enum StructureKind {
     /// The TurtleTree: a Bε-tree with leveled buffers. It serves every workload.
     #[default]
     Leveled,
+    /// The TurtleTree with size-tiered buffers, after SplinterDB. It writes fewer bytes while
+    /// records are added: for logs, metrics, and indexes under construction. Ranges visit more
+    /// sorted runs, and overwritten records take more space until they are merged.
+    Tiered,
     /// The page-grouped tree, after TreeLine: each record has one place, so a get reads the device
     /// once even when memory is a hundredth of the data. Ranges beside updates are cheaper, and
     /// updates of small records that are scattered over far more data than memory are dearer.
@@ -33,9 +39,13 @@ pub enum StructureKind {
 }
 
 /// Structures that have a number on disk and are not in this version.
-const LATER: [StructureId; 2] = [StructureId::TIERED, StructureId::HASHED];
+const LATER: [StructureId; 1] = [StructureId::HASHED];
 /// Structures that users choose by name.
-const CHOSEN: [StructureKind; 2] = [StructureKind::Leveled, StructureKind::InPlace];
+const CHOSEN: [StructureKind; 3] = [
+    StructureKind::Leveled,
+    StructureKind::Tiered,
+    StructureKind::InPlace,
+];
 
 impl StructureKind {
     /// The structure's number in the log and in the catalog.
@@ -43,6 +53,7 @@ impl StructureKind {
     pub(crate) fn id(self) -> StructureId {
         match self {
             StructureKind::Leveled => StructureId::LEVELED,
+            StructureKind::Tiered => StructureId::TIERED,
             StructureKind::InPlace => StructureId::IN_PLACE,
             StructureKind::Numbered(id) => id,
         }
@@ -59,6 +70,7 @@ impl From<StructureId> for StructureKind {
     fn from(id: StructureId) -> Self {
         match id {
             StructureId::LEVELED => StructureKind::Leveled,
+            StructureId::TIERED => StructureKind::Tiered,
             StructureId::IN_PLACE => StructureKind::InPlace,
             id => StructureKind::Numbered(id),
         }
@@ -83,9 +95,11 @@ impl FromStr for StructureKind {
         let error = match LATER.iter().any(|later| later.name() == Some(name)) {
             true => Error::new(
                 ErrorKind::Unsupported,
-                "this structure is not in this version: choose leveled or inplace",
+                "this structure is not in this version: choose leveled, tiered or inplace",
             ),
-            false => Error::invalid("there is no such structure: choose leveled or inplace"),
+            false => {
+                Error::invalid("there is no such structure: choose leveled, tiered or inplace")
+            }
         };
         Err(error.with("structure", name))
     }

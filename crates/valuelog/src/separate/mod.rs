@@ -25,8 +25,8 @@ use std::sync::Arc;
 use terrapin_base::{Budget, Result};
 use terrapin_pages::PageStore;
 use terrapin_structure::{
-    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Structure, StructureId,
-    ToCompact, Version,
+    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Reclaimable, Structure,
+    StructureId, ToCompact, Version,
 };
 
 use merge::SeparatingMerge;
@@ -123,6 +123,10 @@ impl Structure for Separating {
         self.inner.merges_privately()
     }
 
+    fn merges_around_damage(&self) -> bool {
+        self.inner.merges_around_damage()
+    }
+
     fn adopts(&self, other: StructureId) -> bool {
         self.inner.adopts(other)
     }
@@ -149,6 +153,13 @@ impl Compacts for Separating {
         match self.inner.compacts() {
             Some(compacts) => compacts.to_compact(Self::inner_of(version)),
             None => Ok(ToCompact::default()),
+        }
+    }
+
+    fn to_reclaim(&self, version: &Arc<dyn Version>) -> Result<Option<Reclaimable>> {
+        match self.inner.compacts() {
+            Some(compacts) => compacts.to_reclaim(Self::inner_of(version)),
+            None => Ok(None),
         }
     }
 

@@ -32,6 +32,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
         let mut node = Node {
             height,
             replaced_permille: 0,
+            counts_replaced: false,
             pivots: root.pivots[pivots.clone()].to_vec(),
             levels: root.levels.iter().map(cut_level).collect(),
         };
@@ -58,6 +59,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
     let above = Node {
         height: height + 1,
         replaced_permille: 0,
+        counts_replaced: false,
         pivots: vec![pivot(LongBox::default(), left), pivot(lower.clone(), right)],
         levels: Vec::new(),
     };

@@ -15,9 +15,9 @@ use terrapin_structure::{
 
 use crate::load::{LoadedNode, load_node};
 use crate::merge::{Context, ErasedRanges, TreeMerge};
-use crate::node::{Child, Node, Root};
+use crate::node::{Child, Node, Root, Segment};
 use crate::plan::Policy;
-use crate::tree::{BeTree, BeTreeParams};
+use crate::tree::{BeTree, BeTreeParams, Buffers};
 use crate::version::TreeVersion;
 
 pub(super) type Map = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -27,6 +27,8 @@ pub(super) struct Input {
     pub(super) erased: Vec<Erased>,
     pub(super) messages: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     pub(super) before: Vec<u64>,
+    /// This many of a thousand messages are known to replace a record.
+    pub(super) replacing: u16,
 }
 
 pub(super) struct InputCursor {
@@ -53,6 +55,7 @@ impl Input {
             erased,
             messages,
             before,
+            replacing: 0,
         })
     }
 
@@ -107,6 +110,10 @@ impl MergeInput for Input {
         &self.erased
     }
 
+    fn replacing_permille(&self) -> u16 {
+        self.replacing
+    }
+
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
         let count = self.messages.len();
         let mut places: Vec<usize> = (1..parts).map(|part| count * part / parts).collect();
@@ -138,6 +145,10 @@ pub(super) struct Tree {
     pub(super) store: Arc<PageStore>,
     pub(super) budget: Arc<Budget>,
     pub(super) structure: Arc<BeTree>,
+    /// The same with the other kind of buffers.
+    other: Arc<BeTree>,
+    /// The buffers were tiered at some time.
+    was_tiered: bool,
     pub(super) version: Arc<dyn Version>,
     pub(super) options: MergeOptions,
     pub(super) fanout: usize,
@@ -160,19 +171,23 @@ impl Tree {
         };
         let store = PageStore::create(&disk.handle(), options, 7).unwrap();
         store.begin_life(Incarnation(1));
-        let structure = BeTree::new(
-            store.clone(),
-            BeTreeParams {
+        let make = |buffers| {
+            let params = BeTreeParams {
                 fanout,
                 budget: budget.clone(),
-            },
-        );
+                buffers,
+            };
+            BeTree::new(store.clone(), params)
+        };
+        let (structure, other) = (make(Buffers::Leveled), make(Buffers::Tiered));
         Tree {
             disk,
             store,
             budget,
             version: structure.empty(),
             structure,
+            other,
+            was_tiered: false,
             options: MergeOptions {
                 group_bytes,
                 block_bytes: 512,
@@ -183,6 +198,8 @@ impl Tree {
                 operator: terrapin_base::Operator::default(),
                 values: None,
                 separate_from: None,
+                runs: None,
+                around: terrapin_structure::Around::default(),
                 now_ms: 0,
             },
             fanout,
@@ -192,6 +209,22 @@ impl Tree {
             record_bytes_max: 0,
             generation: 1,
         }
+    }
+
+    /// Goes on with the other kind of buffers, as a keyspace does whose structure changes.
+    pub(super) fn change_buffers(&mut self) {
+        std::mem::swap(&mut self.structure, &mut self.other);
+        self.was_tiered = true;
+        let root = self.version.root();
+        self.version = self.structure.open(&root).unwrap();
+        assert_eq!(self.version.root(), root, "nothing is rewritten");
+    }
+
+    /// A tree with tiered buffers.
+    pub(super) fn tiered(group_bytes: u64, fanout: usize, space: Option<u32>) -> Tree {
+        let mut tree = Tree::new(group_bytes, fanout, space);
+        tree.change_buffers();
+        tree
     }
 
     pub(super) fn ordered(&self) -> &dyn Ordered {
@@ -221,6 +254,7 @@ impl Tree {
                 fanout: self.fanout,
                 share_permille: None,
                 flush_what_comes: space_is_short,
+                runs_wanted: None,
             },
             options,
             budget: self.budget.clone(),
@@ -260,7 +294,13 @@ impl Tree {
 
     /// Merges messages and erased ranges, which are older than the messages.
     pub(super) fn merge_erasing(&mut self, messages: &Map, erased: &[Erased]) {
-        let input = Input::erasing(messages, erased);
+        let mut input = Input::erasing(messages, erased);
+        // The engine looks some keys up.
+        if let Some(input) = Arc::get_mut(&mut input).filter(|_| self.was_tiered) {
+            let replaced = messages.keys().filter(|key| self.oracle.contains_key(*key));
+            let share = replaced.count() * 1000 / messages.len().max(1);
+            input.replacing = share as u16;
+        }
         let merge = self
             .structure
             .begin_merge(&self.version, input, &self.options)
@@ -405,11 +445,15 @@ impl Tree {
                 node.pivots.len()
             );
         }
-        assert!(node.levels.len() <= self.fanout.next_power_of_two().trailing_zeros() as usize);
+        let levels_max = match self.was_tiered {
+            true => 100,
+            false => self.fanout.next_power_of_two().trailing_zeros() as usize,
+        };
+        assert!(node.levels.len() <= levels_max, "{}", node.levels.len());
         assert!(node.levels.last().is_none_or(|level| !level.is_empty()));
         let mut pending = vec![0; node.pivots.len()];
         for level in &node.levels {
-            let mut before: Option<(&[u8], u16)> = None;
+            let mut before: Option<&Segment> = None;
             for segment in level {
                 assert!(segment.min <= segment.max);
                 let first = segment
@@ -417,17 +461,16 @@ impl Tree {
                     .first()
                     .expect("a segment without live parts leaves")
                     .pivot;
-                assert!(before.is_none_or(|(max, pivot)| *max < segment.min[..] && pivot <= first));
+                let before_pivot = before.and_then(|s| s.live.last()).map_or(0, |p| p.pivot);
+                assert!(before.is_none_or(|before| before.ends_before(segment)));
+                assert!(before_pivot <= first);
                 assert!(
                     segment
                         .live
                         .windows(2)
                         .all(|two| two[0].pivot < two[1].pivot)
                 );
-                before = segment
-                    .live
-                    .last()
-                    .map(|last| (&segment.max[..], last.pivot));
+                before = Some(segment);
                 for part in &segment.live {
                     pending[usize::from(part.pivot)] += part.bytes;
                     assert!(part.records > 0);
@@ -437,7 +480,7 @@ impl Tree {
         // Both parts of a split may keep a buffer that was within the bound of the whole.
         let bound = 2 * group_bytes * self.fanout as u64 + self.record_bytes_max;
         assert!(
-            pending.iter().sum::<u64>() <= bound,
+            self.was_tiered || pending.iter().sum::<u64>() <= bound,
             "{pending:?} are over {bound}"
         );
         for (pivot, pending) in node.pivots.iter().zip(pending) {

@@ -1,4 +1,5 @@
-//! Keyspaces of the plain structure, alone and beside those of the TurtleTree.
+//! Keyspaces of other structures, alone and beside those of the TurtleTree, and changes of the
+//! structure.
 
 use terrapin_model::Structures;
 
@@ -173,6 +174,83 @@ put a 1",
         name: "the page-grouped tree on a full disk",
         options: |c| {
             c.structures = Structures::InPlace;
+            c.group_bytes = 8 << 10;
+        },
+        script: "\
+put z 0
+checkpoint
+disk 500
+for 0..5 put k{} ~{}@5000
+checkpoint
+for 5..18 put k{} ~{}@5000
+for 0..18 by 3 delete k{}
+pass 3000
+put a 1 sync
+disk 67108864
+pass 3000
+checkpoint
+put b 2 sync",
+    },
+    Workload {
+        name: "tiered buffers: runs, merges of runs, leaves and appended leaves",
+        options: |c| {
+            c.structures = Structures::Tiered;
+            c.group_bytes = 2 << 10;
+            c.fanout = Some(4);
+        },
+        script: "\
+for 0..60 put k{} ~{}@150
+checkpoint
+for 0..60 by 7 put k{} ~1@150
+checkpoint
+for 3..60 by 7 put k{} ~2@150
+delete k000031 sync
+checkpoint
+for 0..60 by 5 put k{} ~3@150
+checkpoint
+for 60..90 put k{} ~4@150
+checkpoint
+for 90..120 put k{} ~5@150
+put k000007 late
+checkpoint
+for 10..50 delete k{}
+checkpoint
+put k000020 back sync
+checkpoint
+put a 1",
+    },
+    Workload {
+        name: "the structure changes between leveled and tiered, also under held views",
+        options: |c| {
+            c.structures = Structures::Changing(9);
+            c.group_bytes = 2 << 10;
+            c.fanout = Some(4);
+        },
+        script: "\
+create users
+for 0..40 batch put k{} ~{}@150 ; @users put k{} ~{}@150
+checkpoint
+snapshot old
+for 0..40 by 3 batch put k{} ~1@150 ; @users delete k{}
+checkpoint
+%old @users range
+chi 2
+for 0..40 by 2 batch delete k{} ; @users put k{} ~3@150
+pass 3000
+checkpoint
+%old range
+release old
+chi 3
+for 1..40 by 4 put k{} ~5@150
+checkpoint
+@users clear
+checkpoint
+put a 1 sync",
+    },
+    Workload {
+        name: "tiered buffers on a full disk",
+        options: |c| {
+            c.structures = Structures::Tiered;
             c.group_bytes = 8 << 10;
         },
         script: "\

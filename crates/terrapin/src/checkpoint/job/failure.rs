@@ -69,6 +69,23 @@ impl Coordinator {
             return self.next_part(checkpoint);
         }
         let error = error.with("keyspace", &keyspace.shared.name);
+        let goes_around = error.is_of_data()
+            && keyspace.structure.merges_around_damage()
+            && !checkpoint.sliced
+            && !checkpoint.adds_only;
+        if goes_around {
+            if self.damage.note(keyspace.id, &error) {
+                let advice =
+                    "restore the damaged data from a backup; the engine goes on without it";
+                self.core
+                    .health
+                    .report(&error.clone().with("advice", advice));
+            }
+            // The same part again.
+            checkpoint.adds_only = true;
+            return self.next_part(checkpoint);
+        }
+        checkpoint.adds_only = false;
         self.aside.add(keyspace.id, seal);
         self.tell_aside(&self.core.state.load());
         checkpoint.parts.remove(checkpoint.at);

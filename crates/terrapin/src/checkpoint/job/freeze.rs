@@ -102,6 +102,7 @@ impl Coordinator {
             shortens_log: long,
             sliced: self.slicing && self.graft.is_none(),
             takes: core.plan_now().caches_merged_records,
+            adds_only: false,
         }
     }
     /// Chooses the parts that the checkpoint merges: every sealed memtable; or, when merges find no

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, Result, Step};
-use terrapin_structure::{Compaction, MergeOptions};
+use terrapin_structure::{Around, Compaction, MergeOptions};
 
 use super::{Coordinator, Phase};
 use crate::checkpoint::input::{MemtableInput, Preparation};
@@ -97,12 +97,16 @@ impl Coordinator {
         }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
-            (Some(Stretches { span, .. }), Some(part)) => begin_compaction(
-                &part.keyspace,
-                (&span.0, span.1.as_deref()),
-                STRETCH_GROUPS * core.settings.merge.group_bytes,
-                &core.merge_of(&part.keyspace.options, false),
-            )?,
+            (Some(Stretches { span, .. }), Some(part)) => {
+                let mut options = core.merge_of(&part.keyspace.options, false);
+                options.around.pages = self.damage.of(part.keyspace.id);
+                begin_compaction(
+                    &part.keyspace,
+                    (&span.0, span.1.as_deref()),
+                    STRETCH_GROUPS * core.settings.merge.group_bytes,
+                    &options,
+                )?
+            }
             _ => None,
         };
         if begun.is_none() {
@@ -182,7 +186,14 @@ impl Coordinator {
         let part = &mut checkpoint.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
         part.added = input.added();
-        let options = core.merge_of(&part.keyspace.options, checkpoint.sliced);
+        let mut options = core.merge_of(&part.keyspace.options, checkpoint.sliced);
+        options.around = Around {
+            pages: self.damage.of(part.keyspace.id),
+            adds_only: checkpoint.adds_only,
+        };
+        if options.runs.is_none() {
+            options.runs = self.habits.runs_of(&part.keyspace);
+        }
         let KeyspaceState {
             structure, version, ..
         } = &*part.keyspace;
@@ -237,6 +248,7 @@ impl Coordinator {
                 part.merged = Some(merged.version);
                 checkpoint.changes.merge(merged.changes);
                 checkpoint.at += 1;
+                checkpoint.adds_only = false;
                 self.next_part(checkpoint)
             }
             Err(error) => {

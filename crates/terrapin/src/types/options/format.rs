@@ -13,7 +13,7 @@ use std::fmt::Display;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use super::keyspace::{SpaceAmplification, check_filter_bits, check_separate_from};
+use super::keyspace::{SpaceAmplification, check_filter_bits, check_runs, check_separate_from};
 use super::{CheckpointDistance, Compression, KeyspaceOptions, OperatorName};
 use terrapin_structure::StructureId;
 
@@ -24,9 +24,10 @@ const FILTER_BITS: u64 = 4;
 const SEPARATE_FROM: u64 = 5;
 const SPACE_AMPLIFICATION: u64 = 6;
 const MERGE_OPERATOR: u64 = 8;
+const RUNS: u64 = 9;
 
 /// Tags of options that this version does not have.
-const LATER: [(u64, &str); 2] = [(7, "expiry"), (9, "runs")];
+const LATER: [(u64, &str); 1] = [(7, "expiry")];
 
 /// Appends a keyspace's options.
 pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
@@ -39,6 +40,7 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         space_amplification,
         separate_from,
         merge_operator,
+        runs,
     } = *options;
     let distance = checkpoint_distance.map(|distance| match distance {
         CheckpointDistance::Auto => 0,
@@ -59,7 +61,8 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     let set = fields
         .iter()
         .filter_map(|&(tag, value)| Some((tag, value?)));
-    let count = set.clone().count() + usize::from(merge_operator.is_some());
+    let count =
+        set.clone().count() + usize::from(merge_operator.is_some()) + usize::from(runs.is_some());
     put_varint(out, count as u64);
     let mut bytes = Vec::with_capacity(10);
     for (tag, value) in set {
@@ -71,6 +74,12 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     if let Some(name) = merge_operator {
         put_varint(out, MERGE_OPERATOR);
         put_prefixed(out, name.as_str().as_bytes());
+    }
+    if let Some(runs) = runs {
+        put_varint(out, RUNS);
+        bytes.clear();
+        put_varint(&mut bytes, u64::from(runs));
+        put_prefixed(out, &bytes);
     }
 }
 
@@ -111,6 +120,7 @@ fn read_option(
             | SEPARATE_FROM
             | SPACE_AMPLIFICATION
             | MERGE_OPERATOR
+            | RUNS
     ) {
         let later = LATER.iter().find(|(later, _)| *later == tag);
         let name = later.map_or(String::new(), |(_, name)| format!(" ({name})"));
@@ -164,6 +174,11 @@ fn read_option(
             let bits = bits.ok_or_else(|| out_of_bounds("the filter bits are out of bounds"))?;
             options.filter_bits = Some(bits);
         }
+        RUNS => {
+            let runs = small.ok().filter(|&runs| check_runs(runs).is_ok());
+            let message = "the number of sorted runs is out of bounds";
+            options.runs = Some(runs.ok_or_else(|| out_of_bounds(message))?);
+        }
         SEPARATE_FROM => {
             let bytes = small
                 .ok()
@@ -216,18 +231,20 @@ mod tests {
             .filter_bits(8)
             .space_amplification(SpaceAmplification::Percent(130))
             .merge_operator("max")
+            .runs(24)
     }
 
     #[test]
     fn the_bytes_of_options_match_the_format_document() {
         assert_eq!(bytes_of(&KeyspaceOptions::new()), [0]);
         let bytes = [
-            5, // options
+            6, // options
             2, 2, 0xac, 0x02, // χ 300
             3, 1, 1, // LZ4
             4, 1, 8, // 8 bits a record
             6, 2, 0x82, 0x01, // 130 per cent
-            8, 3, b'm', b'a', b'x',
+            8, 3, b'm', b'a', b'x', // operator
+            9, 1, 24, // runs
         ];
         assert_eq!(bytes_of(&all()), bytes);
         let special = KeyspaceOptions::new()
@@ -245,7 +262,6 @@ mod tests {
     fn what_a_later_version_stores_is_refused_by_name() {
         for (bytes, named) in [
             (&[1, 7, 1, 9][..], "option tag 7 (expiry) of keyspace birds"),
-            (&[1, 9, 0], "option tag 9 (runs) of keyspace birds"),
             (
                 &[2, 4, 1, 8, 77, 2, 0, 0],
                 "option tag 77 of keyspace birds",
@@ -277,6 +293,8 @@ mod tests {
             &[1, 4, 1, 21],
             &[1, 5, 1, 100], // threshold out of bounds
             &[1, 8, 0],      // no name
+            &[1, 9, 1, 1],   // runs out of bounds
+            &[1, 9, 1, 65],
             &[1, 8, 1, b'\n'],
             &[1, 8, 1, 0xff],
             &[1, 6, 1, 100], // amplification out of bounds

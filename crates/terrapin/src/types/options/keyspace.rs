@@ -15,6 +15,9 @@ const AMPLIFICATION_PERCENT: std::ops::RangeInclusive<u32> = 110..=10_000;
 /// every value.
 const SEPARATE_FROM: std::ops::RangeInclusive<u32> = 512..=64 << 10;
 
+/// The smallest and the largest number of sorted runs.
+const RUNS: std::ops::RangeInclusive<u32> = 2..=64;
+
 /// The size to which the data of a keyspace may grow on disk under overwriting, as a multiple of
 /// the data ([`KeyspaceOptions::space_amplification`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +64,9 @@ impl SpaceAmplification {
 /// and a change of the database's own options ([`crate::Options`]).
 ///
 /// An option that is `None` follows the database. [`crate::Keyspace::set_options`] changes all
-/// options but the structure and the merge operator at any time. χ counts at once. Compression,
-/// filters and space amplification count from the next checkpoint on. They apply to what merges
+/// options at any time, but the merge operator, and the structure beyond what it says. χ counts at
+/// once. The structure, compression, filters and space amplification count from the next checkpoint
+/// on. They apply to what merges
 /// write from then on, so existing data stays as it is until a merge rewrites it.
 ///
 /// ```
@@ -85,7 +89,8 @@ impl SpaceAmplification {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceOptions {
-    /// The structure that holds the records on disk. It cannot change. Default
+    /// The structure that holds the records on disk. It can change between
+    /// [`StructureKind::Leveled`] and [`StructureKind::Tiered`]. Default
     /// [`StructureKind::Leveled`].
     pub structure: StructureKind,
     /// χ of the keyspace. `None` means the χ of the database
@@ -104,6 +109,9 @@ pub struct KeyspaceOptions {
     pub separate_from: Option<u32>,
     /// The name of the merge operator. `None` means no operator: merges are refused.
     pub merge_operator: Option<OperatorName>,
+    /// Sorted runs of [`StructureKind::Tiered`]: 2 to 64. `None` means 16, and 8 while the keyspace
+    /// is read as often as written.
+    pub runs: Option<u32>,
 }
 
 impl KeyspaceOptions {
@@ -114,7 +122,26 @@ impl KeyspaceOptions {
     }
 
     /// The structure that holds the records on disk. Default [`StructureKind::Leveled`]. It is
-    /// chosen when the keyspace is created, and cannot change.
+    /// chosen when the keyspace is created. It can change between [`StructureKind::Leveled`] and
+    /// [`StructureKind::Tiered`] at any time: that rewrites nothing, and counts from the next
+    /// checkpoint on.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-structure-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// use terrapin::{KeyspaceOptions, StructureKind};
+    /// let tiered = KeyspaceOptions::new().structure(StructureKind::Tiered);
+    /// let metrics = database.create_keyspace("metrics", tiered)?;
+    /// metrics.put("load", "0.7")?;
+    /// // The load is over, and readers come.
+    /// metrics.set_options(metrics.options()?.structure(StructureKind::Leveled))?;
+    /// assert_eq!(metrics.get("load")?.unwrap(), "0.7");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn structure(mut self, structure: impl Into<StructureKind>) -> Self {
         self.structure = structure.into();
@@ -212,6 +239,21 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Sorted runs of [`StructureKind::Tiered`] in each node of the tree, 2 to 64. About half as
+    /// many lie there on average. More runs save bytes written, and cost reads. `None` (the
+    /// default) means 16, and 8 while the keyspace is read as often as written. Other structures
+    /// ignore the option.
+    ///
+    /// ```
+    /// let options = terrapin::KeyspaceOptions::new().runs(24);
+    /// assert!(options.check().is_ok() && options.runs(1).check().is_err());
+    /// ```
+    #[must_use]
+    pub fn runs(mut self, runs: impl Into<Option<u32>>) -> Self {
+        self.runs = runs.into();
+        self
+    }
+
     /// Checks the options against their bounds and this build, without a database. Whether the
     /// memory budget holds χ shows only in a database.
     ///
@@ -230,6 +272,7 @@ impl KeyspaceOptions {
         check_filter_bits(self.filter_bits.unwrap_or(0))?;
         self.merge_operator.map_or(Ok(()), OperatorName::check)?;
         check_separate_from(self.separate_from.unwrap_or(0))?;
+        self.runs.map_or(Ok(()), check_runs)?;
         match self.space_amplification {
             Some(bound) if !bound.is_valid() => Err(Error::invalid(
                 "space amplification goes from 1.1 to 100 times the data, or is unbounded (space_amplification)",
@@ -248,6 +291,17 @@ pub(crate) fn check_filter_bits(bits: u32) -> Result<()> {
             "filters take 6 to 20 bits for each record, or 0 for no filters (filter_bits)",
         )
         .with("filter bits", bits)),
+    }
+}
+
+/// Checks the number of sorted runs.
+pub(crate) fn check_runs(runs: u32) -> Result<()> {
+    match RUNS.contains(&runs) {
+        true => Ok(()),
+        false => {
+            let message = "tiered buffers have 2 to 64 sorted runs in a node (runs)";
+            Err(Error::invalid(message).with("runs", runs))
+        }
     }
 }
 
@@ -277,6 +331,7 @@ impl Settings {
             space_is_short,
             operator: self.operator_of(options),
             separate_from: options.separate_from.or(self.merge.separate_from),
+            runs: options.runs,
             ..self.merge.clone()
         };
         if mutant::active("merge-ignores-keyspace-options") {

@@ -16,9 +16,10 @@ use super::{CheckpointDistance, Durability, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_M
 /// existed are its children, and their count goes up to 65,535.
 pub(crate) const DISTANCE_MAX: u64 = 16_384;
 
-/// The part of the reserve for nodes and catalog pages; 8 L more are for leaves and levels. A merge
-/// from the reserve takes a slice of a memtable, of one record if necessary. It rewrites one level
-/// of each node on the way (an L or two), and a leaf or two.
+/// The part of the reserve for nodes and catalog pages; 20 L more are for leaves and levels. A
+/// merge from the reserve takes a slice of a memtable, of one record if necessary. It rewrites one
+/// level of each node on the way (an L or two), and a leaf or two. In a keyspace with tiered
+/// buffers, up to 16 L go to the leaf with the record (decision 0061).
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
 impl Options {
@@ -115,6 +116,8 @@ impl Options {
                 now_ms: 0,
                 values: None,
                 separate_from: self.separate_from,
+                runs: None,
+                around: terrapin_structure::Around::default(),
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
@@ -128,7 +131,7 @@ impl Options {
             ring_bytes,
             memory,
             system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
-            reserve_bytes: 8 * group_bytes + RESERVE_NODES_BYTES,
+            reserve_bytes: 20 * group_bytes + RESERVE_NODES_BYTES,
         };
         settings.check_distance(self.checkpoint_distance, memory)?;
         Ok(settings)

@@ -1,0 +1,235 @@
+//! Checks of keyspaces with tiered buffers.
+
+use std::path::Path;
+
+use terrapin::verify::{VerifyOptions, verify_on};
+use terrapin::{
+    CheckpointDistance, Database, Durability, Keyspace, KeyspaceOptions, Options,
+    SpaceAmplification, StructureKind,
+};
+use terrapin_disk::SimDisk;
+
+use super::{Outcome, Truth, key, text, tiny};
+use crate::process::Process;
+
+fn options() -> Options {
+    tiny().memory(4 << 20).record_cache(false)
+}
+
+fn tiered() -> KeyspaceOptions {
+    KeyspaceOptions::new()
+        .structure(StructureKind::Tiered)
+        .runs(4)
+}
+
+fn put(keyspace: &Keyspace, truth: &mut Truth, number: u64, round: u64) -> Outcome {
+    let value = format!("{number} of round {round} ").repeat(3).into_bytes();
+    let put = keyspace.put_with(key(number), &value, Durability::Process);
+    put.map_err(text("put"))?;
+    truth.insert(key(number), value);
+    Ok(())
+}
+
+/// Compares all records, in order and one by one.
+fn compare(keyspace: &Keyspace, truth: &Truth, what: &str) -> Outcome {
+    let mut wanted = truth.iter();
+    for record in keyspace.iter() {
+        let (key, value) = record.map_err(text(what))?;
+        let next = wanted.next().map(|(key, value)| (&key[..], &value[..]));
+        if next != Some((&key[..], &value[..])) {
+            return Err(format!("{what}: a range has {key:?}, not {next:?}"));
+        }
+    }
+    if let Some((key, _)) = wanted.next() {
+        return Err(format!("{what}: a range lacks {key:?}"));
+    }
+    for (key, value) in truth {
+        let got = keyspace.get(key).map_err(text(what))?;
+        if got.as_deref() != Some(&value[..]) {
+            return Err(format!("{what}: a get of {key:?} has {got:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Uniform puts, ascending ones with stragglers, overwriting, and deletes.
+pub(in crate::mutants) fn loads(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(77));
+    let database = world.open(&options()).map_err(text("open"))?;
+    let created = database.create_keyspace("k", tiered());
+    let keyspace = created.map_err(text("create"))?;
+    let mut truth = Truth::new();
+    let mut end = 0;
+    for round in 0..60 {
+        match round % 5 {
+            0 | 1 => {
+                for i in 0..120 {
+                    put(
+                        &keyspace,
+                        &mut truth,
+                        (i * 7919 + round * 104_729) % 20_000,
+                        round,
+                    )?;
+                }
+            }
+            // Behind everything, and some before the end.
+            2 | 3 => {
+                for i in 0..300 {
+                    put(&keyspace, &mut truth, 20_000 + end + i, round)?;
+                }
+                for i in 0..8 {
+                    let back = 1 + i * 37 % (end + 200);
+                    put(&keyspace, &mut truth, 20_000 + end + 300 - back, round)?;
+                }
+                end += 280;
+            }
+            _ => {
+                for i in 0..60 {
+                    let number = (i * 331 + round * 17) % 20_000;
+                    keyspace.delete(key(number)).map_err(text("delete"))?;
+                    truth.remove(&key(number));
+                }
+            }
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        compare(&keyspace, &truth, &format!("round {round}"))?;
+    }
+    drop(keyspace);
+    database.close().map_err(text("close"))?;
+    is_sound(&world)
+}
+
+fn is_sound(world: &Process) -> Outcome {
+    let report = verify_on(
+        world.env.clone(),
+        world.disk.handle(),
+        &VerifyOptions::new(),
+    );
+    let report = report.map_err(text("verify"))?;
+    match report.findings.first() {
+        None => Ok(()),
+        Some(finding) => Err(format!("verify finds: {finding}")),
+    }
+}
+
+fn stored(world: &Process, truth: &mut Truth) -> Result<Database, String> {
+    let database = world.open(&options()).map_err(text("open"))?;
+    let created = database.create_keyspace("k", tiered());
+    let keyspace = created.map_err(text("create"))?;
+    for round in 0..12 {
+        for i in 0..300 {
+            put(
+                &keyspace,
+                truth,
+                (i * 7919 + round * 104_729) % 20_000,
+                round,
+            )?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    Ok(database)
+}
+
+/// Damage in several groups, before checkpoints that would merge them.
+pub(in crate::mutants) fn damage(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(78));
+    let mut truth = Truth::new();
+    let database = stored(&world, &mut truth)?;
+    database.close().map_err(text("close"))?;
+    let bytes = world
+        .disk
+        .content("data")
+        .map_or(0, |content| content.len() as u64);
+    let mut damaged = 0;
+    for offset in (16_384..bytes).step_by(11 << 10) {
+        let disk = world.disk.fork();
+        disk.corrupt("data", offset, 0x41);
+        let report = verify_on(world.env.clone(), disk.handle(), &VerifyOptions::new());
+        let report = report.map_err(text("verify"))?;
+        let mut findings = report.findings.iter().peekable();
+        if findings.peek().is_some() && findings.all(|f| f.place.contains("group")) {
+            world.disk.corrupt("data", offset, 0x41);
+            damaged += 1;
+        }
+    }
+    if damaged < 8 {
+        return Err(format!("{damaged} groups were damaged only"));
+    }
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.open_keyspace("k").map_err(text("keyspace"))?;
+    let mut now = Truth::new();
+    for round in 0..40 {
+        for i in 0..300 {
+            put(
+                &keyspace,
+                &mut now,
+                (i * 7919 + round * 104_729) % 20_000,
+                100 + round,
+            )?;
+        }
+        let done = database.checkpoint();
+        done.map_err(text("a checkpoint beside damage"))?;
+    }
+    let failed = database.metrics().checkpoints_failed;
+    let runs = runs_max(&database)?;
+    drop(keyspace);
+    world.kill(Some(database));
+    match failed == 0 && runs <= 20 {
+        true => Ok(()),
+        false => Err(format!(
+            "{failed} checkpoints failed, and a pivot has {runs} runs"
+        )),
+    }
+}
+
+/// Most runs of a pivot of the keyspace.
+fn runs_max(database: &Database) -> Result<u64, String> {
+    let stat = database.stat().map_err(text("stat"))?;
+    let keyspace = stat.keyspaces.iter().find(|keyspace| keyspace.name == "k");
+    let runs = keyspace.and_then(|keyspace| keyspace.tree.figure("buffer_runs_max"));
+    runs.ok_or_else(|| "stat has no runs".to_owned())
+}
+
+/// A keyspace that becomes tiered, is overwritten, and rests.
+pub(in crate::mutants) fn idle(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(79));
+    let options = options()
+        .group_bytes(4 << 10)
+        .checkpoint_distance(CheckpointDistance::Fixed(8));
+    let database = world.open(&options).map_err(text("open"))?;
+    let keyspace = database.keyspace("k").map_err(text("create"))?;
+    let changed = keyspace.set_options(
+        tiered()
+            .runs(32)
+            .space_amplification(SpaceAmplification::from(1.5)),
+    );
+    changed.map_err(text("change"))?;
+    let mut truth = Truth::new();
+    for round in 0..10 {
+        for number in 0..3000 {
+            put(&keyspace, &mut truth, number * 37 % 3000, round)?;
+        }
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    let runs = runs_max(&database)?;
+    let before = database.metrics().data_live_bytes;
+    let bytes: u64 = truth.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
+    if runs < 3 {
+        return Err(format!("the buffers have {runs} runs"));
+    }
+    if before > bytes * 6 {
+        return Err(format!("{before} bytes on disk for {bytes}"));
+    }
+    for _ in 0..30 {
+        world.sim.advance_ns(3_000_000_000);
+        world.sim.settle();
+    }
+    let after = database.metrics().data_live_bytes;
+    compare(&keyspace, &truth, "at rest")?;
+    drop(keyspace);
+    world.kill(Some(database));
+    match after * 10 < before * 9 {
+        true => Ok(()),
+        false => Err(format!("{before} bytes became {after} at rest")),
+    }
+}

@@ -1,0 +1,222 @@
+//! Keyspaces of the structure tiered, and changes of a keyspace's structure.
+
+mod common;
+
+use common::{Map, World, all, failures, key, tiny, value};
+use std::sync::atomic::Ordering;
+use terrapin::{Database, ErrorKind, Keyspace, KeyspaceOptions, SpaceAmplification, StructureKind};
+use terrapin_disk::sim::CrashMode;
+
+fn tiered() -> KeyspaceOptions {
+    KeyspaceOptions::new().structure(StructureKind::Tiered)
+}
+
+fn change(keyspace: &Keyspace, structure: StructureKind) {
+    let options = keyspace.options().unwrap().structure(structure);
+    keyspace.set_options(options).unwrap();
+}
+
+fn structure_of(database: &Database, name: &str) -> &'static str {
+    let listed = database.keyspaces().unwrap();
+    listed.iter().find(|k| k.name == name).unwrap().structure
+}
+
+/// Bytes of page groups written so far.
+fn groups_written(database: &Database) -> u64 {
+    let written = database.metrics().device_written;
+    written.leaves + written.segments
+}
+
+/// Most runs of a pivot.
+fn runs_max(database: &Database, name: &str) -> u64 {
+    let stat = database.stat().unwrap();
+    let keyspace = stat.keyspaces.iter().find(|k| k.name == name).unwrap();
+    keyspace.tree.figure("buffer_runs_max").unwrap()
+}
+
+fn fill(keyspace: &Keyspace, truth: &mut Map, numbers: impl Iterator<Item = u64>, bytes: usize) {
+    for number in numbers {
+        keyspace.put(key(number), value(number, bytes)).unwrap();
+        truth.insert(key(number), value(number, bytes));
+    }
+}
+
+#[test]
+fn a_keyspace_changes_its_structure_and_nothing_is_rewritten() {
+    let world = World::new(1);
+    let database = world.open(&tiny());
+    let keyspace = database.keyspace("k").unwrap();
+    let mut truth = Map::new();
+    fill(&keyspace, &mut truth, 0..3000, 60);
+    database.checkpoint().unwrap();
+    assert!(runs_max(&database, "k") <= 2, "two levels of four children");
+    let snapshot = database.snapshot().unwrap();
+    let before = groups_written(&database);
+    change(&keyspace, StructureKind::Tiered);
+    database.checkpoint().unwrap();
+    assert_eq!(groups_written(&database), before);
+    assert_eq!(structure_of(&database, "k"), "tiered");
+    let then = truth.clone();
+    fill(&keyspace, &mut truth, 3000..8000, 60);
+    database.checkpoint().unwrap();
+    assert!(runs_max(&database, "k") > 2, "it has runs");
+    assert_eq!(all(&keyspace), truth);
+    let seen = snapshot.iter(&keyspace).map(|r| r.unwrap());
+    let seen: Map = seen.map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+    assert_eq!(seen, then);
+    drop(snapshot);
+
+    // The change is in the log only, then in the catalog only.
+    change(&keyspace, StructureKind::Leveled);
+    drop(keyspace);
+    world.kill(database);
+    for _ in 0..2 {
+        let database = world.open(&tiny());
+        assert_eq!(structure_of(&database, "k"), "leveled");
+        let keyspace = database.keyspace("k").unwrap();
+        assert_eq!(all(&keyspace), truth);
+        database.checkpoint().unwrap();
+        drop(keyspace);
+        world.cut_power(database, CrashMode::RandomSubset);
+    }
+    let database = world.open(&tiny());
+    let keyspace = database.keyspace("k").unwrap();
+    fill(&keyspace, &mut truth, 8000..14_000, 60);
+    database.checkpoint().unwrap();
+    assert_eq!(all(&keyspace), truth);
+    assert!(runs_max(&database, "k") <= 3, "levels are few again");
+    drop(keyspace);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_keyspace_changes_to_no_structure_of_another_kind() {
+    let world = World::new(2);
+    let database = world.open(&tiny());
+    let in_place = KeyspaceOptions::new().structure(StructureKind::InPlace);
+    let other = database.create_keyspace("other", in_place).unwrap();
+    let own = database.create_keyspace("own", tiered()).unwrap();
+    for (keyspace, next) in [
+        (&other, StructureKind::Tiered),
+        (&other, StructureKind::Leveled),
+        (&own, StructureKind::InPlace),
+    ] {
+        let before = keyspace.options().unwrap();
+        let error = keyspace.set_options(before.structure(next)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("copy the records"), "{error}");
+        assert_eq!(keyspace.options().unwrap(), before);
+    }
+    drop((other, own));
+    database.close().unwrap();
+}
+
+/// A flipped bit in a run stops nothing: what is written after it becomes durable, and what needs
+/// the run is an error until the bit is back.
+#[test]
+fn damage_in_a_run_keeps_no_record_from_being_durable() {
+    let world = World::new(3);
+    let options = tiny().record_cache(false);
+    let database = world.open(&options);
+    let keyspace = database.create_keyspace("k", tiered().runs(2)).unwrap();
+    let mut truth = Map::new();
+    fill(&keyspace, &mut truth, 0..4000, 60);
+    drop(keyspace);
+    database.close().unwrap();
+    // The first byte whose damage breaks a range and no open.
+    let bytes = world.disk.content("data").unwrap().len() as u64;
+    let mut tried = 0;
+    for offset in (16_384..bytes).step_by(4096 + 64) {
+        let world = World {
+            disk: world.disk.fork(),
+            env: world.env.clone(),
+            sim: world.sim.clone(),
+        };
+        world.disk.corrupt("data", offset, 0x41);
+        let Ok(database) = world.try_open(&options) else {
+            continue;
+        };
+        let keyspace = database.keyspace("k").unwrap();
+        if keyspace.iter().all(|record| record.is_ok()) {
+            world.kill(database);
+            continue;
+        }
+        tried += 1;
+        let told = failures(&database, ErrorKind::Corrupt);
+        let mut now = Map::new();
+        for round in 0..6 {
+            fill(
+                &keyspace,
+                &mut now,
+                round * 700 + 10_000..(round + 1) * 700 + 10_000,
+                60,
+            );
+            database.checkpoint().unwrap();
+        }
+        let metrics = database.metrics();
+        assert_eq!(metrics.checkpoints_failed, 0, "offset {offset}");
+        let told = told.load(Ordering::SeqCst);
+        assert!(
+            told <= 4,
+            "each damaged page is told once, not {told} times"
+        );
+        drop(keyspace);
+        world.kill(database);
+        let database = world.open(&options);
+        let keyspace = database.keyspace("k").unwrap();
+        assert!(database.metrics().replayed_records <= 700);
+        world.disk.corrupt("data", offset, 0x41);
+        drop(keyspace);
+        world.kill(database);
+        // The damage is undone.
+        let database = world.open(&options);
+        let keyspace = database.keyspace("k").unwrap();
+        let both: Map = truth.clone().into_iter().chain(now).collect();
+        assert_eq!(all(&keyspace), both, "offset {offset}");
+        drop(keyspace);
+        database.close().unwrap();
+        world.verify();
+        if tried == 12 {
+            break;
+        }
+    }
+    assert!(tried >= 6, "{tried}");
+}
+
+#[test]
+fn an_idle_keyspace_gives_its_waste_back() {
+    let world = World::new(4);
+    let database = world.open(&tiny());
+    let options = tiered().space_amplification(SpaceAmplification::Unbounded);
+    let keyspace = database.create_keyspace("k", options).unwrap();
+    let mut truth = Map::new();
+    for _ in 0..6 {
+        fill(&keyspace, &mut truth, 0..1500, 100);
+    }
+    database.checkpoint().unwrap();
+    let before = database.metrics().data_live_bytes;
+    for _ in 0..40 {
+        world.sim.advance_ns(3_000_000_000);
+        world.sim.settle();
+    }
+    let after = database.metrics().data_live_bytes;
+    assert!(after * 2 < before, "{before} to {after}");
+    let stat = database.stat().unwrap();
+    let tree = &stat.keyspaces.iter().find(|k| k.name == "k").unwrap().tree;
+    let waste = tree.superseded_bytes;
+    assert!(
+        waste * 10 <= tree.leaf_bytes,
+        "{waste} of {}",
+        tree.leaf_bytes
+    );
+    assert_eq!(all(&keyspace), truth);
+    // Then it rests.
+    let checkpoints = database.metrics().checkpoints;
+    world.sim.advance_ns(60_000_000_000);
+    world.sim.settle();
+    assert!(database.metrics().checkpoints <= checkpoints + 1);
+    drop(keyspace);
+    database.close().unwrap();
+    world.verify();
+}
