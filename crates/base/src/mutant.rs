@@ -192,6 +192,12 @@ pub const NAMES: &[&str] = &[
     "second-try-merges-runs",
     "idle-trees-keep-waste",
     "changed-structure-waits-for-open",
+    "hashed-range-in-hash-order",
+    "table-misses-last-record",
+    "oldest-run-asked-first",
+    "leaf-left-out-by-estimate",
+    "rewrite-leaves-oldest-run-out",
+    "join-drops-deletes",
 ];
 
 #[cfg(terrapin_mutants)]

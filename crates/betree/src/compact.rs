@@ -5,12 +5,10 @@
 //! whose buffers are empty it visits leaves only. The engine decides whether this gain is worth a
 //! merge. The stretch also has leaves of which a quarter has expired: a merge drops those records.
 
-use std::sync::Arc;
-
-use terrapin_base::{Message, Result};
+use terrapin_base::Result;
 use terrapin_pages::PageStore;
 use terrapin_pages::group::{Deadlines, GroupRef};
-use terrapin_structure::{Erased, Estimate, MergeInput, MessageCursor, Reclaimable, ToCompact};
+use terrapin_structure::{Reclaimable, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
@@ -208,43 +206,6 @@ impl Wasted {
                 self.visit(store, &child, lo, next.or(upper))?;
             }
         }
-        Ok(())
-    }
-}
-
-/// The empty input of a compaction.
-pub(crate) struct Nothing;
-
-impl MergeInput for Nothing {
-    fn cursor(
-        self: Arc<Self>,
-        _lo: Option<&[u8]>,
-        _hi: Option<&[u8]>,
-    ) -> Result<Box<dyn MessageCursor>> {
-        Ok(Box::new(AtEnd))
-    }
-
-    fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {
-        Estimate::default()
-    }
-
-    fn erased(&self) -> &[Erased] {
-        &[]
-    }
-}
-
-struct AtEnd;
-
-impl MessageCursor for AtEnd {
-    fn key(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn message(&self) -> Message<'_> {
-        Message::Delete
-    }
-
-    fn advance(&mut self) -> Result<()> {
         Ok(())
     }
 }

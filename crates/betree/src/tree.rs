@@ -7,11 +7,11 @@ use terrapin_pages::PageStore;
 use terrapin_pages::block::TARGET_BYTES_MAX;
 use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
 use terrapin_structure::{
-    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Reclaimable, Structure,
-    StructureId, ToCompact, Version,
+    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, NoInput, Reclaimable,
+    Structure, StructureId, ToCompact, Version,
 };
 
-use crate::compact::{Nothing, find_stretch, find_waste};
+use crate::compact::{find_stretch, find_waste};
 use crate::merge::{Context, ErasedRanges, TreeIngest, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
@@ -201,7 +201,7 @@ impl Compacts for BeTree {
         let next = end
             .filter(|end| to.is_none_or(|to| *end <= to))
             .map(Box::from);
-        let context = self.context(base, Arc::new(Nothing), options, Some(stretch.range))?;
+        let context = self.context(base, Arc::new(NoInput), options, Some(stretch.range))?;
         let merge = TreeMerge::begin(context, root)?;
         Ok(Some(Compaction { merge, next }))
     }
@@ -214,7 +214,7 @@ impl Ingests for BeTree {
         options: &MergeOptions,
     ) -> Result<Option<Box<dyn Ingest>>> {
         let base = own(base)?;
-        let context = self.context(base, Arc::new(Nothing), options, None)?;
+        let context = self.context(base, Arc::new(NoInput), options, None)?;
         let root = base.tree_root().clone();
         Ok(Some(Box::new(TreeIngest::begin(context, root))))
     }

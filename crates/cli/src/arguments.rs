@@ -310,8 +310,9 @@ mod tests {
             "{error}"
         );
         assert_eq!(structure("leveled"), Ok(StructureKind::Leveled));
+        assert_eq!(structure("hashed"), Ok(StructureKind::Hashed));
         assert!(
-            structure("hashed")
+            structure("tiered")
                 .unwrap_err()
                 .contains("not in this version")
         );

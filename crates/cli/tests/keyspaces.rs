@@ -122,3 +122,29 @@ fn options_that_make_no_sense_are_refused_and_create_nothing() {
     }
     assert!(help.contains("[alias"), "{help}");
 }
+
+#[test]
+fn hashed_keyspaces_serve_keys_and_exports_and_refuse_scans() {
+    let place = TestDirectory::new();
+    let path = place.path("db");
+    let db = text(&path);
+    succeed(&["keyspace", "create", db, "s", "--structure", "hashed"]);
+    for (key, value) in [("b", "2"), ("a", "1"), ("c", "3")] {
+        succeed(&["put", db, key, value, "--keyspace", "s"]);
+    }
+    assert_eq!(succeed(&["get", db, "a", "--keyspace", "s"]), b"1");
+    assert_eq!(succeed(&["count", db, "--keyspace", "s"]), b"3\n");
+    let error = fail(&["scan", db, "--keyspace", "s"]);
+    assert!(
+        error.contains("hashed") && error.contains("unordered"),
+        "{error}"
+    );
+    let error = fail(&["export", db, "--prefix", "a", "--keyspace", "s"]);
+    assert!(error.contains("hashed"), "{error}");
+    let exported = succeed(&["export", db, "--keyspace", "s"]);
+    let exported = String::from_utf8(exported).unwrap();
+    let mut lines: Vec<_> = exported.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["a,1", "b,2", "c,3"]);
+    succeed(&["verify", db]);
+}

@@ -2,52 +2,12 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Message, Result};
-use terrapin_structure::{
-    Compaction, Compacts, Erased, Estimate, MergeInput, MergeOptions, MessageCursor, ToCompact,
-    Version,
-};
+use terrapin_base::Result;
+use terrapin_structure::{Compaction, Compacts, MergeOptions, NoInput, ToCompact, Version};
 
 use crate::merge::InPlaceMerge;
 use crate::plan::{Mirror, Scope, span};
 use crate::structure::{InPlace, own};
-
-/// The input of a compaction.
-struct Nothing;
-
-struct AtEnd;
-
-impl MessageCursor for AtEnd {
-    fn key(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn message(&self) -> Message<'_> {
-        Message::Delete
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl MergeInput for Nothing {
-    fn cursor(
-        self: Arc<Self>,
-        _: Option<&[u8]>,
-        _: Option<&[u8]>,
-    ) -> Result<Box<dyn MessageCursor>> {
-        Ok(Box::new(AtEnd))
-    }
-
-    fn estimate(&self, _: Option<&[u8]>, _: Option<&[u8]>) -> Estimate {
-        Estimate::default()
-    }
-
-    fn erased(&self) -> &[Erased] {
-        &[]
-    }
-}
 
 impl Compacts for InPlace {
     fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact> {
@@ -109,7 +69,7 @@ impl Compacts for InPlace {
         let next = end
             .filter(|end| to.is_none_or(|to| *end <= to))
             .map(Box::from);
-        let nothing = Arc::new(Nothing);
+        let nothing = Arc::new(NoInput);
         let merge = InPlaceMerge::begin(base, nothing, options, &self.params, &scope)?;
         Ok(Some(Compaction { merge, next }))
     }

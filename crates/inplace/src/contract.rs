@@ -4,19 +4,21 @@ use std::any::Any;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, MessageKind, Result};
+use terrapin_base::{Error, Result};
 use terrapin_pages::{PageStore, PageUse};
 use terrapin_runs::bounds::is_empty;
+use terrapin_runs::lookup;
 use terrapin_structure::{
     Direction, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Scan, StructureStats,
     Version,
 };
 
 use crate::format::{ABOVE_LEAVES, Leaf, Root};
+use crate::get::Walk;
 use crate::node::Node;
 use crate::scan::InPlaceScan;
 use crate::version::InPlaceVersion;
-use crate::{get, stats, verify};
+use crate::{stats, verify};
 
 /// Visits pages below a node, and the node. Errors of nodes are kept, and returned at the end.
 fn visit_below(
@@ -58,20 +60,15 @@ impl Version for InPlaceVersion {
     }
 
     fn get(&self, key: &[u8], hash: u64) -> Result<Found> {
-        match get::find(self, key, hash, get::found_in)? {
-            Some(Found::Operands(_)) => get::gather(self, key, hash),
+        let lookup = || Walk::new(self, key, hash);
+        match lookup::find(&self.store, lookup()?, lookup::found_in)? {
+            Some(Found::Operands(_)) => lookup::gather(&self.store, lookup()?),
             found => Ok(found.unwrap_or_default()),
         }
     }
 
     fn contains(&self, key: &[u8], hash: u64) -> Result<Presence> {
-        let found = get::find(self, key, hash, |block, at| match block.kind(at) {
-            MessageKind::Put => Presence::Present,
-            MessageKind::Delete => Presence::Absent,
-            MessageKind::Separated => Presence::Present,
-            MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
-        })?;
-        Ok(found.unwrap_or(Presence::Absent))
+        lookup::presence(&self.store, Walk::new(self, key, hash)?)
     }
 
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Found]) -> Result<()> {
@@ -81,7 +78,10 @@ impl Version for InPlaceVersion {
                 .with("keys", keys.len())
                 .with("places", out.len()));
         }
-        get::find_many(self, keys, out)
+        lookup::find_many(&self.store, out, |at| {
+            let (key, hash) = keys[at];
+            Walk::new(self, key, hash)
+        })
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {

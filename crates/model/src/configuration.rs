@@ -216,6 +216,23 @@ impl Configuration {
                 },
             ),
             (
+                "hashed",
+                Configuration {
+                    structures: Structures::Hashed,
+                    ..small()
+                },
+            ),
+            (
+                "some hashed, tiny groups",
+                Configuration {
+                    structures: Structures::SomeHashed(3),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
                 "deadlines",
                 Configuration {
                     deadlines: Deadlines::Near,

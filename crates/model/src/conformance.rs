@@ -8,6 +8,7 @@ use crate::oracle::Oracle;
 use crate::pattern::Pattern;
 use crate::run::{Failure, Trace, compare};
 use crate::script::Script;
+use crate::structures::Structures;
 use crate::subject::Subject;
 
 macro_rules! scripts {
@@ -78,7 +79,9 @@ pub fn conformance<S: Subject>(mut fresh: impl FnMut(&str) -> S) -> Result<Repor
 pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, Failure> {
     let mut trace = Trace::new(format!("script {}", script.name), subject.name());
     let keeps_order = subject.keeps_order();
-    let mut oracle = Oracle::new().with_order(keeps_order);
+    let mut oracle = Oracle::new()
+        .with_order(keeps_order)
+        .with_structures(subject.structures());
     // After a refused write, the records are not those that the script expects.
     let mut diverged = false;
     for step in &script.steps {
@@ -90,7 +93,8 @@ pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, F
         }
         let answer = compare(&mut oracle, subject, &step.operation).map_err(failure)?;
         // The oracle's answer is then the refusal.
-        let is_refused = |kind| !keeps_order && kind == ErrorKind::Unsupported;
+        let refuses = !keeps_order || subject.structures() != Structures::Leveled;
+        let is_refused = |kind| refuses && kind == ErrorKind::Unsupported;
         let refused = matches!(&answer, Answer::Failed(kind, _) if is_refused(*kind));
         diverged |= refused && !matches!(&step.operation, Operation::Read { .. });
         if let Some(expected) = &step.expected

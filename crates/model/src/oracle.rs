@@ -15,6 +15,7 @@ use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span
 use crate::pattern::Pattern;
 use crate::random::Random;
 use crate::step::TxStep;
+use crate::structures::Structures;
 use crate::subject::Subject;
 use crate::tail::Tail;
 use crate::transaction::{Imagined, NO_MERGES};
@@ -83,6 +84,7 @@ pub struct Oracle {
     default_is_sync: bool,
     holds_unlogged: bool,
     keeps_order: bool,
+    structures: Structures,
 }
 
 /// The only keyspace that crash tests write to without the log. They write to it with the log only
@@ -90,6 +92,13 @@ pub struct Oracle {
 pub const UNLOGGED: &str = "bulk";
 
 impl State {
+    /// The records of a span of a keyspace, in order. None if there is no such keyspace.
+    #[must_use]
+    pub fn select(&self, keyspace: &str, span: &Span) -> Vec<Record> {
+        let map = self.keyspaces.get(keyspace);
+        map.map_or_else(Vec::new, |map| select(map, span))
+    }
+
     /// The state of a new database: the default keyspace, empty.
     #[must_use]
     pub fn new() -> Self {
@@ -327,6 +336,7 @@ impl Oracle {
             default_is_sync: false,
             holds_unlogged: false,
             keeps_order: true,
+            structures: Structures::Leveled,
         }
     }
 
@@ -335,6 +345,18 @@ impl Oracle {
     pub fn with_order(mut self, keeps_order: bool) -> Self {
         self.keeps_order = keeps_order;
         self
+    }
+
+    /// Says which structures the store's keyspaces have: some refuse range deletes and pops.
+    #[must_use]
+    pub fn with_structures(mut self, structures: Structures) -> Self {
+        self.structures = structures;
+        self
+    }
+
+    /// Whether range deletes and pops of a keyspace are refused.
+    fn refuses_spans(&self, keyspace: &str) -> bool {
+        !self.keeps_order || self.structures.refuse_spans(keyspace)
     }
 
     /// Says whether writes that name no durability are synced.
@@ -468,7 +490,9 @@ impl Oracle {
         }
         let refused = changes.iter().find_map(|change| match &change.what {
             _ if is_too_large(change) => Some(failed(ErrorKind::TooLarge, "key or value")),
-            What::Erase(_) if !self.keeps_order => Some(failed(ErrorKind::Unsupported, "no order")),
+            What::Erase(_) if self.refuses_spans(&change.keyspace) => {
+                Some(failed(ErrorKind::Unsupported, "no order"))
+            }
             _ => None,
         });
         if let Some(refused) = refused {
@@ -490,6 +514,9 @@ impl Oracle {
     fn ingest(&mut self, keyspace: &str, records: &[(Pattern, Pattern)]) -> Answer {
         if !self.state.keyspaces.contains_key(keyspace) {
             return failed(ErrorKind::KeyspaceNotFound, keyspace);
+        }
+        if self.structures.is_hashed(keyspace) && !records.is_empty() {
+            return failed(ErrorKind::Unsupported, "no order");
         }
         let mut taken: Vec<Committed> = Vec::with_capacity(records.len());
         for (key, value) in records {
@@ -541,7 +568,7 @@ impl Oracle {
                 None => return Answer::Value(None),
                 there => (key.bytes(), None, Answer::Value(there)),
             },
-            Conditional::Pop { .. } if !self.keeps_order => {
+            Conditional::Pop { .. } if self.refuses_spans(keyspace) => {
                 return failed(ErrorKind::Unsupported, "no order");
             }
             Conditional::Pop { last } => {
@@ -597,6 +624,12 @@ impl Oracle {
         }
         let before = self.clone();
         let mut tx = Imagined::new(&self.state, snapshot);
+        // Before any other writer of the steps writes.
+        let mut spans = steps.iter().filter_map(TxStep::needs_order);
+        let is_there = |keyspace: &str| self.state.keyspaces.contains_key(keyspace);
+        if spans.any(|keyspace| is_there(keyspace) && self.structures.refuse_spans(keyspace)) {
+            return failed(ErrorKind::Unsupported, "no order");
+        }
         let mut beside = Vec::new();
         for step in steps {
             let keyspace = match step {
@@ -607,13 +640,7 @@ impl Oracle {
             if let Some(missing) = keyspace.filter(|k| !self.state.keyspaces.contains_key(*k)) {
                 return failed(ErrorKind::KeyspaceNotFound, missing);
             }
-            let needs_order = match step {
-                TxStep::Range { .. } => true,
-                _ => step
-                    .change()
-                    .is_some_and(|c| matches!(c.what, What::Erase(_))),
-            };
-            if needs_order && !self.keeps_order {
+            if !self.keeps_order && step.needs_order().is_some() {
                 return failed(ErrorKind::Unsupported, "no order");
             }
             match step {

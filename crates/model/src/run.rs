@@ -194,7 +194,9 @@ fn replay_on(
     let mut trace = Trace::new(name.to_owned(), configuration.to_string());
     let mut subject = Simulated::closed(name, seed, configuration.clone(), disk);
     subject.open().map_err(|e| trace.failure(e))?;
-    let mut oracle = Oracle::new().with_default(configuration.durability);
+    let mut oracle = Oracle::new()
+        .with_default(configuration.durability)
+        .with_structures(configuration.structures);
     for operation in operations {
         flush_before(&mut oracle, &mut subject, &operation).map_err(|m| trace.failure(m))?;
         let expected = oracle.apply(&operation);
@@ -300,7 +302,9 @@ pub(crate) fn crash_life(seed: u64, disk: SimDisk) -> Result<Life, Failure> {
     let (configuration, profile) = drawn(&mut random, true);
     let name = format!("crash run of seed {seed}");
     let trace = Trace::new(name.clone(), configuration.to_string());
-    let oracle = Oracle::new().with_default(configuration.durability);
+    let oracle = Oracle::new()
+        .with_default(configuration.durability)
+        .with_structures(configuration.structures);
     let mut subject = Simulated::closed(name, seed, configuration, disk);
     subject.open().map_err(|e| trace.failure(e))?;
     let generator = Generator::new(random.bits(), profile);

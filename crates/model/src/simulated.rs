@@ -2,7 +2,7 @@
 //! any call. For comparison, [`Simulated::threaded`] gives the same with real threads, on that disk
 //! or a real one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use terrapin::verify::verify_on;
 use terrapin::{
-    Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Range,
-    Requirement, Snapshot, SpaceAmplification, prefix_range,
+    Batch, CheckpointDistance, Compression, Database, Keyspace, KeyspaceOptions, Position, Range,
+    Requirement, Snapshot, SpaceAmplification, StructureId, StructureKind, Unordered, prefix_range,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, Sim, Slice};
@@ -24,6 +24,7 @@ use crate::configuration::{Configuration, Deadlines};
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, What};
 use crate::oracle::{State, walked};
 use crate::pattern::Pattern;
+use crate::step::TxStep;
 use crate::structures::Structures;
 use crate::subject::Subject;
 use crate::transaction::transact;
@@ -51,7 +52,7 @@ pub struct Simulated {
     /// The directory of a real disk, instead of the simulated one.
     directory: Option<PathBuf>,
     // Handles drop in any order, but before the database that they keep open.
-    ranges: BTreeMap<String, Range>,
+    ranges: BTreeMap<String, Opened>,
     snapshots: BTreeMap<String, (Snapshot, Handles)>,
     handles: Handles,
     database: Option<Database>,
@@ -362,8 +363,10 @@ impl Simulated {
     }
 
     fn read(&mut self, snapshot: Option<&str>, name: &str, read: &Read) -> Result<Answer> {
+        let structures = self.configuration.structures;
         let source = match snapshot {
             None => Source {
+                structures,
                 snapshot: None,
                 keyspace: self.keyspace(name)?,
             },
@@ -375,6 +378,7 @@ impl Simulated {
                 // A keyspace younger than the snapshot is not in the snapshot, which says so.
                 let keyspace = handle.map_or_else(|| self.keyspace(name), Ok)?;
                 Source {
+                    structures,
                     snapshot: Some(taken),
                     keyspace,
                 }
@@ -391,7 +395,11 @@ impl Simulated {
             source.keyspace.first()?;
         }
         if let Read::Open(range, span) = read {
-            self.ranges.insert(range.clone(), source.span(span));
+            let opened = match source.is_sorted_here() {
+                true => Opened::Sorted(source.sorted(span)?.into()),
+                false => Opened::Range(Box::new(source.span(span))),
+            };
+            self.ranges.insert(range.clone(), opened);
             return Ok(Answer::Done);
         }
         source.read(read)
@@ -599,6 +607,15 @@ impl Simulated {
             } => {
                 let how = (*snapshot, *durability);
                 let database = self.database()?.clone();
+                let structures = self.configuration.structures;
+                for name in steps.iter().filter_map(TxStep::needs_order) {
+                    // Before another writer of the steps writes.
+                    if structures.refuse_spans(name)
+                        && let Ok(keyspace) = self.keyspace(name)
+                    {
+                        database.transaction()?.first(&keyspace)?;
+                    }
+                }
                 transact(&database, &mut |name| self.keyspace(name), how, steps)
             }
             Operation::Read {
@@ -607,7 +624,15 @@ impl Simulated {
                 read,
             } => self.read(snapshot.as_deref(), keyspace, read),
             Operation::Next { range, count, back } => match self.ranges.get_mut(range) {
-                Some(range) => {
+                Some(Opened::Sorted(records)) => {
+                    let next = || match *back {
+                        true => records.pop_back(),
+                        false => records.pop_front(),
+                    };
+                    let taken = std::iter::from_fn(next).take(*count).collect();
+                    Ok(Answer::Records(taken))
+                }
+                Some(Opened::Range(range)) => {
                     let mut range = ByTurns { range, taken: 0 };
                     let next = || match *back {
                         true => range.next_back(),
@@ -643,7 +668,7 @@ impl Simulated {
             Operation::Keyspaces => {
                 let listed = self.database()?.keyspaces()?;
                 for keyspace in &listed {
-                    let options = keyspace.options.checkpoint_distance(None);
+                    let options = keyspace.options.checkpoint_distance(None).key_hash(None);
                     let structures = self.configuration.structures;
                     let structure = match options.structure {
                         own if structures.allow(&keyspace.name, own) => own,
@@ -740,10 +765,11 @@ fn state_of(database: &Database) -> Result<State> {
     let mut all = Vec::new();
     for info in database.keyspaces()? {
         let keyspace = database.open_keyspace(&info.name)?;
-        all.push((
-            info.name,
-            keyspace.iter().map(own).collect::<Result<Vec<_>>>()?,
-        ));
+        let records = match is_hashed(&keyspace)? {
+            true => sorted(|| keyspace.unordered())?,
+            false => keyspace.iter().map(own).collect::<Result<Vec<_>>>()?,
+        };
+        all.push((info.name, records));
     }
     Ok(State::of(all))
 }
@@ -812,13 +838,76 @@ impl DoubleEndedIterator for ByTurns<'_> {
     }
 }
 
+/// An open range of a subject.
+enum Opened {
+    Range(Box<Range>),
+    /// The rest of a span of a hashed keyspace, in order.
+    Sorted(VecDeque<Record>),
+}
+
+/// Whether a keyspace is hashed.
+fn is_hashed(keyspace: &Keyspace) -> Result<bool> {
+    Ok(keyspace.options()?.structure == StructureKind::Hashed)
+}
+
+/// All records of a hashed keyspace, in order. Reads them twice: from the front, resumed behind a
+/// position, and from both ends.
+fn sorted(unordered: impl Fn() -> Unordered) -> Result<Vec<Record>> {
+    let mut resumed = Vec::new();
+    let mut records = unordered();
+    while let Some(record) = match resumed.len() % 3 {
+        0 => records.next().map(own),
+        _ => copied(records.next_ref()),
+    } {
+        resumed.push(record?);
+        if resumed.len() % 40 == 7
+            && let Some(position) = records.position()
+        {
+            let stored = Position::from_bytes(position.as_bytes());
+            records = unordered().after(&stored);
+        }
+    }
+    let (mut both, mut records) = (Vec::new(), unordered());
+    while let Some(record) = match both.len() % 3 {
+        0 => records.next_back(),
+        _ => records.next(),
+    } {
+        both.push(own(record)?);
+    }
+    resumed.sort();
+    both.sort();
+    match resumed == both {
+        true => Ok(both),
+        false => Err(Error::internal("a resumed walk has other records")
+            .with("resumed", resumed.len())
+            .with("from both ends", both.len())),
+    }
+}
+
 /// The source of a read.
 struct Source {
+    structures: Structures,
     snapshot: Option<Snapshot>,
     keyspace: Keyspace,
 }
 
 impl Source {
+    /// Whether the subject sorts the records, since the store has no ranges of them.
+    fn is_sorted_here(&self) -> bool {
+        let structures = self.structures;
+        structures.keep_order() && structures.of(self.keyspace.name()) == StructureId::HASHED
+    }
+
+    /// The records of a span of a hashed keyspace.
+    fn sorted(&self, span: &Span) -> Result<Vec<Record>> {
+        let records = sorted(|| match &self.snapshot {
+            Some(snapshot) => snapshot.unordered(&self.keyspace),
+            None => self.keyspace.unordered(),
+        })?;
+        let map = State::of([(String::new(), records)]);
+        Ok(map.select("", span))
+    }
+
     fn count(&self) -> Result<u64> {
         match &self.snapshot {
             Some(snapshot) => snapshot.approximate_count(&self.keyspace),
@@ -843,6 +932,7 @@ impl Source {
 
     fn read(&self, read: &Read) -> Result<Answer> {
         let keyspace = &self.keyspace;
+        let is_sorted_here = self.is_sorted_here();
         let value = |value: Option<Slice>| value.map(|v| v.to_vec());
         let one = |record: Option<(Slice, Slice)>| {
             Answer::Records(
@@ -864,6 +954,18 @@ impl Source {
                     Some(s) => s.multi_get(keyspace, &keys)?,
                 };
                 Answer::Values(values.into_iter().map(value).collect())
+            }
+            (Read::First | Read::Last, _) if is_sorted_here => {
+                let mut records = self.sorted(&Span::Prefix(Pattern::literal(b"")))?;
+                if *read == Read::Last {
+                    records.reverse();
+                }
+                records.truncate(1);
+                Answer::Records(records)
+            }
+            (Read::Range(span, walk, limit), _) if is_sorted_here => {
+                let mut records = self.sorted(span)?.into_iter();
+                Answer::Records(walked(&mut records, *walk, limit.unwrap_or(usize::MAX)))
             }
             (Read::First, None) => one(keyspace.first()?),
             (Read::First, Some(s)) => one(s.first(keyspace)?),
@@ -939,6 +1041,10 @@ impl Subject for Simulated {
 
     fn keeps_order(&self) -> bool {
         self.configuration.structures.keep_order()
+    }
+
+    fn structures(&self) -> Structures {
+        self.configuration.structures
     }
 
     fn apply(&mut self, operation: &Operation) -> Answer {

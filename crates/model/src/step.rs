@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::operation::{Change, Read, Span, Walk, place, show_change};
+use crate::operation::{Change, Read, Span, Walk, What, place, show_change};
 use crate::pattern::Pattern;
 
 /// One step of a transaction.
@@ -36,6 +36,18 @@ pub enum TxStep {
 }
 
 impl TxStep {
+    /// The keyspace in which a step needs an order of keys.
+    #[must_use]
+    pub fn needs_order(&self) -> Option<&str> {
+        match self {
+            TxStep::Range { keyspace, .. } => Some(keyspace),
+            step => {
+                let change = step.change()?;
+                matches!(change.what, What::Erase(_)).then_some(&*change.keyspace)
+            }
+        }
+    }
+
     /// The change of a step, also of another writer.
     #[must_use]
     pub fn change(&self) -> Option<&Change> {

@@ -32,6 +32,11 @@ pub enum Structures {
     Changing(u64),
     /// All have the plain structure without order: ranges are refused.
     WithoutOrder,
+    /// All are hashed, and what needs order is refused.
+    Hashed,
+    /// Some are hashed and some have the TurtleTree, by their names and this seed. The subject
+    /// answers ranges of hashed ones by sorting all of their records.
+    SomeHashed(u64),
 }
 
 fn plain(parts: &StructureParts<'_>, is_ordered: bool, runs: bool) -> Arc<dyn Structure> {
@@ -63,7 +68,8 @@ impl Structures {
         match random.below(8) {
             0..2 => Structures::Leveled,
             2 => Structures::Plain,
-            3..5 => Structures::InPlace,
+            3 => Structures::InPlace,
+            4 => Structures::SomeHashed(random.bits()),
             5 => Structures::Tiered,
             6 => Structures::Changing(random.bits()),
             _ => Structures::Mixed(random.bits()),
@@ -79,6 +85,14 @@ impl Structures {
             Structures::Tiered => StructureId::TIERED,
             Structures::Changing(_) => self.after(keyspace, 0).unwrap_or_default(),
             Structures::Plain | Structures::WithoutOrder => StructureId::PLAIN,
+            Structures::Hashed => StructureId::HASHED,
+            Structures::SomeHashed(seed) => {
+                let bits = Random::new(seed ^ hash64(keyspace.as_bytes())).bits();
+                match bits % 4 {
+                    0 => StructureId::LEVELED,
+                    _ => StructureId::HASHED,
+                }
+            }
             Structures::Mixed(seed) => {
                 let bits = Random::new(seed ^ hash64(keyspace.as_bytes())).bits();
                 match bits % 2 {
@@ -116,7 +130,19 @@ impl Structures {
     /// Whether ranges are answered.
     #[must_use]
     pub fn keep_order(self) -> bool {
-        self != Structures::WithoutOrder
+        !matches!(self, Structures::WithoutOrder | Structures::Hashed)
+    }
+
+    /// Whether range deletes and pops of a keyspace are refused.
+    #[must_use]
+    pub fn refuse_spans(self, keyspace: &str) -> bool {
+        !self.keep_order() || self.is_hashed(keyspace)
+    }
+
+    /// Whether a keyspace is hashed.
+    #[must_use]
+    pub fn is_hashed(self, keyspace: &str) -> bool {
+        self.of(keyspace) == StructureId::HASHED
     }
 
     /// The same structures on disk, with ranges.
@@ -135,7 +161,9 @@ impl Structures {
             Structures::Leveled
             | Structures::InPlace
             | Structures::Tiered
-            | Structures::Changing(_) => without_runs,
+            | Structures::Changing(_)
+            | Structures::Hashed
+            | Structures::SomeHashed(_) => without_runs,
             Structures::Plain => with_runs,
             Structures::Mixed(seed) if seed % 2 == 1 => with_runs,
             Structures::Mixed(_) => without_runs,
@@ -172,6 +200,8 @@ mod tests {
             (Structures::InPlace, ["inplace", "inplace"]),
             (Structures::Tiered, ["tiered", "tiered"]),
             (Structures::WithoutOrder, ["plain", "plain"]),
+            (Structures::Hashed, ["hashed", "hashed"]),
+            (Structures::SomeHashed(3), ["hashed", "leveled"]),
             (Structures::Mixed(21), ["leveled", "plain"]),
             (Structures::Mixed(16), ["plain", "leveled"]),
         ] {

@@ -2,6 +2,7 @@
 //! that the conformance scripts cover.
 
 use crate::operation::{Answer, Operation};
+use crate::structures::Structures;
 
 /// A store under test, empty at first.
 pub trait Subject {
@@ -12,6 +13,10 @@ pub trait Subject {
     /// Whether it keeps keys in order. If not, it refuses ranges.
     fn keeps_order(&self) -> bool {
         true
+    }
+    /// The structures of its keyspaces, some of which refuse range deletes and pops.
+    fn structures(&self) -> Structures {
+        Structures::Leveled
     }
     /// Does one operation. A refusal is an answer too.
     fn apply(&mut self, operation: &Operation) -> Answer;

@@ -86,16 +86,26 @@ fn in_place_tiny_groups_compressed() {
 }
 
 #[test]
+fn hashed() {
+    conforms("hashed");
+}
+
+#[test]
+fn some_keyspaces_hashed() {
+    conforms("some hashed, tiny groups");
+}
+
+#[test]
 fn deadlines() {
     conforms("deadlines");
 }
 
 #[test]
-fn deadlines_beside_separated_values_tiny_groups() {
+fn deadlines_beside_separated_values() {
     conforms("deadlines beside separated values, tiny groups");
 }
 
 #[test]
 fn every_configuration_of_the_matrix_is_tested_here() {
-    assert_eq!(Configuration::matrix().len(), 16);
+    assert_eq!(Configuration::matrix().len(), 18);
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Direct dependencies from a registry that the crates below the command may have in all.
 const CORE_DEPENDENCIES_MAX: usize = 12;
 /// The crates that a user of the library compiles.
-const CORE: [&str; 14] = [
+const CORE: [&str; 15] = [
     "terrapin-base",
     "terrapin-disk",
     "terrapin-filter",
@@ -23,6 +23,7 @@ const CORE: [&str; 14] = [
     "terrapin-structure",
     "terrapin-runs",
     "terrapin-betree",
+    "terrapin-hashtrie",
     "terrapin-inplace",
     "terrapin",
 ];

@@ -14,6 +14,7 @@ fn main() -> io::Result<()> {
     write("catalog", seeds::catalogs())?;
     write("node", seeds::all_nodes())?;
     write("map", seeds::maps())?;
+    write("trie", seeds::tries())?;
     write("group", seeds::groups())?;
     write("block", seeds::blocks())?;
     write("filter", seeds::filters())?;

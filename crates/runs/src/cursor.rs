@@ -167,6 +167,11 @@ impl GroupCursor {
         }
     }
 
+    /// Whether the next step reads nothing: it stays in the block, or the cursor is at its end.
+    pub fn has_next_at_hand(&self) -> bool {
+        self.block.is_none() || self.following > 0
+    }
+
     /// Moves to the next record in the cursor's direction.
     #[inline]
     pub fn step(&mut self) -> Result<()> {

@@ -54,3 +54,38 @@ pub trait MergeInput: Send + Sync {
         0
     }
 }
+
+/// No messages: what a compaction merges.
+pub struct NoInput;
+
+impl MessageCursor for NoInput {
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn message(&self) -> Message<'_> {
+        Message::Delete
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl MergeInput for NoInput {
+    fn cursor(
+        self: Arc<Self>,
+        _: Option<&[u8]>,
+        _: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        Ok(Box::new(NoInput))
+    }
+
+    fn estimate(&self, _: Option<&[u8]>, _: Option<&[u8]>) -> Estimate {
+        Estimate::default()
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
+    }
+}

@@ -31,7 +31,7 @@ pub use compaction::{Compaction, Compacts, Reclaimable, ToCompact};
 pub use figures::{Figure, Finding, PageParts, StructureStats};
 pub use found::{Found, Presence};
 pub use ingest::{Ingest, Ingests};
-pub use input::{Erased, MergeInput, MessageCursor};
+pub use input::{Erased, MergeInput, MessageCursor, NoInput};
 pub use k_way::KWayMerge;
 pub use merging::{Around, Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};

@@ -178,6 +178,7 @@ pub use api::ingest::Ingest;
 pub use api::keyspace::Keyspace;
 pub use api::snapshot::Snapshot;
 pub use api::transaction::Transaction;
+pub use api::unordered::{Position, Unordered};
 pub use disk_space::usage::SpaceUse;
 pub use figures::stat::{DatabaseStat, KeyspaceStat};
 pub use log_record::format::KEYSPACE_NAME_BYTES_MAX;
@@ -189,6 +190,7 @@ pub use open::verify;
 pub use read::estimate::Estimate;
 pub use read::iter::Range;
 pub use read::iter::keys_values::{Keys, Values};
+pub use read::sorted::Sorted;
 pub use terrapin_base::{
     AddI64, Append, BitOr, CheckedAddI64, Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Max,
     MergeOperator, Min, Outcome, Result, SaturatingAddI64, Slice, VALUE_BYTES_MAX,
@@ -203,6 +205,8 @@ pub use transaction::range::TransactionRange;
 pub use types::closed::Closed;
 pub use types::condition::{Conflict, ConflictCause, Requirement, Version};
 pub use types::integer_key::IntegerKey;
+#[doc(hidden)]
+pub use types::key_form::KeyHash;
 pub use types::key_range::{KeyRange, prefix_range};
 pub use types::options::{
     CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,

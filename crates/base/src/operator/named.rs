@@ -15,6 +15,8 @@ pub struct Operator(Option<Arc<Named>>);
 struct Named {
     name: Box<str>,
     code: Option<Code>,
+    /// Bytes in front of the user's key in the keys that callers hand in.
+    prefix_bytes: usize,
 }
 
 enum Code {
@@ -27,6 +29,13 @@ impl Operator {
     /// ones of the same name.
     #[must_use]
     pub fn named(name: &str, own: &[Arc<dyn MergeOperator>]) -> Self {
+        Self::of_prefixed(name, own, 0)
+    }
+
+    /// Like [`Operator::named`], for a keyspace whose stored keys have bytes in front of the users'
+    /// keys. The operator sees users' keys.
+    #[must_use]
+    pub fn of_prefixed(name: &str, own: &[Arc<dyn MergeOperator>], prefix_bytes: usize) -> Self {
         let own = own.iter().find(|operator| operator.name() == name);
         let code = match own {
             Some(operator) => Some(Code::Own(operator.clone())),
@@ -35,6 +44,7 @@ impl Operator {
         Operator(Some(Arc::new(Named {
             name: name.into(),
             code,
+            prefix_bytes,
         })))
     }
 
@@ -48,6 +58,12 @@ impl Operator {
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.code().is_some()
+    }
+
+    /// The user's key of a stored key.
+    fn given<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
+        let prefix_bytes = self.0.as_ref().map_or(0, |named| named.prefix_bytes);
+        stored.get(prefix_bytes..).unwrap_or(stored)
     }
 
     fn code(&self) -> Option<&dyn MergeOperator> {
@@ -69,6 +85,7 @@ impl Operator {
                 "the keyspace has no merge operator: create it with KeyspaceOptions::merge_operator",
             ));
         }
+        let key = self.given(key);
         self.called(key, |operator| operator.check(key, operand))
     }
 
@@ -85,6 +102,7 @@ impl Operator {
         out: &mut Vec<u8>,
     ) -> Result<Outcome> {
         out.clear();
+        let key = self.given(key);
         let outcome = self.called(key, |operator| operator.apply(key, existing, operand, out));
         let outcome = outcome.map_err(|error| self.failed(key, &error))?;
         if outcome == Outcome::Value && out.len() > VALUE_BYTES_MAX {
@@ -97,6 +115,7 @@ impl Operator {
     /// Makes one operand of two, the older one first. `out` gets it. Returns false to keep both.
     pub fn combine(&self, key: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
+        let key = self.given(key);
         let combined = self.called(key, |operator| operator.combine(key, older, newer, out));
         matches!(combined, Ok(true)) && out.len() <= VALUE_BYTES_MAX
     }

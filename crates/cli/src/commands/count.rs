@@ -2,7 +2,6 @@
 
 use clap::Args;
 use serde_json::json;
-use terrapin::Range;
 use terrapin_base::Result;
 
 use super::scan::RangeArgs;
@@ -35,10 +34,14 @@ impl Count {
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        let records = if self.approximate {
-            keyspace.approximate(self.range.bounds(self.hex)?)?.records
-        } else {
-            count(self.range.of(&keyspace, self.hex)?)?
+        let records = match (self.range.unordered_of(&keyspace)?, self.approximate) {
+            (Some(_), true) => keyspace.approximate_count()?,
+            (None, true) => keyspace.approximate(self.range.bounds(self.hex)?)?.records,
+            (Some(mut all), false) => count(|| Ok(all.next_ref()?.is_some()))?,
+            (None, false) => {
+                let mut keys = self.range.of(&keyspace, self.hex)?.keys();
+                count(|| Ok(keys.next_ref()?.is_some()))?
+            }
         };
         match self.json {
             true => output::say(json!({ "records": records, "approximate": self.approximate }))?,
@@ -48,10 +51,11 @@ impl Count {
     }
 }
 
-fn count(range: Range) -> Result<u64> {
+/// Counts how often `next` finds a record.
+fn count(mut next: impl FnMut() -> Result<bool>) -> Result<u64> {
     let bar = progress::of_records(None, "count");
-    let (mut keys, mut records) = (range.keys(), 0u64);
-    while keys.next_ref()?.is_some() {
+    let mut records = 0u64;
+    while next()? {
         records += 1;
         if records.is_multiple_of(1024) {
             bar.set(records);

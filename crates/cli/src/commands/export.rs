@@ -1,6 +1,7 @@
-//! `terrapin export`: the records of a keyspace or of a range, in key order, as of one moment. A
-//! file gets its new content only when everything was written, and keeps its permissions. A link to
-//! the file stays a link. Stdout gets csv by default, the format that carries any bytes.
+//! `terrapin export`: the records of a keyspace or of a range, in key order, as of one moment.
+//! Those of a hashed keyspace come in no order. A file gets its new content only when everything
+//! was written, and keeps its permissions. A link to the file stays a link. Stdout gets csv by
+//! default, the format that carries any bytes.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
@@ -95,12 +96,17 @@ impl Export {
         let keyspace = self.keyspace.find(&database)?;
         // Only the progress bar needs the estimate. Damage at the range's end is reported when the
         // export gets there.
-        let about = keyspace.approximate(self.walk.range.bounds(self.hex)?);
-        let about = about.ok().map(|estimate| estimate.records);
+        let about = match self.walk.range.unordered_of(&keyspace)? {
+            Some(_) => keyspace.approximate_count().ok(),
+            None => {
+                let about = keyspace.approximate(self.walk.range.bounds(self.hex)?);
+                about.ok().map(|estimate| estimate.records)
+            }
+        };
         let limit = self.walk.limit.map_or(u64::MAX, |limit| limit as u64);
         let records = Records {
             about: about.map(|about| about.min(limit)),
-            walk: self.walk.of(&keyspace, self.hex)?,
+            walk: self.walk.of_any(&keyspace, self.hex)?,
             interrupt: None,
         };
         let Some(path) = path else {

@@ -12,8 +12,8 @@ use crate::arguments::{self, Own};
 /// Options of a keyspace, which the database stores.
 #[derive(Args, Clone)]
 pub struct OptionArgs {
-    /// Structure of the records on disk: leveled, tiered or inplace. It can change between leveled
-    /// and tiered at any time [default: leveled]
+    /// Structure of the records on disk: leveled, tiered, inplace, or hashed (by key only, no
+    /// ranges). It can change between leveled and tiered at any time [default: leveled]
     #[arg(long, value_name = "NAME", value_parser = arguments::structure)]
     structure: Option<StructureKind>,
     /// Checkpoint distance χ: a number from 1, auto, or default (the database's). A larger one

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
-use terrapin::{KeyRange, Keys, Keyspace, Range};
+use terrapin::{KeyRange, Keys, Keyspace, Range, StructureKind, Unordered};
 use terrapin_base::Result;
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
@@ -31,6 +31,14 @@ impl RangeArgs {
     /// The range; keys are given as they are, or as hexadecimal digits.
     pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Range> {
         Ok(keyspace.range(self.bounds(hex)?))
+    }
+
+    /// All records of a hashed keyspace, if no range is named. The records of other keyspaces and
+    /// of ranges come in order, or are refused.
+    pub fn unordered_of(&self, keyspace: &Keyspace) -> Result<Option<Unordered>> {
+        let is_all = self.prefix.is_none() && self.from.is_none() && self.to.is_none();
+        let is_hashed = keyspace.options()?.structure == StructureKind::Hashed;
+        Ok((is_all && is_hashed).then(|| keyspace.unordered()))
     }
 
     /// Where it begins and ends.
@@ -85,6 +93,22 @@ impl WalkArgs {
     }
 }
 
+impl WalkArgs {
+    /// The records of a hashed keyspace in no order, or those of another one in order.
+    pub fn of_any(&self, keyspace: &Keyspace, hex: bool) -> Result<Walk> {
+        match self.range.unordered_of(keyspace)? {
+            Some(records) if !self.reverse => Ok(Walk {
+                reverse: false,
+                records: Records::Unordered {
+                    records: records.limit(self.limit.unwrap_or(usize::MAX)),
+                    keys_only: self.keys_only,
+                },
+            }),
+            _ => self.of(keyspace, hex),
+        }
+    }
+}
+
 /// Records in the requested order.
 pub struct Walk {
     reverse: bool,
@@ -94,14 +118,25 @@ pub struct Walk {
 enum Records {
     Whole(Range),
     Keys(Keys),
+    Unordered { records: Unordered, keys_only: bool },
 }
 
 impl Walk {
     /// The next key and value, borrowed until the next call; without a value if only keys are
     /// wanted.
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        let without_value = |key| (key, &[][..]);
+        fn without_value(key: &[u8]) -> (&[u8], &[u8]) {
+            (key, &[])
+        }
         match (&mut self.records, self.reverse) {
+            (Records::Unordered { records, keys_only }, _) => {
+                let keys_only = *keys_only;
+                let record = records.next_ref()?;
+                Ok(record.map(|(key, value)| match keys_only {
+                    true => without_value(key),
+                    false => (key, value),
+                }))
+            }
             (Records::Whole(range), false) => range.next_ref(),
             (Records::Whole(range), true) => range.next_back_ref(),
             (Records::Keys(keys), false) => Ok(keys.next_ref()?.map(without_value)),

@@ -145,7 +145,8 @@ mod tests {
             (7, "runs page"),
             (8, "trie node"),
             (9, "maplet"),
-            (10, "unknown"),
+            (10, "list of hashes"),
+            (11, "unknown"),
         ] {
             let mut other = page(b"hello");
             other[4] = number;

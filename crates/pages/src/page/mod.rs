@@ -42,6 +42,10 @@ pub enum PageKind {
     ValueTableLeaf = 5,
     /// A node of the map of a page-grouped tree.
     MapNode = 6,
+    /// A node of a lazy-trie.
+    TrieNode = 8,
+    /// The hashes of the records of a run of a lazy-trie.
+    HashList = 10,
 }
 
 impl PageKind {
@@ -64,6 +68,7 @@ impl PageKind {
             7 => "runs page",
             8 => "trie node",
             9 => "maplet",
+            10 => "list of hashes",
             _ => "unknown",
         }
     }

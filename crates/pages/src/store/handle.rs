@@ -177,6 +177,27 @@ impl PageStore {
     ) -> Result<Arc<T>> {
         handle.get_or(|uncounted| self.object_counting(page, kind, uncounted, decode))
     }
+
+    /// What `make` makes of one or more pages, through a handle and the cache, where it counts as
+    /// metadata. It is cached in the place of the decoded page `page`, which is never cached
+    /// itself. `make` also returns the bytes of memory that its value takes. Its errors are passed
+    /// on, and nothing is cached then.
+    pub fn derived_by<T: Any + Send + Sync>(
+        &self,
+        page: &PageRef,
+        handle: &Handle<T>,
+        make: &dyn Fn() -> Result<(T, usize)>,
+    ) -> Result<Arc<T>> {
+        handle.get_or(|uncounted| {
+            if let Some(cached) = self.cached_object(page, uncounted) {
+                return Ok(cached);
+            }
+            let (value, memory_bytes) = make()?;
+            let value = Arc::new(value);
+            self.cache_object(page, value.clone(), memory_bytes);
+            Ok(value)
+        })
+    }
 }
 
 #[cfg(test)]

@@ -160,6 +160,16 @@ impl PageStore {
         Ok(self.cache.insert(key, Arc::new(object), memory_bytes))
     }
 
+    /// The object of a page, if it is cached. It counts one use, and `uncounted` further ones.
+    #[must_use]
+    pub fn cached_object<T: Any + Send + Sync>(
+        &self,
+        page: &PageRef,
+        uncounted: u64,
+    ) -> Option<Arc<T>> {
+        self.cache.get_counting(object_key(page.id), uncounted)
+    }
+
     /// Caches the object of a page that was just written, as [`PageStore::object`] would.
     pub fn cache_object<T: Any + Send + Sync>(
         &self,

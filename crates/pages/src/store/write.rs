@@ -89,10 +89,14 @@ impl PageStore {
         image.extend_from_slice(content);
         image.resize(bytes, 0);
         let extent = self.space.allocate(bytes as u64, class)?;
-        let what = if kind == PageKind::Node {
-            WriteOf::Node
-        } else {
-            WriteOf::Catalog
+        let what = match kind {
+            PageKind::Node | PageKind::MapNode | PageKind::TrieNode | PageKind::HashList => {
+                WriteOf::Node
+            }
+            PageKind::CatalogRoot
+            | PageKind::CatalogLeaf
+            | PageKind::ValueTableRoot
+            | PageKind::ValueTableLeaf => WriteOf::Catalog,
         };
         self.write_image(what, id, extent, &mut image)?;
         Ok(PageRef {

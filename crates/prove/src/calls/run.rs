@@ -193,7 +193,9 @@ fn calls_of(workload: &Workload, operations: &[Operation]) -> Result<Vec<IoEvent
 /// A database that a disk does not hold yet, and its oracle.
 pub(super) fn beginning(workload: &Workload, disk: &SimDisk) -> (Simulated, Oracle) {
     let configuration = workload.configuration();
-    let oracle = Oracle::new().with_default(configuration.durability);
+    let oracle = Oracle::new()
+        .with_default(configuration.durability)
+        .with_structures(configuration.structures);
     let subject = Simulated::closed(workload.name, SEED, configuration, disk.clone());
     (subject, oracle)
 }

@@ -39,7 +39,9 @@ fn walk_on(
     let protocol = Protocol::watch(disk);
     let taking = Taking::begin(disk, seed, one_in);
     let configuration = course.configuration.clone();
-    let mut oracle = Oracle::new().with_default(configuration.durability);
+    let mut oracle = Oracle::new()
+        .with_default(configuration.durability)
+        .with_structures(configuration.structures);
     let mut subject = Simulated::closed(course.name.clone(), seed, configuration, disk.clone());
     let mut scene = Scene {
         course,

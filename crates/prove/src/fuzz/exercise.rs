@@ -5,7 +5,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin::verify::{VerifyOptions, verify_on};
-use terrapin::{Database, Error, ErrorKind, Keyspace, Options, Range, Slice};
+use terrapin::{
+    Database, Error, ErrorKind, Keyspace, Options, Range, Result, Slice, StructureKind, Unordered,
+};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Env, Sim};
 use terrapin_disk::SimDisk;
@@ -238,11 +240,14 @@ fn read_all(database: &Database, verified: bool) -> Option<Keyspaces> {
 }
 
 fn read_keyspace(keyspace: &Keyspace, verified: bool) -> Option<Records> {
-    let forward = collect(&mut keyspace.iter(), false);
-    let backward = collect(&mut keyspace.iter(), true);
-    let count = sound(keyspace.approximate_count());
-    let part = sound(keyspace.approximate(KEYS[0]..));
-    let mut whole = count.is_some() && part.is_some();
+    let is_hashed = sound(keyspace.options())?.structure == StructureKind::Hashed;
+    let walk = |backward| match is_hashed {
+        true => collect(&mut keyspace.unordered(), backward),
+        false => collect(&mut keyspace.iter(), backward),
+    };
+    let (forward, backward) = (walk(false), walk(true));
+    let mut whole = sound(keyspace.approximate_count()).is_some();
+    whole &= is_hashed || sound(keyspace.approximate(KEYS[0]..)).is_some();
     for key in KEYS {
         whole &= sound(keyspace.get(key)).is_some();
     }
@@ -263,7 +268,24 @@ fn read_keyspace(keyspace: &Keyspace, verified: bool) -> Option<Records> {
     whole.then_some(forward)
 }
 
-fn collect(range: &mut Range, backward: bool) -> Option<Records> {
+/// A walk over records, ordered or not.
+trait Walked: DoubleEndedIterator<Item = Result<(Slice, Slice)>> {
+    fn borrowed(&mut self) -> Result<Option<(&[u8], &[u8])>>;
+}
+
+impl Walked for Range {
+    fn borrowed(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.next_ref()
+    }
+}
+
+impl Walked for Unordered {
+    fn borrowed(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.next_ref()
+    }
+}
+
+fn collect(range: &mut impl Walked, backward: bool) -> Option<Records> {
     let mut records = Vec::new();
     loop {
         // One way shares values, the other borrows them.
@@ -272,7 +294,7 @@ fn collect(range: &mut Range, backward: bool) -> Option<Records> {
             range.next_back().map(|item| item.map(copy))
         } else {
             let copy = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
-            let item = range.next_ref();
+            let item = range.borrowed();
             item.map(|item| item.map(copy)).transpose()
         };
         match item.map(sound) {

@@ -34,7 +34,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -56,6 +56,12 @@ pub const TARGETS: [Target; 9] = [
     Target {
         name: "map",
         run: targets::map,
+        change: mutate::parts,
+        bytes_max: 16 << 10,
+    },
+    Target {
+        name: "trie",
+        run: targets::trie,
         change: mutate::parts,
         bytes_max: 16 << 10,
     },

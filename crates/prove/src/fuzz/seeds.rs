@@ -15,7 +15,7 @@ use terrapin_pages::group::{GroupBuilder, GroupOptions};
 
 use super::archive::{File, pack};
 use super::exercise::{World, tiny};
-use super::targets::{BLOCK_PAGE, join, map_nodes, nodes};
+use super::targets::{BLOCK_PAGE, join, map_nodes, nodes, trie_pages};
 use super::template;
 
 /// Inputs by name.
@@ -39,6 +39,8 @@ pub fn stores() -> terrapin::Result<Inputs> {
     fill(&compressed, &options, 1)?.close()?;
     let in_place = World::new(SimDisk::new(7));
     fill_in(&in_place, &tiny(), 6, StructureKind::InPlace)?.close()?;
+    let hashed = World::new(SimDisk::new(8));
+    fill_in(&hashed, &tiny(), 6, StructureKind::Hashed)?.close()?;
     let new = World::new(SimDisk::new(6));
     let database = tiny().open_on(new.env.clone(), new.disk.handle())?;
     kill(&new, database);
@@ -47,6 +49,7 @@ pub fn stores() -> terrapin::Result<Inputs> {
         packed(&killed.disk, "killed"),
         packed(&compressed.disk, "compressed"),
         packed(&in_place.disk, "inplace"),
+        packed(&hashed.disk, "hashed"),
         packed(&new.disk, "new"),
     ])
 }
@@ -192,6 +195,18 @@ pub fn maps() -> Inputs {
     let contents = || pages.iter().map(|page| page.content(&data));
     vec![
         ("inplace".to_owned(), join(contents())),
+        ("root".to_owned(), join(contents().take(1))),
+    ]
+}
+
+/// Inputs of the trie target.
+#[must_use]
+pub fn tries() -> Inputs {
+    let data = data("hashed");
+    let pages = trie_pages(&data);
+    let contents = || pages.iter().map(|page| page.content(&data));
+    vec![
+        ("hashed".to_owned(), join(contents())),
         ("root".to_owned(), join(contents().take(1))),
     ]
 }

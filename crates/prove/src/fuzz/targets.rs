@@ -204,6 +204,28 @@ pub fn map_nodes(data: &[u8]) -> Vec<template::Page> {
     pages
 }
 
+/// Nodes and lists of hashes of a lazy-trie. Input: contents of the template's nodes, the newest
+/// first, and of its lists. The whole database is opened over them.
+pub fn trie(input: &[u8]) -> bool {
+    let (_, input) = split(input);
+    let mut files = template::files("hashed");
+    if let Some(data) = files.iter_mut().find(|file| file.name() == "data") {
+        let pages = trie_pages(&data.content);
+        for (page, part) in pages.iter().zip(parts(input)) {
+            page.replace(&mut data.content, part);
+        }
+    }
+    whole(&files, 0)
+}
+
+/// The nodes of lazy-tries in a data file, the newest first, and the lists of hashes.
+#[must_use]
+pub fn trie_pages(data: &[u8]) -> Vec<template::Page> {
+    let mut pages = template::pages(data, 8);
+    pages.extend(template::pages(data, 10));
+    pages
+}
+
 /// The template's data file.
 fn data_of(name: &'static str) -> Option<Vec<u8>> {
     let mut files = template::files(name).into_iter();

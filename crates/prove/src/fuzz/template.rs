@@ -33,7 +33,7 @@ pub fn files(name: &'static str) -> Vec<File> {
 /// A page of a data file, found by its magic where pages may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Node 1, catalog root 2, catalog leaf 3, map node 6.
+    /// Node 1, catalog root 2, catalog leaf 3, map node 6, trie node 8, list of hashes 10.
     pub kind: u8,
     /// Its id.
     pub id: u64,

@@ -44,7 +44,7 @@ fn content(puts: u64, whose: u8) -> Map {
 
 fn read(database: &Database) -> terrapin::Result<Map> {
     let keyspace = database.default_keyspace();
-    let records = keyspace.iter();
+    let records = keyspace.unordered();
     records
         .map(|record| record.map(|(key, value)| (key.to_vec(), value.to_vec())))
         .collect()

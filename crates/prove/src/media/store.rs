@@ -61,7 +61,9 @@ impl Plan {
     /// Its store, not yet opened, and the oracle.
     pub fn store(&self, disk: &SimDisk) -> (Simulated, Oracle) {
         let configuration = self.configuration.clone();
-        let oracle = Oracle::new().with_default(configuration.durability);
+        let oracle = Oracle::new()
+            .with_default(configuration.durability)
+            .with_structures(configuration.structures);
         let name = format!("media faults of seed {}", self.seed);
         (
             Simulated::closed(name, self.seed, configuration, disk.clone()),

@@ -3,6 +3,7 @@
 mod backups;
 mod conditions;
 mod expiry;
+mod hashtrie;
 mod ingests;
 mod inplace;
 mod log;
@@ -60,6 +61,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + trees::MUTANTS.len()
     + inplace::MUTANTS.len()
     + tiered::MUTANTS.len()
+    + hashtrie::MUTANTS.len()
     + conditions::MUTANTS.len()
     + expiry::MUTANTS.len()
     + transactions::MUTANTS.len()
@@ -76,6 +78,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         trees::MUTANTS,
         inplace::MUTANTS,
         tiered::MUTANTS,
+        hashtrie::MUTANTS,
         conditions::MUTANTS,
         expiry::MUTANTS,
         merges::MUTANTS,
@@ -173,6 +176,13 @@ const ENGINE: &[Mutant] = &[
         file: "crates/terrapin/src/checkpoint/run_writer.rs",
         breaks: "a snapshot shows one moment",
         script: RANDOM,
+    },
+    Mutant {
+        name: "hashed-range-in-hash-order",
+        does: "ranges of hashed keyspaces answer, in the order of hashes",
+        file: "crates/terrapin/src/api/keyspace.rs",
+        breaks: "records come in the order of keys, or not at all",
+        script: Script::Conformance,
     },
     Mutant {
         name: "range-shows-deleted-gap",

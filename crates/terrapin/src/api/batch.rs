@@ -10,6 +10,7 @@ use crate::api::keyspace::Keyspace;
 use crate::log_record::format::{put_operation, put_range_delete};
 use crate::log_record::{check_bounds, check_sizes};
 use crate::types::condition::Requirement;
+use crate::types::key_form::OrderKey;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
 use crate::write::conditional::Required;
 use crate::write::{Asks, PreparedBatch};
@@ -189,14 +190,17 @@ impl Batch {
     /// ```
     #[doc(alias("condition", "guard", "compare"))]
     pub fn require(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, asks: Requirement) {
-        let key = key.as_ref();
         if self.failure.is_some() {
             return;
         }
-        if let Err(error) = self.check(keyspace, key, Message::Delete) {
-            self.failure = Some(error.with("requirement", self.required.len()));
-            return;
-        }
+        let mut buffer = None;
+        let key = match self.stored(keyspace, key.as_ref(), Message::Delete, &mut buffer) {
+            Ok(key) => key,
+            Err(error) => {
+                self.failure = Some(error.with("requirement", self.required.len()));
+                return;
+            }
+        };
         self.required.push(Required {
             keyspace: keyspace.shared.clone(),
             key: key.into(),
@@ -209,10 +213,14 @@ impl Batch {
         if self.failure.is_some() {
             return;
         }
-        if let Err(error) = self.check(keyspace, key, message) {
-            self.failure = Some(error.with("operation", self.operations));
-            return;
-        }
+        let mut buffer = None;
+        let key = match self.stored(keyspace, key, message, &mut buffer) {
+            Ok(key) => key,
+            Err(error) => {
+                self.failure = Some(error.with("operation", self.operations));
+                return;
+            }
+        };
         self.touch(keyspace);
         self.operations += 1;
         self.puts += usize::from(matches!(message, Message::Put(_) | Message::Expiring(_)));
@@ -227,20 +235,18 @@ impl Batch {
         self.keyspace = Some(id);
     }
 
-    fn check(&self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
+    /// Checks a message, and returns the stored form of its key.
+    fn stored<'a>(
+        &self,
+        keyspace: &Keyspace,
+        key: &'a [u8],
+        message: Message<'_>,
+        buffer: &'a mut Option<OrderKey>,
+    ) -> Result<&'a [u8]> {
         self.check_owner(keyspace)?;
-        check_sizes(key, message)?;
-        match message {
-            Message::Merge(operand) => {
-                let core = keyspace.core();
-                core.check_operand(&keyspace.shared, key, operand)
-            }
-            Message::Put(_)
-            | Message::Delete
-            | Message::Stack(_)
-            | Message::Separated(_)
-            | Message::Expiring(_) => Ok(()),
-        }
+        let key = keyspace.shared.form.written(key, buffer)?;
+        check(keyspace, key, message)?;
+        Ok(key)
     }
 
     fn check_owner(&self, keyspace: &Keyspace) -> Result<()> {
@@ -306,6 +312,22 @@ impl Batch {
 
     pub(crate) fn database(&self) -> u64 {
         self.database
+    }
+}
+
+/// Checks sizes and operands of a message of a stored key.
+fn check(keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
+    check_sizes(key, message)?;
+    match message {
+        Message::Merge(operand) => {
+            let core = keyspace.core();
+            core.check_operand(&keyspace.shared, key, operand)
+        }
+        Message::Put(_)
+        | Message::Delete
+        | Message::Stack(_)
+        | Message::Separated(_)
+        | Message::Expiring(_) => Ok(()),
     }
 }
 

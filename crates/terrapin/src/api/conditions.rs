@@ -77,8 +77,9 @@ impl Keyspace {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Outcome {
-        let key = key.as_ref();
-        self.write_if(key, |value| {
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
+        self.write_stored_if(key, |value| {
             Ok(match value.as_deref() == expected {
                 true => Decision::Write(New::of(new), Ok(())),
                 false => {
@@ -111,6 +112,8 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
+        let mut buffer = None;
+        let key = self.shared.form.stored(key.as_ref(), &mut buffer);
         self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
@@ -119,7 +122,7 @@ impl Keyspace {
                 ends: Some(&ends),
                 ..at
             };
-            let value = newest_apart(core, epoch, keyspace, at, key.as_ref())?;
+            let value = newest_apart(core, epoch, keyspace, at, key)?;
             Ok((value, core.version_of(keyspace, at, &ends)))
         })
     }
@@ -136,7 +139,8 @@ impl Keyspace {
         version: &Version,
         new: Option<&[u8]>,
     ) -> Outcome {
-        let key = key.as_ref();
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         let core = self.core();
         let durability = core.settings.durability;
         check_durability(durability)?;
@@ -258,15 +262,28 @@ impl Keyspace {
     /// # Ok(()) }
     /// ```
     pub fn pop_first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.has_order()?;
         pop(self.owners.get(&self.owner), &self.shared, false)
     }
 
     /// Removes the record with the largest key and returns it, as [`Keyspace::pop_first`].
     pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.has_order()?;
         pop(self.owners.get(&self.owner), &self.shared, true)
     }
 
     fn write_if<'a, R>(
+        &self,
+        key: &[u8],
+        decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
+    ) -> Result<R> {
+        let mut buffer = None;
+        let key = self.shared.form.written(key, &mut buffer)?;
+        self.write_stored_if(key, decide)
+    }
+
+    /// Reads a stored key, decides, and writes.
+    fn write_stored_if<'a, R>(
         &self,
         key: &[u8],
         mut decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,

@@ -118,6 +118,8 @@ impl Keyspace {
 
     fn put_expiring_one(&self, key: &[u8], put: ExpiringPut) -> Result<()> {
         let core = self.core();
+        let mut buffer = None;
+        let key = self.shared.form.written(key, &mut buffer)?;
         core.write_one(&self.shared, key, put.message(), core.settings.durability)
     }
 
@@ -152,6 +154,8 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
+        let mut buffer = None;
+        let key = self.shared.form.stored(key.as_ref(), &mut buffer);
         self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
@@ -160,7 +164,7 @@ impl Keyspace {
                 ends: Some(&ends),
                 ..at
             };
-            let value = newest_apart(core, epoch, keyspace, at, key.as_ref())?;
+            let value = newest_apart(core, epoch, keyspace, at, key)?;
             Ok(match (value, ends.first()) {
                 (None, _) => Lifetime::Absent,
                 (Some(_), None) => Lifetime::Unlimited,
@@ -193,7 +197,9 @@ impl Keyspace {
     /// ```
     #[doc(alias("expire", "renew"))]
     pub fn touch(&self, key: impl AsRef<[u8]>, ttl: Duration) -> Result<bool> {
-        let (core, key) = (self.core(), key.as_ref());
+        let core = self.core();
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         let durability = core.settings.durability;
         core.write_if(&self.shared, key, durability, |value, _| {
             Ok(match value {
@@ -209,7 +215,9 @@ impl Keyspace {
     /// Lets a key's value last without a deadline. Returns whether the key has a value. Writes the
     /// value again if it has a deadline. Durability, cost and errors as for [`Keyspace::touch`].
     pub fn persist(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let (core, key) = (self.core(), key.as_ref());
+        let core = self.core();
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         let durability = core.settings.durability;
         core.write_if(&self.shared, key, durability, |value, deadline_ms| {
             Ok(match (value, deadline_ms) {

@@ -64,6 +64,7 @@ impl Keyspace {
         let Some((key, value)) = records.next() else {
             return Ok(0);
         };
+        self.has_order()?;
         let mut ingest = self.begin_ingest()?;
         ingest.add(key, value)?;
         for (key, value) in records {
@@ -74,6 +75,7 @@ impl Keyspace {
 
     /// Begins an ingest whose records come one by one, as [`Keyspace::ingest`] takes them.
     pub fn begin_ingest(&self) -> Result<Ingest> {
+        self.has_order()?;
         Ok(Ingest {
             ingesting: Ingesting::begin(&self.owner.core, &self.shared)?,
             _owner: self.owner.clone(),

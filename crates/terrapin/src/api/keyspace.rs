@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result, Shares};
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result, Shares, mutant};
 
 use crate::engine::core::Core;
 use crate::engine::owner::Owner;
-use crate::engine::state::KeyspaceShared;
+use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions};
 
 /// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any
 /// thread. Handles keep the database open, and may be dropped in any order. Keys are ordered as
-/// unsigned bytes.
+/// unsigned bytes. A hashed keyspace ([`StructureKind::Hashed`](crate::StructureKind::Hashed)) has
+/// no order of keys.
 #[doc(alias("column family", "tree", "table", "partition", "bucket", "map"))]
 pub struct Keyspace {
     pub(crate) owner: Arc<Owner>,
@@ -105,12 +106,11 @@ impl Keyspace {
         value: impl AsRef<[u8]>,
         durability: Durability,
     ) -> Result<()> {
-        self.core().write_one(
-            &self.shared,
-            key.as_ref(),
-            Message::Put(value.as_ref()),
-            durability,
-        )
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
+        let message = Message::Put(value.as_ref());
+        self.core()
+            .write_one(&self.shared, key, message, durability)
     }
 
     /// Removes a key. A missing key is no error. Durability and errors as for [`Keyspace::put`].
@@ -136,8 +136,25 @@ impl Keyspace {
 
     /// Removes a key with the given durability. Errors as for [`Keyspace::put`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         self.core()
-            .write_one(&self.shared, key.as_ref(), Message::Delete, durability)
+            .write_one(&self.shared, key, Message::Delete, durability)
+    }
+
+    /// Fails with `Unsupported` if keys have no order for users.
+    pub(crate) fn has_order(&self) -> Result<()> {
+        match self.shared.form.is_hashed() && !mutant::active("hashed-range-in-hash-order") {
+            false => Ok(()),
+            true => Err(self.has_no_order()),
+        }
+    }
+
+    #[cold]
+    fn has_no_order(&self) -> Error {
+        let message = "the keyspace is hashed, so its keys have no order: read all records with \
+                       unordered or sorted, or use a keyspace of the structure leveled";
+        Error::new(ErrorKind::Unsupported, message).with("keyspace", self.name())
     }
 
     /// Whether the keyspace's structure allows range deletes. A missing keyspace is another error,
@@ -145,11 +162,12 @@ impl Keyspace {
     pub(crate) fn deletes_ranges(&self) -> Result<()> {
         let state = self.core().state.load();
         let keyspace = state.keyspaces.get(self.shared.id);
-        if keyspace.is_none_or(|keyspace| keyspace.ordered().is_ok()) {
+        let is_ordered = |keyspace: &Arc<KeyspaceState>| keyspace.ordered().is_ok();
+        if self.has_order().is_ok() && keyspace.is_none_or(is_ordered) {
             return Ok(());
         }
         let message = "the keyspace's structure keeps no order of keys, so it has no range deletes: \
-                       delete keys one by one, or all of them with clear";
+                       delete keys one by one (unordered reads all of them), or all with clear";
         Err(Error::new(ErrorKind::Unsupported, message).with("keyspace", self.name()))
     }
 
@@ -189,7 +207,9 @@ impl Keyspace {
         operand: impl AsRef<[u8]>,
         durability: Durability,
     ) -> Result<()> {
-        let (core, key, operand) = (self.core(), key.as_ref(), operand.as_ref());
+        let (core, operand) = (self.core(), operand.as_ref());
+        let mut buffer = None;
+        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         core.check_operand(&self.shared, key, operand)?;
         core.write_one(&self.shared, key, Message::Merge(operand), durability)
     }

@@ -11,3 +11,4 @@ pub mod range_deletes;
 pub mod reads;
 pub mod snapshot;
 pub mod transaction;
+pub mod unordered;

@@ -64,8 +64,10 @@ impl Keyspace {
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
         let epoch = core.records.epoch();
+        let mut buffer = None;
+        let key = self.shared.form.stored(key.as_ref(), &mut buffer);
         self.observed(|keyspace, at| {
-            let value = newest(core, epoch, keyspace, at, key.as_ref());
+            let value = newest(core, epoch, keyspace, at, key);
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             core.counters.get_done(&core.env, timer);
@@ -92,10 +94,11 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
+        let mut buffer = None;
+        let key = self.shared.form.stored(key.as_ref(), &mut buffer);
         self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
-            let key = key.as_ref();
             if let Some(message) = in_memtables(keyspace, at.before, key) {
                 return is_there(keyspace, at, key, message);
             }
@@ -128,6 +131,13 @@ impl Keyspace {
     /// ```
     #[doc(alias("get_many", "mget"))]
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        match self.shared.form.all_stored(keys) {
+            None => self.multi_get_stored(keys),
+            Some(keys) => self.multi_get_stored(&keys),
+        }
+    }
+
+    fn multi_get_stored<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
@@ -196,7 +206,7 @@ impl Keyspace {
     /// # Ok(()) }
     /// ```
     pub fn is_empty(&self) -> Result<bool> {
-        let first = self.iter().limit(1).keys().next().transpose()?;
+        let first = self.unordered().limit(1).next().transpose()?;
         Ok(first.is_none())
     }
 
@@ -255,7 +265,10 @@ impl Keyspace {
     /// ```
     #[doc(alias("estimate", "approximate_size"))]
     pub fn approximate(&self, range: impl KeyRange) -> Result<Estimate> {
-        self.observed(|keyspace, at| estimate::estimate(keyspace, at.before, range.bounds()))
+        self.observed(|keyspace, at| {
+            self.has_order()?;
+            estimate::estimate(keyspace, at.before, range.bounds())
+        })
     }
 
     /// The records of a range of keys as of now, in order, from either end. The range does not show
@@ -333,6 +346,14 @@ impl Keyspace {
     }
 
     fn range_of(&self, bounds: OwnedBounds) -> Range {
+        match self.has_order() {
+            Ok(()) => self.stored_range(bounds),
+            Err(error) => Range::new(Err(error), self.shared.id, bounds),
+        }
+    }
+
+    /// A range of stored keys.
+    pub(crate) fn stored_range(&self, bounds: OwnedBounds) -> Range {
         let id = self.shared.id;
         self.shared.counters.range_begins();
         let owner = self.owners.get(&self.owner);

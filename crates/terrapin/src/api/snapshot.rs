@@ -95,14 +95,18 @@ impl Snapshot {
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
         keyspace.shared.counters.looked_up(1);
-        self.with(keyspace, |k, at| read::get(k, at, key.as_ref()))
+        let mut buffer = None;
+        let key = keyspace.shared.form.stored(key.as_ref(), &mut buffer);
+        self.with(keyspace, |k, at| read::get(k, at, key))
     }
 
     /// Whether a key had a value.
     pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.handle.core().counters.gets.add(1);
         keyspace.shared.counters.looked_up(1);
-        self.with(keyspace, |k, at| read::contains(k, at, key.as_ref()))
+        let mut buffer = None;
+        let key = keyspace.shared.form.stored(key.as_ref(), &mut buffer);
+        self.with(keyspace, |k, at| read::contains(k, at, key))
     }
 
     /// The values that many keys had, in the order of `keys`.
@@ -114,7 +118,10 @@ impl Snapshot {
         self.handle.core().counters.gets.add(keys.len() as u64);
         keyspace.shared.counters.looked_up(keys.len() as u64);
         self.with(keyspace, |k, at| {
-            read::multi_get(k, at, keys, |_, _| None, |_, _, _| ())
+            match keyspace.shared.form.all_stored(keys) {
+                None => read::multi_get(k, at, keys, |_, _| None, |_, _, _| ()),
+                Some(keys) => read::multi_get(k, at, &keys, |_, _| None, |_, _, _| ()),
+            }
         })
     }
 
@@ -139,6 +146,7 @@ impl Snapshot {
     /// The estimated number of records and bytes in a range of keys; see [`Keyspace::approximate`].
     pub fn approximate(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Estimate> {
         self.with(keyspace, |k, at| {
+            keyspace.has_order()?;
             estimate::estimate_in_view(k, at.before, range.bounds())
         })
     }
@@ -168,6 +176,14 @@ impl Snapshot {
     }
 
     fn range_of(&self, keyspace: &Keyspace, bounds: OwnedBounds) -> Range {
+        match keyspace.has_order() {
+            Ok(()) => self.stored_range(keyspace, bounds),
+            Err(error) => Range::new(Err(error), keyspace.id(), bounds),
+        }
+    }
+
+    /// A range of stored keys.
+    pub(crate) fn stored_range(&self, keyspace: &Keyspace, bounds: OwnedBounds) -> Range {
         keyspace.shared.counters.range_begins();
         let handle = self.check(keyspace).map(|()| self.handle.clone());
         Range::new(handle, keyspace.id(), bounds)

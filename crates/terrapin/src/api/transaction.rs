@@ -152,7 +152,9 @@ impl Transaction {
     /// has read more keys than it may remember ([`TransactionOptions::read_bytes_max`]).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check(keyspace)?;
-        self.tx.get(&keyspace.shared, key.as_ref(), false)
+        let mut buffer = None;
+        let key = keyspace.shared.form.stored(key.as_ref(), &mut buffer);
+        self.tx.get(&keyspace.shared, key, false)
     }
 
     /// The value of a key. The transaction depends on it in every [`crate::Isolation`]. Errors as
@@ -183,13 +185,17 @@ impl Transaction {
         key: impl AsRef<[u8]>,
     ) -> Result<Option<Slice>> {
         self.check(keyspace)?;
-        self.tx.get(&keyspace.shared, key.as_ref(), true)
+        let mut buffer = None;
+        let key = keyspace.shared.form.stored(key.as_ref(), &mut buffer);
+        self.tx.get(&keyspace.shared, key, true)
     }
 
     /// Whether a key has a value. Errors as for [`Transaction::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.check(keyspace)?;
-        self.tx.contains(&keyspace.shared, key.as_ref())
+        let mut buffer = None;
+        let key = keyspace.shared.form.stored(key.as_ref(), &mut buffer);
+        self.tx.contains(&keyspace.shared, key)
     }
 
     /// The values of many keys, in the order of `keys`. Errors as for [`Transaction::get`].
@@ -199,7 +205,10 @@ impl Transaction {
         keys: &[K],
     ) -> Result<Vec<Option<Slice>>> {
         self.check(keyspace)?;
-        self.tx.multi_get(&keyspace.shared, keys)
+        match keyspace.shared.form.all_stored(keys) {
+            None => self.tx.multi_get(&keyspace.shared, keys),
+            Some(keys) => self.tx.multi_get(&keyspace.shared, &keys),
+        }
     }
 
     /// The records of a range of keys, in order, from either end. No write is possible while the
@@ -229,7 +238,7 @@ impl Transaction {
     /// # Ok(()) }
     /// ```
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionRange<'_> {
-        let checked = self.check(keyspace);
+        let checked = self.check(keyspace).and_then(|()| keyspace.has_order());
         TransactionRange::new(&self.tx, checked, &keyspace.shared, &range)
     }
 
@@ -266,6 +275,8 @@ impl Transaction {
         message: Message<'_>,
     ) -> Result<()> {
         self.check(keyspace)?;
+        let mut buffer = None;
+        let key = keyspace.shared.form.written(key, &mut buffer)?;
         self.tx.write(&keyspace.shared, key, message)
     }
 

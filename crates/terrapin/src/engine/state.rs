@@ -29,6 +29,7 @@ use crate::planning::plan::ARENA_PERMILLE;
 use crate::planning::tree_size::{TreeSize, TreeSizes};
 use crate::planning::workload::OverwriteShare;
 use crate::run::Spilled;
+use crate::types::key_form::KeyForm;
 use crate::types::options::KeyspaceOptions;
 
 /// The database at one moment.
@@ -232,6 +233,8 @@ pub(crate) struct KeyspaceShared {
     pub id: KeyspaceId,
     /// The keyspace's name.
     pub name: Box<str>,
+    /// The form in which the keyspace stores keys.
+    pub form: KeyForm,
     /// Bytes at which the active memtable is sealed: χ·L in force. The memory plan changes this
     /// value.
     pub memtable_bytes: AtomicU64,
@@ -329,7 +332,7 @@ impl KeyspaceShared {
     /// For a keyspace that is being created, or that the catalog lists.
     pub fn new(
         id: KeyspaceId,
-        name: &str,
+        (name, form): (&str, KeyForm),
         memtable_bytes: u64,
         (sizes, budget): (&Arc<TreeSizes>, &Arc<Budget>),
     ) -> Arc<Self> {
@@ -338,6 +341,7 @@ impl KeyspaceShared {
             _memory: budget.charge(Purpose::Keyspaces, own_bytes),
             id,
             name: name.into(),
+            form,
             memtable_bytes: AtomicU64::new(memtable_bytes),
             ample_memtable_bytes: AtomicU64::new(memtable_bytes),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_betree::{BeTree, BeTreeParams, Buffers};
+use terrapin_hashtrie::{HashTrie, HashTrieParams};
 use terrapin_inplace::{InPlace, InPlaceParams};
 use terrapin_structure::{Structure, StructureId};
 use terrapin_valuelog::Separating;
@@ -16,7 +17,7 @@ use crate::types::options::KeyspaceOptions;
 use crate::types::structures::{StructureMaker, StructureParts};
 
 /// The structures of a release.
-const MAKERS: [StructureMaker; 3] = [leveled, tiered, in_place];
+const MAKERS: [StructureMaker; 4] = [leveled, tiered, in_place, hashed];
 
 fn leveled(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
     turtle_tree(parts, Buffers::Leveled)
@@ -31,6 +32,14 @@ fn turtle_tree(parts: &StructureParts<'_>, buffers: Buffers) -> Arc<dyn Structur
     params.fanout = parts.fanout.unwrap_or(params.fanout);
     params.buffers = buffers;
     BeTree::new(parts.store.clone(), params)
+}
+
+/// A lazy-trie, whose keys are order keys (`types::key_form`).
+fn hashed(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
+    HashTrie::new(
+        parts.store.clone(),
+        HashTrieParams::new(parts.budget.clone()),
+    )
 }
 
 fn in_place(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
@@ -133,7 +142,7 @@ mod tests {
         let leveled = structures.get(StructureId::LEVELED).unwrap();
         assert!(leveled.merges_privately());
         for (id, name) in [
-            (StructureId::HASHED, "hashed (3)"),
+            (StructureId::TIERED, "tiered (1)"),
             (StructureId(9), "unknown (9)"),
         ] {
             let error = structures.get(id).err().unwrap();

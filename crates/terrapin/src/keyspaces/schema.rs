@@ -15,6 +15,7 @@ use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State}
 use crate::log_record::Schema;
 use crate::log_record::format::check_name;
 use crate::pacing::patience::Patience;
+use crate::types::key_form::KeyHash;
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 
 /// Attempts to change the merge operator of an empty keyspace beside other writers.
@@ -89,6 +90,7 @@ impl Core {
         check_name(name)?;
         self.settings
             .check_keyspace(&options, self.budget.limit())?;
+        let options = options.with_hash(|| KeyHash::seeded(self.env.random()));
         let structure = self.structures.get(options.structure.id());
         let structure = structure.map_err(|error| error.with("keyspace", name))?;
         self.change(false, |log, install| {
@@ -232,7 +234,7 @@ impl Core {
     ) -> Result<()> {
         self.change(false, |log, install| {
             let before = self.keyspace_options(shared)?;
-            let options = change(before);
+            let options = change(before).key_hash(before.key_hash);
             let structure = self.structures.of_change(&before, &options);
             let structure = structure.map_err(|error| error.with("keyspace", &shared.name))?;
             self.settings
@@ -380,7 +382,8 @@ impl Core {
         }
         // The first write sets the memtable's limit.
         let unit = self.settings.merge.group_bytes;
-        let shared = KeyspaceShared::new(id, name, unit, (&self.tree_sizes, &self.budget));
+        let named = (name, options.key_form());
+        let shared = KeyspaceShared::new(id, named, unit, (&self.tree_sizes, &self.budget));
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {

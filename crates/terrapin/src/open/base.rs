@@ -12,6 +12,7 @@ use crate::keyspaces::catalog::format::Stored;
 use crate::keyspaces::schema::DEFAULT_KEYSPACE;
 use crate::open::files::Files;
 use crate::open::page_uses::PageUses;
+use crate::types::key_form::KeyHash;
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::settings::Settings;
 
@@ -70,7 +71,9 @@ impl Base {
             stored.push(Stored {
                 id: KeyspaceId::DEFAULT,
                 name: DEFAULT_KEYSPACE.into(),
-                options: KeyspaceOptions::default().structure(default_structure),
+                options: KeyspaceOptions::default()
+                    .structure(default_structure)
+                    .with_hash(|| KeyHash::of_default(superblock.database_id)),
                 applied: None,
                 root: Vec::new(),
             });

@@ -94,7 +94,8 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         let start = start.unwrap_or(base.catalog.applied);
         names.insert(stored.name.clone(), stored.id);
         let unit = settings.merge.group_bytes;
-        let shared = KeyspaceShared::new(stored.id, &stored.name, unit, (&tree_sizes, &budget));
+        let named = (&*stored.name, stored.options.key_form());
+        let shared = KeyspaceShared::new(stored.id, named, unit, (&tree_sizes, &budget));
         if let Some(tree) = tree {
             // The size serves metrics only. A read that needs an unreadable node reports it.
             let _ = shared.tree_size.begin(&**tree);

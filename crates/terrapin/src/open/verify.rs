@@ -5,7 +5,7 @@
 //! same.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::{LogOptions, Record, Recovery};
 
 pub use terrapin_structure::Finding;
-use terrapin_structure::StructureId;
+use terrapin_structure::{Direction, StructureId, Version};
 
 use crate::engine::gate::Gate;
 use crate::engine::structures::Structures;
@@ -29,6 +29,7 @@ use crate::open::directory::open_directory;
 use crate::open::files::{absent, check_log, has_log, log_options, never_was, scan_log};
 use crate::open::page_uses::PageUses;
 use crate::open::recovery::{check_change, check_created};
+use crate::types::key_form::KeyForm;
 use crate::types::options::Options;
 use crate::types::structures::{StructureMaker, StructureParts};
 
@@ -283,11 +284,15 @@ fn verify_at(
                 findings.push(Finding::new(place, finding.message));
             }
         });
+        let is_sound = findings.is_empty() && outcome.is_ok();
         report.findings.append(&mut findings);
         if let Err(error) = outcome {
             report.damage(&place(), error)?;
         }
         // A second check would report the same damage again.
+        if is_sound && let Err(error) = check_order_keys(&**tree, stored.options.key_form()) {
+            report.damage(&place(), error)?;
+        }
         if report.is_full(options) {
             return Ok(report);
         }
@@ -316,6 +321,22 @@ fn verify_at(
         verify_log(env, &disk, &base, &superblock, options, false, &mut report)?;
     }
     Ok(report)
+}
+
+/// Checks that each stored key of a hashed keyspace begins with the hash of the user's key. Reads
+/// every record of such a keyspace.
+fn check_order_keys(tree: &dyn Version, form: KeyForm) -> Result<()> {
+    let (true, Some(ordered)) = (form.is_hashed(), tree.ordered()) else {
+        return Ok(());
+    };
+    let mut scan = ordered.scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)?;
+    while let Some((key, _)) = scan.next()? {
+        if !form.is_sound(key) {
+            return Err(Error::corrupt("a record does not have the hash of its key")
+                .with("key bytes", key.len()));
+        }
+    }
+    Ok(())
 }
 
 /// Checks all that the trees reach, blocks included, if the data file is a copy of one that was

@@ -148,6 +148,15 @@ impl Range {
         }
     }
 
+    /// The range with an error as its only item.
+    pub(crate) fn failed(self, error: Error) -> Self {
+        Range::new(
+            Err(error),
+            self.keyspace,
+            (Bound::Unbounded, Bound::Unbounded),
+        )
+    }
+
     /// Limits the range to `records` records, counted from both ends together, as
     /// [`Iterator::take`] does. Set the limit whenever you know it, for a page of results for
     /// example. The range then reads the blocks of these records at once (up to 128 KiB of each

@@ -6,6 +6,7 @@ pub mod cover;
 pub mod estimate;
 pub mod iter;
 pub mod resolve;
+pub mod sorted;
 
 use std::sync::Arc;
 

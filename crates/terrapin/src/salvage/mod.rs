@@ -28,6 +28,7 @@ use crate::log_record::{Change, Operations, Schema};
 use crate::open::base::Base;
 use crate::open::directory::open_directory;
 use crate::open::files::{check_log, log_options, never_was, scan_log};
+use crate::types::key_form::KeyForm;
 use crate::types::options::settings::Settings;
 use crate::types::options::{KeyspaceOptions, Options};
 use crate::types::structures::StructureParts;
@@ -237,6 +238,8 @@ impl Damaged {
 /// Where the records of one keyspace go.
 struct Sink {
     name: String,
+    /// The form of the keys that it takes.
+    form: KeyForm,
     certain: Option<Keyspace>,
     uncertain: Option<Keyspace>,
     /// The trees have the log's records below this LSN.
@@ -263,6 +266,7 @@ impl Sink {
         }
         Ok(Sink {
             name: name.to_owned(),
+            form: options.key_form(),
             certain,
             uncertain,
             from: Lsn(0),
@@ -273,7 +277,7 @@ impl Sink {
         self.certain.iter().chain(&self.uncertain)
     }
 
-    /// Takes a message that is newer than all before. It replaces what they left.
+    /// Takes a message of a stored key that is newer than all before. It replaces what they left.
     fn take(&self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
         let (Some(certain), Some(uncertain)) = (&self.certain, &self.uncertain) else {
             return Ok(());
@@ -285,6 +289,7 @@ impl Sink {
             true => (certain, uncertain),
             false => (uncertain, certain),
         };
+        let key = self.form.given(key);
         match message {
             Message::Put(value) => own.put(key, value)?,
             Message::Expiring(_) => write_as_is(own, key, message)?,

@@ -3,6 +3,7 @@
 pub mod closed;
 pub mod condition;
 pub mod integer_key;
+pub mod key_form;
 pub mod key_range;
 pub mod options;
 pub mod structure_kind;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use terrapin_base::{Error, ErrorKind};
+use terrapin_base::Error;
 use terrapin_structure::StructureId;
 
 /// The structure that holds a keyspace's records on disk. A keyspace chooses it when it is created
@@ -14,8 +14,8 @@ use terrapin_structure::StructureId;
 /// use terrapin::{ErrorKind, StructureKind};
 /// assert_eq!("leveled".parse::<StructureKind>()?, StructureKind::Leveled);
 /// assert_eq!("tiered".parse::<StructureKind>()?, StructureKind::Tiered);
-/// let refused = "hashed".parse::<StructureKind>().unwrap_err();
-/// assert_eq!(refused.kind(), ErrorKind::Unsupported);
+/// let refused = "lsm".parse::<StructureKind>().unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
 /// # Ok::<(), terrapin::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,10 @@ pub enum StructureKind {
     /// once even when memory is a hundredth of the data. Ranges beside updates are cheaper, and
     /// updates of small records that are scattered over far more data than memory are dearer.
     InPlace,
+    /// Records in the order of their keys' hashes, for point access. Ranges are refused;
+    /// [`Keyspace::unordered`](crate::Keyspace::unordered) reads all records. It suits long or
+    /// scattered keys.
+    Hashed,
     /// A structure of another number: a later version's, or one that a test registers. The open of
     /// a keyspace refuses a number that no structure has.
     #[doc(hidden)]
@@ -39,12 +43,12 @@ pub enum StructureKind {
 }
 
 /// Structures that have a number on disk and are not in this version.
-const LATER: [StructureId; 1] = [StructureId::HASHED];
 /// Structures that users choose by name.
-const CHOSEN: [StructureKind; 3] = [
+const CHOSEN: [StructureKind; 4] = [
     StructureKind::Leveled,
     StructureKind::Tiered,
     StructureKind::InPlace,
+    StructureKind::Hashed,
 ];
 
 impl StructureKind {
@@ -55,6 +59,7 @@ impl StructureKind {
             StructureKind::Leveled => StructureId::LEVELED,
             StructureKind::Tiered => StructureId::TIERED,
             StructureKind::InPlace => StructureId::IN_PLACE,
+            StructureKind::Hashed => StructureId::HASHED,
             StructureKind::Numbered(id) => id,
         }
     }
@@ -72,6 +77,7 @@ impl From<StructureId> for StructureKind {
             StructureId::LEVELED => StructureKind::Leveled,
             StructureId::TIERED => StructureKind::Tiered,
             StructureId::IN_PLACE => StructureKind::InPlace,
+            StructureId::HASHED => StructureKind::Hashed,
             id => StructureKind::Numbered(id),
         }
     }
@@ -83,8 +89,7 @@ impl fmt::Display for StructureKind {
     }
 }
 
-/// Reads a name. Errors: [`ErrorKind::Unsupported`] for a structure that this version lacks;
-/// [`ErrorKind::InvalidArgument`] for any other name.
+/// Reads a name. Errors: [`ErrorKind::InvalidArgument`] for any other name.
 impl FromStr for StructureKind {
     type Err = Error;
 
@@ -92,15 +97,8 @@ impl FromStr for StructureKind {
         if let Some(kind) = CHOSEN.iter().find(|kind| kind.name() == name) {
             return Ok(*kind);
         }
-        let error = match LATER.iter().any(|later| later.name() == Some(name)) {
-            true => Error::new(
-                ErrorKind::Unsupported,
-                "this structure is not in this version: choose leveled, tiered or inplace",
-            ),
-            false => {
-                Error::invalid("there is no such structure: choose leveled, tiered or inplace")
-            }
-        };
+        let error =
+            Error::invalid("there is no such structure: choose leveled, tiered, inplace or hashed");
         Err(error.with("structure", name))
     }
 }
@@ -108,22 +106,17 @@ impl FromStr for StructureKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrapin_base::ErrorKind;
 
     #[test]
-    fn structures_of_later_versions_are_refused_by_name() {
+    fn names_and_numbers_of_structures_go_both_ways() {
         for kind in CHOSEN {
             assert_eq!(kind.to_string().parse::<StructureKind>().unwrap(), kind);
         }
         for number in 0..=255 {
             assert_eq!(StructureKind::from(StructureId(number)).id().0, number);
         }
-        for later in LATER {
-            let name = StructureKind::from(later).name();
-            let error = name.parse::<StructureKind>().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-            assert!(error.to_string().contains("not in this version"), "{error}");
-        }
-        for name in ["", "Leveled", "lsm", "plain"] {
+        for name in ["", "Leveled", "lsm", "hash", "plain"] {
             let error = name.parse::<StructureKind>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
         }

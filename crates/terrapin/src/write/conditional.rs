@@ -204,7 +204,7 @@ impl Core {
             let one = (&**shared, key, message);
             self.enter_one(log, &state, one, &appended, (durability, looks))
         };
-        self.count_one(shared, message, bytes);
+        self.count_one(shared, message, bytes - shared.form.prefix_bytes() as u64);
         self.after_write(log, &appended, full, (durability, frees), patience)?;
         Ok(true)
     }
@@ -371,11 +371,11 @@ fn tested(log: &Log, mut from: From, hits: &impl Fn(&Touched) -> bool) -> Option
     }
 }
 
-/// What a write with a condition that does not hold returns.
+/// What a write with a condition on a stored key that does not hold returns.
 pub(crate) fn conflict(shared: &KeyspaceShared, key: &[u8], cause: ConflictCause) -> Conflict {
     Conflict {
         keyspace: shared.name.clone(),
-        key: key.into(),
+        key: shared.form.given(key).into(),
         cause,
     }
 }

@@ -133,7 +133,7 @@ fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
 }
 
 impl Core {
-    /// Checks that a keyspace's merge operator takes an operand.
+    /// Checks that a keyspace's merge operator takes an operand of a stored key.
     pub fn check_operand(&self, shared: &KeyspaceShared, key: &[u8], operand: &[u8]) -> Result<()> {
         self.health.check_open()?;
         let state = self.state.load();
@@ -143,7 +143,8 @@ impl Core {
         checked.map_err(|error| error.with("keyspace", &shared.name))
     }
 
-    /// Writes one message. The operand of a merge was [checked](Core::check_operand).
+    /// Writes one message of a stored key. The operand of a merge was
+    /// [checked](Core::check_operand).
     pub fn write_one(
         &self,
         shared: &Arc<KeyspaceShared>,
@@ -202,7 +203,8 @@ impl Core {
             let one = (&**shared, key, message);
             self.enter_one(log, state, one, &appended, (durability, admitted.looks))
         };
-        self.count_one(shared, message, bytes as u64);
+        let prefix_bytes = shared.form.prefix_bytes();
+        self.count_one(shared, message, (bytes - prefix_bytes) as u64);
         self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
@@ -360,8 +362,9 @@ impl Core {
                 enter(self, &state, &operation, record, durability);
                 let is_put =
                     matches!(operation.change, Change::Message(_, message) if !message.is_delete());
-                let size = operation.change.bytes();
+                let mut size = operation.change.bytes();
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
+                    size = size.saturating_sub(keyspace.shared.form.prefix_bytes());
                     let counters = &keyspace.shared.counters;
                     counters.wrote(is_put, size as u64);
                 }

@@ -151,8 +151,7 @@ impl Ycsb {
         }
         if config.loaded {
             terrapin_bench::check_loaded(config, &store)?;
-        } else if let Some(record) = keyspace.iter().next() {
-            record?;
+        } else if !keyspace.is_empty()? {
             return Err(Error::invalid(
                 "a load needs an empty keyspace, and this one has records: name another database or keyspace, or leave load out",
             )

@@ -1,5 +1,4 @@
-//! Keyspaces of other structures, alone and beside those of the TurtleTree, and changes of the
-//! structure.
+//! Keyspaces of the plain structure, alone and beside those of the TurtleTree.
 
 use terrapin_model::Structures;
 
@@ -10,6 +9,9 @@ use super::super::workload::Workload;
 const PLAIN_BESIDE: Structures = Structures::Mixed(21);
 /// "default" and "posts" have the plain structure; "users", "events" and runs the TurtleTree.
 const PLAIN_DEFAULT: Structures = Structures::Mixed(16);
+
+/// "default" is hashed, "users" has the TurtleTree.
+const HASHED_DEFAULT: Structures = Structures::SomeHashed(3);
 
 pub(super) const ALL: &[Workload] = &[
     Workload {
@@ -192,6 +194,86 @@ checkpoint
 put b 2 sync",
     },
     Workload {
+        name: "runs are appended, joined and rewritten, and leaves split and collapse",
+        options: |c| {
+            c.structures = HASHED_DEFAULT;
+            c.group_bytes = 2 << 10;
+        },
+        script: "\
+for 0..60 put k{} ~{}@150
+checkpoint
+put k000007 ~1@150
+put k000031 ~1@150
+delete k000052
+checkpoint
+put k000007 ~2@150
+delete k000031
+checkpoint
+for 10..50 delete k{}
+checkpoint
+put k000020 back
+checkpoint
+for 10..40 put k{} ~3@400
+checkpoint
+for 0..60 by 2 delete k{}
+checkpoint
+delete k000020 sync
+checkpoint
+put a 1",
+    },
+    Workload {
+        name: "hashed keyspaces beside others, under held views",
+        options: |c| {
+            c.structures = HASHED_DEFAULT;
+            c.group_bytes = 2 << 10;
+        },
+        script: "\
+create users
+for 0..40 batch put k{} ~{}@150 ; @users put k{} ~{}@150
+checkpoint
+snapshot old
+batch put k000005 ~1@150 ; @users delete k000005
+pass 3000
+checkpoint
+%old get k000005
+batch put k000006 ~1@150 ; @users put k000005 ~2@150
+checkpoint
+%old @users get k000005
+for 0..40 by 2 batch delete k{} ; @users put k{} ~3@150
+pass 3000
+checkpoint
+%old get k000007
+release old
+@users clear
+checkpoint
+put a 1
+drop users
+create users
+batch put k000001 ~9@60 ; @users put k000001 ~9@60
+checkpoint",
+    },
+    Workload {
+        name: "the lazy-trie on a full disk",
+        options: |c| {
+            c.structures = HASHED_DEFAULT;
+            c.group_bytes = 8 << 10;
+        },
+        script: "\
+put z 0
+checkpoint
+disk 500
+for 0..5 put k{} ~{}@5000
+checkpoint
+for 5..18 put k{} ~{}@5000
+for 0..18 by 3 delete k{}
+pass 3000
+put a 1 sync
+disk 67108864
+pass 3000
+checkpoint
+put b 2 sync",
+    },
+    Workload {
         name: "tiered buffers: runs, merges of runs, leaves and appended leaves",
         options: |c| {
             c.structures = Structures::Tiered;
@@ -283,5 +365,7 @@ mod tests {
         };
         assert_eq!(plain(PLAIN_BESIDE), [false, true, false, true]);
         assert_eq!(plain(PLAIN_DEFAULT), [true, false, true, false]);
+        let hashed = |name| HASHED_DEFAULT.of(name) == StructureId::HASHED;
+        assert!(hashed("default") && !hashed("users"));
     }
 }

@@ -15,6 +15,8 @@ use terrapin_base::{Error, ErrorKind, Result};
 
 use super::keyspace::{SpaceAmplification, check_filter_bits, check_runs, check_separate_from};
 use super::{CheckpointDistance, Compression, KeyspaceOptions, OperatorName};
+use crate::types::key_form::KeyHash;
+use crate::types::structure_kind::StructureKind;
 use terrapin_structure::StructureId;
 
 const STRUCTURE: u64 = 1;
@@ -25,6 +27,8 @@ const SEPARATE_FROM: u64 = 5;
 const SPACE_AMPLIFICATION: u64 = 6;
 const MERGE_OPERATOR: u64 = 8;
 const RUNS: u64 = 9;
+const KEY_HASH: u64 = 10;
+const KEY_SEED: u64 = 11;
 
 /// Tags of options that this version does not have.
 const LATER: [(u64, &str); 1] = [(7, "expiry")];
@@ -41,7 +45,9 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         separate_from,
         merge_operator,
         runs,
+        key_hash,
     } = *options;
+    let key_hash = key_hash.map(KeyHash::numbers);
     let distance = checkpoint_distance.map(|distance| match distance {
         CheckpointDistance::Auto => 0,
         CheckpointDistance::Fixed(chi) => u64::from(chi),
@@ -58,27 +64,31 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         (SEPARATE_FROM, separate_from.map(u64::from)),
         (SPACE_AMPLIFICATION, amplification),
     ];
-    let set = fields
-        .iter()
-        .filter_map(|&(tag, value)| Some((tag, value?)));
-    let count =
-        set.clone().count() + usize::from(merge_operator.is_some()) + usize::from(runs.is_some());
-    put_varint(out, count as u64);
-    let mut bytes = Vec::with_capacity(10);
-    for (tag, value) in set {
-        put_varint(out, tag);
-        bytes.clear();
-        put_varint(&mut bytes, value);
-        put_prefixed(out, &bytes);
-    }
+    let runs = [(RUNS, runs.map(u64::from))];
+    let hash = [
+        (KEY_HASH, key_hash.map(|(function, _)| function)),
+        (KEY_SEED, key_hash.map(|(_, seed)| seed)),
+    ];
+    let all = fields.iter().chain(&runs).chain(&hash);
+    let count = all.filter(|(_, value)| value.is_some()).count();
+    put_varint(out, (count + usize::from(merge_operator.is_some())) as u64);
+    put_fields(out, &fields);
     if let Some(name) = merge_operator {
         put_varint(out, MERGE_OPERATOR);
         put_prefixed(out, name.as_str().as_bytes());
     }
-    if let Some(runs) = runs {
-        put_varint(out, RUNS);
+    put_fields(out, &runs);
+    put_fields(out, &hash);
+}
+
+/// Appends the fields that are set: tag and value.
+fn put_fields(out: &mut Vec<u8>, fields: &[(u64, Option<u64>)]) {
+    let mut bytes = Vec::with_capacity(10);
+    for &(tag, value) in fields {
+        let Some(value) = value else { continue };
+        put_varint(out, tag);
         bytes.clear();
-        put_varint(&mut bytes, u64::from(runs));
+        put_varint(&mut bytes, value);
         put_prefixed(out, &bytes);
     }
 }
@@ -92,7 +102,7 @@ pub(crate) fn read_options(
     keyspace: &dyn Display,
 ) -> Result<KeyspaceOptions> {
     let mut options = KeyspaceOptions::default();
-    let mut last = 0;
+    let (mut last, mut function, mut seed) = (0, None, None);
     for _ in 0..reader.varint()? {
         let tag = reader.varint()?;
         if tag <= last {
@@ -100,8 +110,33 @@ pub(crate) fn read_options(
         }
         last = tag;
         let value = reader.prefixed()?;
-        read_option(&mut options, tag, value, keyspace)?;
+        match tag {
+            KEY_HASH | KEY_SEED => {
+                let mut reader = Reader::new("option of a keyspace", value);
+                let value = reader.varint()?;
+                if reader.remaining() > 0 {
+                    return Err(reader.corrupt("there are bytes after the value"));
+                }
+                match tag {
+                    KEY_HASH => function = Some(value),
+                    _ => seed = Some(value),
+                }
+            }
+            _ => read_option(&mut options, tag, value, keyspace)?,
+        }
     }
+    options.key_hash = match (options.structure, function, seed) {
+        (StructureKind::Hashed, Some(function), Some(seed)) => {
+            let hash = KeyHash::from_numbers(function, seed);
+            let named = || newer(format_args!("hash function {function}"), keyspace);
+            Some(hash.ok_or_else(named)?)
+        }
+        (StructureKind::Hashed, ..) => {
+            return Err(reader.corrupt("a hashed keyspace has no hash function or no seed"));
+        }
+        (_, None, None) => None,
+        _ => return Err(reader.corrupt("a keyspace that is not hashed has a hash function")),
+    };
     Ok(options)
 }
 

@@ -5,6 +5,7 @@ use terrapin_structure::MergeOptions;
 
 use super::settings::Settings;
 use super::{CheckpointDistance, Compression, OperatorName};
+use crate::types::key_form::{KeyForm, KeyHash};
 use crate::types::structure_kind::StructureKind;
 
 /// The smallest and the largest filter, in bits for each record. 0 is allowed too: no filter.
@@ -112,6 +113,10 @@ pub struct KeyspaceOptions {
     /// Sorted runs of [`StructureKind::Tiered`]: 2 to 64. `None` means 16, and 8 while the keyspace
     /// is read as often as written.
     pub runs: Option<u32>,
+    /// How a hashed keyspace hashes its keys. The creation of the keyspace draws it, and it cannot
+    /// change.
+    #[doc(hidden)]
+    pub key_hash: Option<KeyHash>,
 }
 
 impl KeyspaceOptions {
@@ -252,6 +257,29 @@ impl KeyspaceOptions {
     pub fn runs(mut self, runs: impl Into<Option<u32>>) -> Self {
         self.runs = runs.into();
         self
+    }
+
+    /// Chooses the hash of a hashed keyspace, which its creation else draws. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn key_hash(mut self, hash: impl Into<Option<KeyHash>>) -> Self {
+        self.key_hash = hash.into();
+        self
+    }
+
+    /// The options of a new keyspace. If it is hashed and has no hash, `draw` gives the seed of
+    /// one.
+    pub(crate) fn with_hash(self, draw: impl FnOnce() -> KeyHash) -> Self {
+        match (self.structure, self.key_hash) {
+            (StructureKind::Hashed, None) => self.key_hash(draw()),
+            (StructureKind::Hashed, Some(_)) => self,
+            _ => self.key_hash(None),
+        }
+    }
+
+    /// The form in which the keyspace stores its keys.
+    pub(crate) fn key_form(&self) -> KeyForm {
+        self.key_hash.map_or(KeyForm::AsGiven, KeyForm::Hashed)
     }
 
     /// Checks the options against their bounds and this build, without a database. Whether the

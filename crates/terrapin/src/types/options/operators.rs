@@ -143,7 +143,8 @@ impl Settings {
     pub fn operator_of(&self, options: &KeyspaceOptions) -> Operator {
         let name = options.merge_operator.or(self.operators.default);
         name.map_or_else(Operator::default, |name| {
-            Operator::named(name.as_str(), &self.operators.own)
+            let prefix_bytes = options.key_form().prefix_bytes();
+            Operator::of_prefixed(name.as_str(), &self.operators.own, prefix_bytes)
         })
     }
 }
