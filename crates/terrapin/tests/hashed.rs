@@ -3,13 +3,14 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use common::{World, tiny};
 use terrapin::backup::{BackupOptions, restore_on};
 use terrapin::salvage::salvage_on;
 use terrapin::{
-    Database, ErrorKind, KeyHash, Keyspace, KeyspaceOptions, MergeOperator, Outcome, Position,
-    Requirement, StructureKind,
+    Database, ErrorKind, KeyHash, Keyspace, KeyspaceOptions, Lifetime, MergeOperator, Outcome,
+    Position, Requirement, StructureKind,
 };
 use terrapin_base::{Result, Slice};
 use terrapin_disk::sim::SimDisk;
@@ -472,4 +473,49 @@ fn operators_and_separated_values_see_keys_and_backups_and_readers_have_them() {
     check(&restored);
     restored.close().unwrap();
     other.verify();
+}
+
+#[test]
+fn deadlines_are_of_users_keys() {
+    let world = World::new(16);
+    let database = world.open(&tiny());
+    let sessions = hashed(&database, "sessions");
+    let hour = Duration::from_secs(3600);
+    sessions.put_with_ttl("a", "1", hour).unwrap();
+    sessions.put_with_ttl("b", "2", hour).unwrap();
+    sessions.put("c", "3").unwrap();
+    let mut batch = database.batch();
+    batch.put_with_ttl(&sessions, "d", "4", hour);
+    database.write(&batch).unwrap();
+    let mut transaction = database.transaction().unwrap();
+    transaction.put_with_ttl(&sessions, "e", "5", hour).unwrap();
+    transaction.commit().unwrap().unwrap();
+    for merged in [false, true] {
+        if merged {
+            database.checkpoint().unwrap();
+        }
+        for key in ["a", "b", "d", "e"] {
+            let left = sessions.ttl(key).unwrap();
+            assert!(
+                matches!(left, Lifetime::Left(left) if left <= hour),
+                "{key}"
+            );
+        }
+        assert_eq!(sessions.ttl("c").unwrap(), Lifetime::Unlimited);
+        assert_eq!(all(&sessions).len(), 5);
+    }
+    assert!(sessions.persist("a").unwrap() && sessions.touch("c", hour).unwrap());
+    assert_eq!(sessions.ttl("a").unwrap(), Lifetime::Unlimited);
+    world.sim.advance_ns(3601 * 1_000_000_000);
+    for merged in [false, true] {
+        if merged {
+            database.checkpoint().unwrap();
+        }
+        let keys: Vec<_> = all(&sessions).into_keys().collect();
+        assert_eq!(keys, ["a"]);
+        assert_eq!(sessions.ttl("b").unwrap(), Lifetime::Absent);
+        assert!(!sessions.contains("c").unwrap());
+    }
+    database.close().unwrap();
+    world.verify();
 }
