@@ -165,15 +165,15 @@ impl Simulated {
         if self.threaded {
             return Env::threads();
         }
-        // The wall clock goes on, past the deadlines of deletes of the last life.
+        // The wall clock goes on, past the deadlines of deletes of the last life. A store on the disk
+        // of another one's death is later by a minute for each call of that disk.
         let wall_ms = self.env.as_ref().map(|env| env.wall_ms() + 10);
         let (env, sim) = Env::simulated(
             self.seed
                 .wrapping_add(self.lives.wrapping_mul(0x2545_f491_4f6c_dd1d)),
         );
-        if let Some(wall_ms) = wall_ms {
-            sim.set_wall_ms(wall_ms);
-        }
+        let others_ms = || env.wall_ms() + self.disk.io_count() * 60_000;
+        sim.set_wall_ms(wall_ms.unwrap_or_else(others_ms));
         self.sim = sim;
         self.env = Some(env.clone());
         env

@@ -145,6 +145,18 @@ impl Structures {
         self.of(keyspace) == StructureId::HASHED
     }
 
+    /// These structures, or the TurtleTree if some keyspaces refuse range deletes and pops. Stores
+    /// that are compared with one another refuse the same calls.
+    #[must_use]
+    pub fn without_refusals(self) -> Self {
+        match self {
+            Structures::WithoutOrder | Structures::Hashed | Structures::SomeHashed(_) => {
+                Structures::Leveled
+            }
+            other => other,
+        }
+    }
+
     /// The same structures on disk, with ranges.
     #[must_use]
     pub fn in_order(self) -> Self {

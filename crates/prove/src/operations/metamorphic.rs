@@ -30,10 +30,14 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     // Other seeds than those of layer `operations`, whose first store would be the same.
     let seed = !unit;
     let (base, operations) = random_operations(seed, OPERATIONS);
+    let base = Configuration {
+        structures: base.structures.without_refusals(),
+        ..base
+    };
     let mut random = Random::new(unit);
     let mut structures = Random::new(!unit);
     // Two stores with the plain structure, all or in part, and two without, on average.
-    let mut draw = || Structures::random(&mut structures);
+    let mut draw = || Structures::random(&mut structures).without_refusals();
     // Reopens vary options again. The varied options must hold the memory and the writes of the
     // operations.
     let mut other = |threads: usize| {
