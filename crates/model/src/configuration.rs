@@ -301,6 +301,15 @@ impl Configuration {
         }
     }
 
+    /// These options, with structures that refuse no call ([`Structures::without_refusals`]).
+    #[must_use]
+    pub fn without_refusals(self) -> Self {
+        Configuration {
+            structures: self.structures.without_refusals(),
+            ..self
+        }
+    }
+
     /// Other options for the same database. The largest write stays possible, and so does every
     /// memory budget that the run may choose. The durability of writes and the structures stay the
     /// same.

@@ -39,6 +39,8 @@ pub fn check_error(error: &Error) {
             | ErrorKind::NotADatabase
             | ErrorKind::NewerFormat
             | ErrorKind::Unsupported
+            // Operands in a keyspace without an operator.
+            | ErrorKind::Operator
             | ErrorKind::NoSpace
             | ErrorKind::OutOfMemory
             | ErrorKind::TooLarge

@@ -57,7 +57,7 @@ impl Story {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let configuration = Configuration::random(&mut random);
+        let configuration = Configuration::random(&mut random).without_refusals();
         Story {
             seed,
             slots: 50 + random.scaled(4000),

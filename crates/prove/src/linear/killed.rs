@@ -55,7 +55,7 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
 
 /// Options of a life; they change each time.
 fn configuration(unit: u64, life: u64) -> Configuration {
-    let first = Configuration::random(&mut Random::new(unit));
+    let first = Configuration::random(&mut Random::new(unit)).without_refusals();
     match life {
         0 => first,
         life => first.varied(unit.wrapping_mul(1000) + life),

@@ -164,7 +164,7 @@ struct Run<'a> {
 
 pub(super) fn unit(unit: u64, scratch: &Path, place: StoreKind) -> Result<u64, Find> {
     let mut random = Random::new(unit);
-    let configuration = Configuration::random(&mut random);
+    let configuration = Configuration::random(&mut random).without_refusals();
     let mut run = Run {
         env: Env::threads(),
         current: configuration.clone(),

@@ -30,10 +30,7 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     // Other seeds than those of layer `operations`, whose first store would be the same.
     let seed = !unit;
     let (base, operations) = random_operations(seed, OPERATIONS);
-    let base = Configuration {
-        structures: base.structures.without_refusals(),
-        ..base
-    };
+    let base = base.without_refusals();
     let mut random = Random::new(unit);
     let mut structures = Random::new(!unit);
     // Two stores with the plain structure, all or in part, and two without, on average.
