@@ -89,7 +89,7 @@ impl fmt::Display for StructureKind {
     }
 }
 
-/// Reads a name. Errors: [`ErrorKind::InvalidArgument`] for any other name.
+/// Reads a name. Any other text is [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument).
 impl FromStr for StructureKind {
     type Err = Error;
 
