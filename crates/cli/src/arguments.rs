@@ -311,10 +311,7 @@ mod tests {
         );
         assert_eq!(structure("leveled"), Ok(StructureKind::Leveled));
         assert_eq!(structure("hashed"), Ok(StructureKind::Hashed));
-        assert!(
-            structure("tiered")
-                .unwrap_err()
-                .contains("not in this version")
-        );
+        assert_eq!(structure("tiered"), Ok(StructureKind::Tiered));
+        assert!(structure("lsm").unwrap_err().contains("no such structure"));
     }
 }

@@ -36,6 +36,7 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
         "space_amplification": 1.5,
         "merge_operator": null,
         "separate_from": null,
+        "runs": null,
     });
     assert_eq!(listed(db, "birds"), own);
     // Commands that write do not change them.
@@ -53,10 +54,11 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
         "space_amplification": "unbounded",
         "merge_operator": null,
         "separate_from": null,
+        "runs": null,
     });
     assert_eq!(listed(db, "birds"), changed);
     let out = succeed(&["keyspace", "list", db, "--long"]);
-    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\tseparate from default\tmerge operator default\n";
+    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\tseparate from default\truns default\tmerge operator default\n";
     assert!(String::from_utf8(out).unwrap().ends_with(line));
     assert_eq!(succeed(&["keyspace", "list", db]), b"default\nbirds\n");
     let stat = String::from_utf8(succeed(&["stat", db, "-k", "birds"])).unwrap();
@@ -96,7 +98,6 @@ fn options_that_make_no_sense_are_refused_and_create_nothing() {
         assert!(error.contains(why), "{arguments:?}: {error}");
     };
     for command in ["create", "set"] {
-        refused(command, &["--structure", "tiered"], "not in this version");
         refused(command, &["--structure", "lsm"], "no such structure");
         refused(command, &["--filter-bits", "5"], "6 to 20");
         refused(command, &["--filter-bits", "21"], "6 to 20");

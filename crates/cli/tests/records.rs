@@ -372,6 +372,7 @@ fn every_text_for_people_has_a_json_form() {
             "space_amplification": null,
             "merge_operator": null,
             "separate_from": null,
+            "runs": null,
         })
     };
     let expected = serde_json::json!([

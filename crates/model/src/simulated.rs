@@ -165,8 +165,8 @@ impl Simulated {
         if self.threaded {
             return Env::threads();
         }
-        // The wall clock goes on, past the deadlines of deletes of the last life. A store on the disk
-        // of another one's death is later by a minute for each call of that disk.
+        // The wall clock goes on, past the deadlines of deletes of the last life. A store on the
+        // disk of another one's death is later by a minute for each call of that disk.
         let wall_ms = self.env.as_ref().map(|env| env.wall_ms() + 10);
         let (env, sim) = Env::simulated(
             self.seed

@@ -8,7 +8,7 @@
 use terrapin_base::codec::Reader;
 
 /// Longest file of an archive.
-pub const FILE_BYTES_MAX: usize = 512 << 10;
+pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// Most files.
 const FILES_MAX: usize = 12;
 /// Shorter runs of zeros stay in their piece.

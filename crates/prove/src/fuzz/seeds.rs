@@ -352,6 +352,6 @@ mod tests {
             .flat_map(|target| inputs("corpus", target.name))
             .map(|(_, input)| input.len())
             .sum();
-        assert!(bytes <= 200 << 10, "the corpus has {bytes} bytes");
+        assert!(bytes <= 256 << 10, "the corpus has {bytes} bytes");
     }
 }

@@ -89,7 +89,8 @@ impl fmt::Display for StructureKind {
     }
 }
 
-/// Reads a name. Any other text is [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument).
+/// Reads a name. Any other text is refused with
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument).
 impl FromStr for StructureKind {
     type Err = Error;
 
