@@ -114,7 +114,6 @@ pub const NAMES: &[&str] = &[
     "page-ids-begin-at-zero",
     "newest-log-branch-unchecked",
     "log-branches-unchecked",
-    "open-copy-unchecked",
     "hidden-bytes-forgotten-in-buffer",
     "hidden-bytes-left-out-of-node",
     "merge-ignores-hidden-bytes",

@@ -433,16 +433,6 @@ const ENGINE: &[Mutant] = &[
         script: Script::Check("ranges over an old snapshot", checks::views::old_views),
     },
     Mutant {
-        name: "open-copy-unchecked",
-        does: "a copy of an open database is served unchecked",
-        file: "crates/terrapin/src/open/verify.rs",
-        breaks: "a copy is refused, or each of its records reads right (decision 0033)",
-        script: Script::Layer {
-            name: "media",
-            units: 12,
-        },
-    },
-    Mutant {
         name: "any-view-gets-run",
         does: "a run serves views of moments that it does not hold",
         file: "crates/terrapin/src/checkpoint/held.rs",

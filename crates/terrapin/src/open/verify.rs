@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrapin_base::{
-    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result, mutant,
+    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result,
 };
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
@@ -347,7 +347,7 @@ fn check_order_keys(tree: &dyn Version, form: KeyForm) -> Result<()> {
 ///
 /// [`ErrorKind::Corrupt`] with the first damaged place, or the error that prevents the check.
 pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
-    if store.superblock().closed || !store.is_copy() || mutant::active("open-copy-unchecked") {
+    if store.superblock().closed || !store.is_copy() {
         return Ok(());
     }
     tracing::info!(

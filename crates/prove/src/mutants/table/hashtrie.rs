@@ -1,6 +1,6 @@
 //! The mutants of the lazy-trie.
 
-use super::{Mutant, RANDOM};
+use super::{Mutant, RANDOM, Script};
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -15,7 +15,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "a get asks the runs of a leaf from the oldest to the newest",
         file: "crates/hashtrie/src/get.rs",
         breaks: "a get sees the newest published write",
-        script: RANDOM,
+        script: Script::Conformance,
     },
     Mutant {
         name: "leaf-left-out-by-estimate",
@@ -36,6 +36,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "runs that are joined lose their deletes, although older runs stay",
         file: "crates/hashtrie/src/task.rs",
         breaks: "a deleted key does not return",
-        script: RANDOM,
+        script: Script::Conformance,
     },
 ];
