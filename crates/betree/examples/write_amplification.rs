@@ -24,9 +24,9 @@ const GROUP_BYTES: u64 = 256 << 10;
 enum Input {
     /// New records with uniform keys.
     Load,
-    /// New records, so many of a hundred with ascending keys and the others uniform.
+    /// New records: this percentage has ascending keys, and the rest has uniform keys.
     Ascending(u64),
-    /// New records with keys of so many ascending streams.
+    /// New records whose keys come from this number of ascending streams.
     Streams(u64),
     /// Uniform records over and over again, after a load.
     Overwrite,

@@ -17,7 +17,7 @@ use terrapin_runs::run::{Key, KeyRange};
 /// A leaf is rewritten once about one in this many of its records has expired.
 const EXPIRED_PART: u64 = 4;
 
-/// Whether so many records of a leaf have expired that a compaction rewrites it.
+/// Whether a compaction rewrites a leaf because enough of its records have expired.
 pub(crate) fn is_expired(leaf: &GroupRef, deadlines: &Deadlines, now_ms: u64) -> bool {
     !deadlines.is_empty()
         && deadlines.expired_at(now_ms).saturating_mul(EXPIRED_PART) >= leaf.records

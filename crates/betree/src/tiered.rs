@@ -81,7 +81,7 @@ pub(crate) struct PivotRuns {
 /// What happens to the messages that come in for a pivot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// They stay, merged with so many of the pivot's newest runs.
+    /// They stay, merged with this number of the pivot's newest runs.
     Stays(usize),
     /// They go to the child with all runs of the pivot.
     GoesDown,
