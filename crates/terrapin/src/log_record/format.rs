@@ -5,7 +5,7 @@
 //! 16 + operation kind
 //!          one operation, without its kind: keyspace: varint, then
 //!            put           key length: varint, key, value (the rest). With a deadline, the kind
-//!                          has its highest bit set, and the value begins with the deadline: 6 bytes
+//!                          has its highest bit set, and the value begins with 6 bytes of deadline
 //!            merge         key length: varint, key, operand (the rest)
 //!            delete        key (the rest)
 //!            delete range  as in a batch
