@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use terrapin_base::{Budget, Error, Result};
 use terrapin_pages::PageStore;
-use terrapin_pages::block::TARGET_BYTES_MAX;
-use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
 use terrapin_structure::{
     Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, NoInput, Reclaimable,
     Structure, StructureId, ToCompact, Version,
@@ -18,6 +16,7 @@ use crate::plan::Policy;
 use crate::tiered::RUNS_WANTED;
 use crate::version::TreeVersion;
 use terrapin_runs::run::KeyRange;
+use terrapin_runs::writing::check_sizes;
 
 /// Parameters of a tree, besides [`MergeOptions`].
 #[derive(Clone, Debug)]
@@ -80,18 +79,7 @@ impl BeTree {
         options: &MergeOptions,
         stretch: Option<KeyRange>,
     ) -> Result<Context> {
-        if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
-            return Err(Error::invalid("group_bytes is out of bounds")
-                .with("bytes", options.group_bytes)
-                .with("limit", GROUP_TARGET_BYTES_MAX));
-        }
-        if !(self.store.unit() as usize..=TARGET_BYTES_MAX)
-            .contains(&(options.block_bytes as usize))
-        {
-            return Err(Error::invalid("block_bytes is out of bounds")
-                .with("bytes", options.block_bytes)
-                .with("limit", TARGET_BYTES_MAX));
-        }
+        check_sizes(options, self.store.unit())?;
         let policy = Policy {
             group_bytes: options.group_bytes,
             fanout: self.params.fanout,

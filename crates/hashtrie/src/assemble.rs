@@ -10,11 +10,10 @@ use crate::plan::Shape;
 use crate::task::{Context, Task};
 
 /// The nodes of the next version.
-pub(crate) struct Assembly {
+pub(crate) struct Assembly<'a> {
     /// The leaves of the tasks.
     leaves: Vec<Option<Leaf>>,
-    pub(crate) changes: Changes,
-    pub(crate) root: Root,
+    changes: &'a mut Changes,
 }
 
 /// What the root says of all nodes.
@@ -24,30 +23,21 @@ pub(crate) struct Settings {
     pub(crate) leaf_bytes_log2: u8,
 }
 
-impl Assembly {
+impl<'a> Assembly<'a> {
     /// Takes finished tasks, by number.
-    pub(crate) fn new(tasks: Vec<Task>) -> Self {
-        let mut changes = Changes::default();
-        let take = |mut task: Task| {
-            changes.merge(std::mem::take(&mut task.changes));
-            task.leaf.take()
-        };
-        let leaves = tasks.into_iter().map(take).collect();
-        Assembly {
-            leaves,
-            changes,
-            root: Root::Empty,
-        }
+    pub(crate) fn new(tasks: Vec<Task>, changes: &'a mut Changes) -> Self {
+        let leaves = tasks.into_iter().map(|task| task.leaf).collect();
+        Assembly { leaves, changes }
     }
 
-    /// Writes all nodes that change. `base` is the root before, and `ended` are the runs that no
+    /// Writes all nodes that change, and returns the root. `base` is the root before, and `ended` are the runs that no
     /// leaf has any more.
     pub(crate) fn build(
-        &mut self,
+        mut self,
         context: &Context,
         settings: Settings,
         (base, shape, ended): (&Root, &Shape, &[RunRef]),
-    ) -> Result<()> {
+    ) -> Result<Root> {
         for run in ended {
             let groups = run.groups.iter().map(|part| part.group.id);
             self.changes.released.extend(groups);
@@ -59,10 +49,7 @@ impl Assembly {
             self.changes.released.push(trie.node.id);
         }
         let (node, is_one_leaf) = match self.child(context, settings.fanout, shape)? {
-            None => {
-                self.root = Root::Empty;
-                return Ok(());
-            }
+            None => return Ok(Root::Empty),
             Some(Child::Node(node)) => (node, false),
             Some(leaf @ Child::Leaf(_)) => {
                 let node = Node {
@@ -73,14 +60,13 @@ impl Assembly {
                 (self.write(context, node)?, true)
             }
         };
-        self.root = Root::Trie(TrieRef {
+        Ok(Root::Trie(TrieRef {
             fanout: settings.fanout,
             leaf_bytes_log2: settings.leaf_bytes_log2,
             is_one_leaf,
             node: node.page,
             sums: node.sums,
-        });
-        Ok(())
+        }))
     }
 
     fn leaf_of(&mut self, task: usize) -> Result<Option<Child>> {

@@ -34,18 +34,32 @@ pub(crate) struct Context {
 /// The work on one leaf.
 pub(crate) struct Task {
     /// Its place among the tasks.
-    pub(crate) number: usize,
+    number: usize,
     plan: TaskPlan,
     is_begun: bool,
     writing: Option<Writing>,
     groups: Vec<Part>,
     prefixes: Vec<u64>,
-    pub(crate) changes: Changes,
+    changes: Changes,
     charge: Charge,
     /// Key and value bytes that the task has moved.
-    pub(crate) consumed_bytes: u64,
+    consumed_bytes: u64,
     /// The leaf, once the task is done; `None` if it has no records.
     pub(crate) leaf: Option<Leaf>,
+}
+
+impl terrapin_runs::tasks::Task for Task {
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
+    }
 }
 
 impl Task {

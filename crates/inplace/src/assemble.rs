@@ -50,13 +50,6 @@ impl Limits {
     }
 }
 
-/// The nodes of the next version.
-pub(crate) struct Assembly {
-    tasks: Vec<Task>,
-    pub(crate) changes: Changes,
-    pub(crate) root: Root,
-}
-
 /// An entry of a node, and what becomes of it.
 enum Item<T> {
     Stays(Entry),
@@ -64,84 +57,68 @@ enum Item<T> {
     Open(Box<[u8]>, Vec<T>),
 }
 
-impl Assembly {
-    /// Takes finished tasks, by number.
-    pub(crate) fn new(tasks: Vec<Task>) -> Self {
-        let mut changes = Changes::default();
-        let mut tasks = tasks;
-        for task in &mut tasks {
-            changes.merge(std::mem::take(&mut task.changes));
-        }
-        Assembly {
-            tasks,
-            changes,
-            root: Root::Empty,
-        }
-    }
-
-    /// Writes all nodes that change.
-    pub(crate) fn build(
-        &mut self,
-        context: &Context,
-        mirror: Option<&Mirror>,
-        limits: &Limits,
-    ) -> Result<()> {
-        let tasks = std::mem::take(&mut self.tasks);
-        let outcomes = tasks
-            .into_iter()
-            .map(|mut task| (task.number, task.outcome()));
-        let mut writer = Writer {
-            context,
-            limits: *limits,
-            changes: &mut self.changes,
-            outcomes: outcomes.collect::<Vec<_>>().into_iter().peekable(),
-            leaf: 0,
-        };
-        let (mut height, mut entries) = match mirror {
-            Some(mirror) => (limits.height, writer.rebuild(mirror)?),
-            None => {
-                let mut all = Vec::new();
-                for (_, outcome) in writer.outcomes.by_ref() {
-                    if let Outcome::Merged(segments) = outcome {
-                        all.extend(segments);
-                    }
+/// Writes all nodes that change, and returns the root. The tasks come by number.
+pub(crate) fn write_nodes(
+    context: &Context,
+    mirror: Option<&Mirror>,
+    limits: &Limits,
+    tasks: Vec<Task>,
+    changes: &mut Changes,
+) -> Result<Root> {
+    let outcomes = tasks
+        .into_iter()
+        .map(|mut task| (task.number, task.outcome()));
+    let mut writer = Writer {
+        context,
+        limits: *limits,
+        changes,
+        outcomes: outcomes.collect::<Vec<_>>().into_iter().peekable(),
+        leaf: 0,
+    };
+    let (mut height, mut entries) = match mirror {
+        Some(mirror) => (limits.height, writer.rebuild(mirror)?),
+        None => {
+            let mut all = Vec::new();
+            for (_, outcome) in writer.outcomes.by_ref() {
+                if let Outcome::Merged(segments) = outcome {
+                    all.extend(segments);
                 }
-                let mut entries = Vec::new();
-                writer.write_leaves(Box::default(), all, &mut entries)?;
-                (ABOVE_LEAVES, Some(entries))
             }
-        };
-        let Some(top) = &mut entries else {
-            return Err(Error::internal("a merge with tasks changed nothing"));
-        };
-        // A root with a single entry is left out.
-        let mut top = std::mem::take(top);
-        while height > ABOVE_LEAVES && top.len() == 1 {
-            let page = top[0].page;
-            height -= 1;
-            writer.changes.released.push(page.id);
-            top = crate::node::load(&context.store, &page, height)?
-                .inner
-                .entries
-                .clone();
+            let mut entries = Vec::new();
+            writer.write_leaves(Box::default(), all, &mut entries)?;
+            (ABOVE_LEAVES, Some(entries))
         }
-        while top.len() > 1 && writer.pages_of(&top) > 1 {
-            let mut above = Vec::new();
-            writer.write_nodes(height, top, &mut above)?;
-            (top, height) = (above, height + 1);
-        }
-        if !top.is_empty() {
-            let mut above = Vec::new();
-            writer.write_node(height, top, &mut above)?;
-            let map = above.first().map(|entry| MapRef {
-                page: entry.page,
-                height,
-                sums: entry.sums,
-            });
-            self.root = map.map_or(Root::Empty, Root::Map);
-        }
-        Ok(())
+    };
+    let Some(top) = &mut entries else {
+        return Err(Error::internal("a merge with tasks changed nothing"));
+    };
+    // A root with a single entry is left out.
+    let mut top = std::mem::take(top);
+    while height > ABOVE_LEAVES && top.len() == 1 {
+        let page = top[0].page;
+        height -= 1;
+        writer.changes.released.push(page.id);
+        top = crate::node::load(&context.store, &page, height)?
+            .inner
+            .entries
+            .clone();
     }
+    while top.len() > 1 && writer.pages_of(&top) > 1 {
+        let mut above = Vec::new();
+        writer.write_nodes(height, top, &mut above)?;
+        (top, height) = (above, height + 1);
+    }
+    if top.is_empty() {
+        return Ok(Root::Empty);
+    }
+    let mut above = Vec::new();
+    writer.write_node(height, top, &mut above)?;
+    let map = above.first().map(|entry| MapRef {
+        page: entry.page,
+        height,
+        sums: entry.sums,
+    });
+    Ok(map.map_or(Root::Empty, Root::Map))
 }
 
 struct Writer<'a> {

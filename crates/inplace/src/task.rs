@@ -117,16 +117,30 @@ pub(crate) struct Task {
     fold: Fold,
     segments: Vec<Segment>,
     groups: Vec<GroupRef>,
-    pub(crate) changes: Changes,
+    changes: Changes,
     charge: Charge,
     /// Key and value bytes that the task has moved.
-    pub(crate) consumed_bytes: u64,
+    consumed_bytes: u64,
 }
 
 enum Phase {
     Begin,
     Records,
     Done,
+}
+
+impl terrapin_runs::tasks::Task for Task {
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
+    }
 }
 
 impl Task {

@@ -6,6 +6,7 @@
 //!   groups, for long scans.
 //! - `lookup` finds keys in blocks that a structure names, of many keys together.
 //! - `cursor` reads the records of a group; `run` describes sorted runs and merges them.
+//! - `tasks` merges leaves that do not depend on one another, on several threads.
 //! - `writing` writes a merge as page groups.
 #![forbid(unsafe_code)]
 
@@ -14,5 +15,6 @@ pub mod cursor;
 pub mod lookup;
 pub mod run;
 pub mod stream;
+pub mod tasks;
 pub mod walk;
 pub mod writing;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Charge, Purpose, mutant};
-use terrapin_pages::group::{GroupBuilder, GroupOptions};
+use terrapin_base::{Budget, Charge, Error, Purpose, Result, mutant};
+use terrapin_pages::SpaceClass;
+use terrapin_pages::block::TARGET_BYTES_MAX;
+use terrapin_pages::group::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 use terrapin_structure::MergeOptions;
 
 use crate::run::{Key, RunMerge, stream_memory_bytes};
@@ -33,6 +35,34 @@ impl Writing {
     pub fn account(&mut self) {
         self.charge
             .resize(self.builder.memory_bytes() as u64 + stream_memory_bytes(&self.stream));
+    }
+}
+
+/// Checks the sizes of blocks and groups that a merge is to write.
+///
+/// # Errors
+///
+/// [`terrapin_base::ErrorKind::InvalidArgument`], with the size and its limit.
+pub fn check_sizes(options: &MergeOptions, unit: u32) -> Result<()> {
+    if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
+        return Err(Error::invalid("group_bytes is out of bounds")
+            .with("bytes", options.group_bytes)
+            .with("limit", GROUP_TARGET_BYTES_MAX));
+    }
+    if !(unit as usize..=TARGET_BYTES_MAX).contains(&(options.block_bytes as usize)) {
+        return Err(Error::invalid("block_bytes is out of bounds")
+            .with("bytes", options.block_bytes)
+            .with("limit", TARGET_BYTES_MAX));
+    }
+    Ok(())
+}
+
+/// The space that a merge may use: the reserve, while space is short.
+#[must_use]
+pub fn space_class(options: &MergeOptions) -> SpaceClass {
+    match options.space_is_short {
+        true => SpaceClass::Reserve,
+        false => SpaceClass::Normal,
     }
 }
 

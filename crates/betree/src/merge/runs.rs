@@ -51,11 +51,7 @@ impl Context {
 
     /// Where new pages are allocated.
     pub(super) fn class(&self) -> SpaceClass {
-        if self.options.space_is_short {
-            SpaceClass::Reserve
-        } else {
-            SpaceClass::Normal
-        }
+        writing::space_class(&self.options)
     }
 
     /// Opens a merge of runs inside a range ([`terrapin_runs::run::open_stream`]). `is_last` says
