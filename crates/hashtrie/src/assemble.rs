@@ -30,8 +30,8 @@ impl<'a> Assembly<'a> {
         Assembly { leaves, changes }
     }
 
-    /// Writes all nodes that change, and returns the root. `base` is the root before, and `ended` are the runs that no
-    /// leaf has any more.
+    /// Writes all nodes that change, and returns the root. `base` is the root before, and `ended`
+    /// are the runs that no leaf has any more.
     pub(crate) fn build(
         mut self,
         context: &Context,

@@ -33,8 +33,8 @@ pub trait Tasks: Send + Sync + 'static {
     fn store(&self) -> &PageStore;
     /// Does a step of a task. Returns whether the task is done.
     fn step(&self, task: &mut Self::Task) -> Result<bool>;
-    /// Writes the nodes above the leaves of all tasks, which come by number, and adds what it writes
-    /// and releases to `changes`. The changes of the tasks are there already.
+    /// Writes the nodes above the leaves of all tasks, which come by number, and adds what it
+    /// writes and releases to `changes`. The changes of the tasks are there already.
     fn write_nodes(&self, done: Vec<Self::Task>, changes: &mut Changes) -> Result<Self::Root>;
     /// The version with this root.
     fn version(&self, root: Self::Root) -> Arc<dyn Version>;

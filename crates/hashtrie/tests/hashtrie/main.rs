@@ -1,7 +1,9 @@
 //! The lazy-trie by itself: compared with a map, damaged, hostile, and killed at each step.
 
 mod damage;
-mod kills;
+mod kind;
+#[path = "../../../structure/tests/trials/leaves.rs"]
+mod leaves;
 mod merges;
-mod scans;
-mod world;
+#[path = "../../../structure/tests/trials/mod.rs"]
+mod trials;

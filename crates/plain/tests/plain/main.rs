@@ -1,7 +1,7 @@
 //! The plain structure by itself: compared with a map, damaged, hostile, and killed at each step.
 
 mod damage;
-mod kills;
+mod kind;
 mod merges;
-mod scans;
-mod world;
+#[path = "../../../structure/tests/trials/mod.rs"]
+mod trials;

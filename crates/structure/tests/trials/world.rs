@@ -1,4 +1,4 @@
-//! A lazy-trie on a simulated disk, with its expected content and page references.
+//! A structure on a simulated disk, with its expected content and page references.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Generation, Incarnation, Message, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
-use terrapin_hashtrie::{Fanout, HashTrie, HashTrieParams};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, DATA_FILE, PageStore, PageUse, StoreOptions};
 use terrapin_structure::{
-    Erased, Estimate, Figure, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep,
-    MessageCursor, Presence, Structure, Version,
+    Erased, Estimate, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor,
+    Presence, Structure, Version,
 };
+
+use crate::kind::KIND;
 
 /// `None` is a delete.
 pub type Messages = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -58,6 +59,7 @@ impl MergeInput for Input {
         lo: Option<&[u8]>,
         hi: Option<&[u8]>,
     ) -> Result<Box<dyn MessageCursor>> {
+        assert!(!KIND.merges_whole || (lo.is_none() && hi.is_none()));
         let place = |key: &[u8]| {
             self.messages
                 .partition_point(|message| &message.0[..] < key)
@@ -103,16 +105,13 @@ pub fn input(messages: &Messages) -> Arc<Input> {
     })
 }
 
-/// The bits of a digit, and S as a power of two, of most tests: small, so that the trie is tall.
-pub const SHAPE: (u8, u8) = (2, 12);
-
-pub fn structure(store: &Arc<PageStore>, budget: &Arc<Budget>, shape: (u8, u8)) -> Arc<HashTrie> {
-    let params = HashTrieParams {
-        fanout: Fanout::new(shape.0).unwrap(),
-        leaf_bytes_log2: Some(shape.1),
-        ..HashTrieParams::new(budget.clone())
-    };
-    HashTrie::new(store.clone(), params)
+/// Short keys, some with a common prefix.
+pub fn any_key(random: &mut Random) -> Vec<u8> {
+    let prefix = [&b""[..], b"a", b"common/prefix/", b"\xff\xff"][random.below(4)];
+    let mut key = prefix.to_vec();
+    key.extend_from_slice(&random.below(600).to_string().into_bytes()[random.below(2)..]);
+    key.truncate(16 + random.below(3));
+    key
 }
 
 /// A small xorshift generator.
@@ -127,14 +126,7 @@ impl Random {
     }
 
     pub fn key(&mut self) -> Vec<u8> {
-        // Order keys. One in eight has a hash that many keys share.
-        let own = self.below(900).to_string().into_bytes();
-        let mut key = match own[0] % 8 {
-            0 => b"equal".to_vec(),
-            _ => hash64(&own).to_be_bytes()[..5].to_vec(),
-        };
-        key.extend_from_slice(&own);
-        key
+        (KIND.key)(self)
     }
 
     pub fn messages(&mut self, count: usize) -> Messages {
@@ -154,7 +146,7 @@ pub struct World {
     pub disk: SimDisk,
     pub budget: Arc<Budget>,
     pub store: Arc<PageStore>,
-    pub structure: Arc<HashTrie>,
+    pub structure: Arc<dyn Structure>,
     pub version: Arc<dyn Version>,
     pub options: MergeOptions,
     pub oracle: Records,
@@ -174,14 +166,15 @@ pub fn store_options(budget: &Arc<Budget>) -> StoreOptions {
 
 impl World {
     pub fn new() -> Self {
-        Self::shaped(SHAPE)
+        Self::of(KIND.structure)
     }
 
-    pub fn shaped(shape: (u8, u8)) -> Self {
+    /// A world of a structure that `make` makes.
+    pub fn of(make: impl FnOnce(&Arc<PageStore>, &Arc<Budget>) -> Arc<dyn Structure>) -> Self {
         let (disk, budget) = (SimDisk::new(1), Budget::new(CACHE_BYTES));
         let store = PageStore::create(&disk.handle(), store_options(&budget), 7).unwrap();
         store.begin_life(Incarnation(1));
-        let structure = structure(&store, &budget, shape);
+        let structure = make(&store, &budget);
         World {
             version: structure.empty(),
             disk,
@@ -189,11 +182,11 @@ impl World {
             store,
             structure,
             options: MergeOptions {
-                group_bytes: 2048,
+                group_bytes: KIND.group_bytes,
                 block_bytes: 512,
                 compression: Compression::None,
                 space_amplification_percent: None,
-                filter_bits: 12,
+                filter_bits: KIND.filter_bits,
                 space_is_short: false,
                 operator: terrapin_base::Operator::default(),
                 values: None,
@@ -209,7 +202,8 @@ impl World {
         }
     }
 
-    /// A world with some hundred records in several leaves, of which some have several runs.
+    /// A world with some hundred records, grown until the structure is as its tests want it
+    /// ([`super::Kind::is_grown`]).
     pub fn grown(seed: u64) -> Self {
         let mut world = World::new();
         let mut random = Random(seed);
@@ -218,35 +212,22 @@ impl World {
             world.merge(&messages);
         }
         for _ in 0..30 {
-            let messages = random.messages(12);
-            world.merge(&messages);
-            if world.figure("height") > 1 && world.buffered_records() > 20 {
+            if (KIND.is_grown)(&world) {
                 return world;
             }
+            let messages = random.messages(12);
+            world.merge(&messages);
         }
-        panic!("no leaf has several runs");
+        panic!("the structure does not grow");
     }
 
     pub fn figure(&self, name: &str) -> u64 {
         self.version.stats().unwrap().figure(name).unwrap()
     }
 
-    /// Records of runs that are no bases.
+    /// Records that may have newer or older ones of their keys elsewhere.
     pub fn buffered_records(&self) -> u64 {
         self.version.stats().unwrap().buffered_records
-    }
-
-    /// Leaves by their number of runs, from one on.
-    pub fn chains(&self) -> Vec<u64> {
-        let stats = self.version.stats().unwrap();
-        let mut chains = stats
-            .named
-            .iter()
-            .filter(|named| named.0 == "leaves_by_runs");
-        match chains.next() {
-            Some((_, Figure::List(chains))) => chains.clone(),
-            _ => panic!("chains are a list"),
-        }
     }
 
     pub fn begin(&self, messages: &Messages) -> Arc<dyn Merge> {
@@ -312,6 +293,7 @@ impl World {
         assert_eq!(self.store.live_bytes(), occupied);
         let bytes: usize = self.oracle.iter().map(|(k, v)| k.len() + v.len()).sum();
         let stats = self.version.stats().unwrap();
+        assert!(!KIND.merges_whole || stats.buffered_records == 0);
         if stats.buffered_records == 0 {
             assert_eq!(stats.leaf_records, self.oracle.len() as u64);
             assert_eq!(stats.leaf_bytes, bytes as u64);
@@ -319,6 +301,7 @@ impl World {
         }
         assert_eq!(stats.page_bytes, own.iter().map(|page| page.bytes).sum());
         assert_eq!(stats.parts.total(), occupied);
+        (KIND.check)(self, &own);
         assert_eq!(findings(&*self.version), [""; 0]);
         let opened = self.structure.open(&self.version.root()).unwrap();
         check_content(&*opened, &self.oracle);
