@@ -127,6 +127,7 @@ pub const NAMES: &[&str] = &[
     "keyspace-opened-with-another-structure",
     "replayed-create-forgets-structure",
     "multi-get-forgets-last-key",
+    "range-shows-handles",
     "ingest-keeps-collection",
     "conditional-append-ignores-collection",
     "checkpoint-merges-beneath-ingest",

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use terrapin::{Database, Durability, Metrics, Options, StructureKind};
+use terrapin::{Database, Durability, KeyspaceOptions, Metrics, Options};
 use terrapin_base::{Error, Result};
 
 use crate::figures::Figures;
@@ -109,12 +109,12 @@ pub struct SpaceReport {
     pub rest_bytes: u64,
 }
 
-/// Measures one bound in an empty directory, with a keyspace of that structure. `options` has
-/// everything else.
+/// Measures one bound in an empty directory, with a keyspace that stores the options `stored`.
+/// `options` has everything else.
 pub fn measure_space(
     config: &Config,
     options: &Options,
-    structure: StructureKind,
+    stored: &KeyspaceOptions,
     bound: Option<f64>,
     directory: &Path,
     progress: &Progress,
@@ -122,7 +122,7 @@ pub fn measure_space(
     let database = options.clone().space_amplification(bound).open(directory)?;
     // The driver needs no memory figure here.
     let store =
-        TerrapinStore::new(database.clone(), Durability::Process, 0).structure(structure)?;
+        TerrapinStore::new(database.clone(), Durability::Process, 0).stored(stored.clone())?;
     let driver = Driver::new(config, &store, directory, progress)?;
     let phase = |workload, times: u64| Phase {
         workload,

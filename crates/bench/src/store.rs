@@ -122,15 +122,16 @@ impl TerrapinStore {
         }
     }
 
-    /// Drives a keyspace of this structure. The default keyspace is leveled; for another structure
-    /// there is one of its own, which this creates if it is missing.
+    /// Drives a keyspace with these stored options. A leveled one is the default keyspace. For
+    /// another structure there is one of its own, which this creates if it is missing.
     ///
-    /// Errors: those of creating a keyspace.
-    pub fn structure(self, structure: StructureKind) -> Result<Self> {
+    /// Errors: those of creating a keyspace, and of changing its options.
+    pub fn stored(self, options: KeyspaceOptions) -> Result<Self> {
+        let structure = options.structure;
         if structure == StructureKind::Leveled {
+            self.keyspace.set_options(options)?;
             return Ok(self);
         }
-        let options = KeyspaceOptions::new().structure(structure);
         let keyspace = match self.database.open_keyspace(structure.name()) {
             Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {
                 self.database.create_keyspace(structure.name(), options)?

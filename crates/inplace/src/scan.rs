@@ -123,6 +123,8 @@ pub(crate) struct InPlaceScan {
     /// The record that [`Scan::next`] returned.
     key: Vec<u8>,
     value: Vec<u8>,
+    /// The run of the record before which the last fill stopped.
+    unresolved: Option<usize>,
     /// The last key that the scan passed, once it has passed one.
     last: Vec<u8>,
     has_passed: bool,
@@ -180,6 +182,7 @@ impl InPlaceScan {
             is_done: false,
             key: Vec::new(),
             value: Vec::new(),
+            unresolved: None,
             last: Vec::new(),
             has_passed: false,
         };
@@ -619,6 +622,7 @@ impl InPlaceScan {
             match self.find_next(until, batch.spares_reads())? {
                 Next::Records(run, _) if self.is_unresolved(run) => {
                     self.key.clone_from(&self.runs[run].key);
+                    self.unresolved = Some(run);
                     return Ok(Filled::Unresolved);
                 }
                 Next::Records(run, count) => self.take(run, count, batch),
@@ -695,8 +699,13 @@ impl Scan for InPlaceScan {
         filled
     }
 
-    fn unresolved(&self, key: &mut Vec<u8>) {
+    fn unresolved(&self, key: &mut Vec<u8>) -> Option<&[u8]> {
         key.extend_from_slice(&self.key);
+        let run = &self.runs[self.unresolved?];
+        match run.block.as_ref()?.message(run.at(self.direction)) {
+            Message::Separated(handle) => Some(handle),
+            _ => None,
+        }
     }
 
     fn skip(&mut self, key: &[u8]) {

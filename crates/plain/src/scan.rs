@@ -7,7 +7,7 @@
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{MessageKind, Result};
+use terrapin_base::{Message, MessageKind, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupIndex;
 use terrapin_pages::{Fill, PageStore};
@@ -342,10 +342,13 @@ impl Scan for PlainScan {
         filled
     }
 
-    fn unresolved(&self, key: &mut Vec<u8>) {
-        if let (Some(block), Some(at)) = (&self.block, first(&self.records, self.direction)) {
-            key.extend_from_slice(block.prefix());
-            key.extend_from_slice(block.key_suffix(at));
+    fn unresolved(&self, key: &mut Vec<u8>) -> Option<&[u8]> {
+        let (block, at) = (self.block.as_ref()?, first(&self.records, self.direction)?);
+        key.extend_from_slice(block.prefix());
+        key.extend_from_slice(block.key_suffix(at));
+        match block.message(at) {
+            Message::Separated(handle) => Some(handle),
+            _ => None,
         }
     }
 

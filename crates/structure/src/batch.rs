@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use terrapin_base::Slice;
 use terrapin_pages::block::Block;
 
 use crate::Direction;
@@ -43,6 +44,8 @@ pub struct Batch {
     /// For each copy the end of its key and the end of its value in `bytes`. A copy starts at the
     /// end of the one before.
     copy_ends: Vec<(usize, usize)>,
+    /// The copies that have a handle in place of their value, ascending.
+    handles: Vec<usize>,
     /// Records that stayed in blocks, in the batch's order.
     lent_spans: Vec<LentSpan>,
     blocks: Vec<Arc<Block>>,
@@ -95,6 +98,7 @@ impl Batch {
         let bytes = bytes + WORD_BYTES;
         self.bytes.clear();
         self.copy_ends.clear();
+        self.handles.clear();
         self.lent_spans.clear();
         self.blocks.clear();
         self.lent = 0;
@@ -229,6 +233,79 @@ impl Batch {
             .push((second_start + key_bytes, self.bytes.len()));
     }
 
+    /// Appends a record with the handle of its value, which [`Batch::fill_in`] replaces by the
+    /// value. The value's `value_bytes` bytes count as copied.
+    pub fn push_handle(&mut self, key: &[u8], handle: &[u8], value_bytes: usize) {
+        self.handles.push(self.copy_ends.len());
+        self.push(key, handle, 0);
+        self.limits.bytes = self.limits.bytes.saturating_sub(value_bytes);
+    }
+
+    /// Whether any record has a handle in place of its value.
+    #[inline]
+    #[must_use]
+    pub fn has_handles(&self) -> bool {
+        !self.handles.is_empty()
+    }
+
+    /// Keys and handles of the records that have a handle in place of their value, in order.
+    pub fn handles(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.handles.iter().filter_map(|&copy| {
+            let (start, key_end, end) = self.copy_span(copy)?;
+            Some((
+                self.bytes.get(start..key_end)?,
+                self.bytes.get(key_end..end)?,
+            ))
+        })
+    }
+
+    /// Replaces the first handles by their values, in order. If there are fewer values than
+    /// handles, the record of the first handle without a value goes, and so do all records behind
+    /// it. Linear in the bytes of the batch and of the values.
+    pub fn fill_in(&mut self, values: &[Slice]) {
+        let mut handles = std::mem::take(&mut self.handles);
+        if let Some(&copy) = handles.get(values.len()) {
+            handles.truncate(values.len());
+            let before = |span: &&LentSpan| span.copied <= copy;
+            let lent: usize = self.lent_spans.iter().take_while(before).map(|s| s.count).sum();
+            self.truncate(copy + lent);
+        }
+        let more: usize = values.iter().map(|value| value.len()).sum();
+        let mut bytes = Vec::with_capacity(self.bytes.len() + more + WORD_BYTES);
+        let mut filled = handles.iter().zip(values).peekable();
+        let mut start = 0;
+        for (copy, (key_end, end)) in self.copy_ends.iter_mut().enumerate() {
+            let (old_start, old_key_end, old_end) = (start, *key_end, *end);
+            start = old_end;
+            bytes.extend_from_slice(&self.bytes[old_start..old_key_end]);
+            *key_end = bytes.len();
+            match filled.next_if(|(handle, _)| **handle == copy) {
+                Some((_, value)) => bytes.extend_from_slice(value),
+                None => bytes.extend_from_slice(&self.bytes[old_key_end..old_end]),
+            }
+            *end = bytes.len();
+        }
+        self.bytes = bytes;
+    }
+
+    /// Keeps the first `records` records, of which the last one is a copy or lent.
+    fn truncate(&mut self, records: usize) {
+        while let Some(span) = self.lent_spans.last_mut()
+            && span.begin + span.count > records
+        {
+            let kept = records.saturating_sub(span.begin);
+            self.lent -= span.count - kept;
+            span.count = kept;
+            if kept > 0 {
+                break;
+            }
+            self.lent_spans.pop();
+        }
+        self.copy_ends.truncate(records - self.lent);
+        self.bytes
+            .truncate(self.copy_ends.last().map_or(0, |&(_, end)| end));
+    }
+
     /// Appends a copy of a record like [`Batch::push`]. `word` holds the start of `first`, padded
     /// to a word. Copying a whole word is cheaper than copying a short piece of unknown length.
     // Always inlined: a call costs 6 % of a scan's step, and only two loops copy records.
@@ -321,6 +398,7 @@ impl Batch {
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.copy_ends.capacity() * size_of::<(usize, usize)>()
+            + self.handles.capacity() * size_of::<usize>()
             + self.lent_spans.capacity() * size_of::<LentSpan>()
             + self.blocks.capacity() * size_of::<Arc<Block>>()
     }
@@ -341,9 +419,10 @@ pub enum Filled {
     Reached,
     /// The range has no more records.
     End,
-    /// The next record is inside the bound, and only [`crate::Version::get`] tells its value, as
-    /// for operands of merges. The caller takes its key from [`crate::Scan::unresolved`], and steps
-    /// over it with [`crate::Scan::skip`].
+    /// The next record is inside the bound, and the scan does not know its value: the record has
+    /// operands of merges, or the handle of a value that is stored elsewhere. The caller takes its
+    /// key and handle from [`crate::Scan::unresolved`], and steps over it with
+    /// [`crate::Scan::skip`].
     Unresolved,
 }
 
@@ -401,6 +480,39 @@ mod tests {
         let mut batch = lending(1);
         batch.lend(&blocks[0], 0, 10, Direction::Forward);
         assert!(batch.is_full() && batch.len() == 10);
+    }
+
+    #[test]
+    fn values_replace_handles_and_a_missing_value_ends_the_batch() {
+        let slice = |bytes: &[u8]| Slice::copy(bytes);
+        let filled = |values: &[Slice]| {
+            let lent = block(0, 10);
+            let mut batch = lending(25 << 10);
+            batch.push(b"a", b"short", 0);
+            batch.push_handle(b"b", b"h1", 12 << 10);
+            batch.lend(&lent, 0, 2, Direction::Forward);
+            batch.push_handle(b"c", b"h2", 0);
+            batch.lend(&lent, 3, 3, Direction::Forward);
+            assert!(!batch.is_full(), "12 KiB and a block of 10 KiB");
+            batch.push_handle(b"d", b"h3", 4 << 10);
+            assert!(batch.is_full() && batch.has_handles());
+            batch.push(b"e", b"end", 0);
+            let handles: Vec<_> = batch.handles().collect();
+            let expected = [(&b"b"[..], &b"h1"[..]), (b"c", b"h2"), (b"d", b"h3")];
+            assert_eq!(handles, expected);
+            batch.fill_in(values);
+            assert!(!batch.has_handles());
+            let copies: Vec<_> = batch.records().map(|r| r.1.to_vec()).collect();
+            let last = batch.last_key().map(|(first, rest)| [first, rest].concat());
+            (batch.len(), copies, last)
+        };
+        let values = [slice(b"one"), slice(b""), slice(b"three")];
+        let copies = [&b"short"[..], b"one", b"", b"three", b"end"].map(<[u8]>::to_vec);
+        let some = |key: &[u8]| Some(key.to_vec());
+        assert_eq!(filled(&values), (10, copies.to_vec(), some(b"e")));
+        assert_eq!(filled(&values[..2]), (8, copies[..3].to_vec(), some(&[5])));
+        assert_eq!(filled(&values[..1]), (4, copies[..2].to_vec(), some(&[1])));
+        assert_eq!(filled(&[]), (1, copies[..1].to_vec(), some(b"a")));
     }
 
     #[test]

@@ -71,8 +71,9 @@ pub trait Scan: Send {
     /// Values are left out if [`Batch::keys_only`] is set. Records may stay in their blocks if
     /// [`Batch::lends`] is set. After an error the scan is at its end.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
-    /// After [`Filled::Unresolved`], appends the key of the next record to `key`.
-    fn unresolved(&self, key: &mut Vec<u8>);
+    /// After [`Filled::Unresolved`], appends the key of the next record to `key`. Returns the
+    /// handle of its value, if the record has a handle and no operands.
+    fn unresolved(&self, key: &mut Vec<u8>) -> Option<&[u8]>;
     /// Steps over the next record or tombstone if it has this key. Allowed only after
     /// [`Filled::Reached`] or [`Filled::End`], with the key of the bound that [`Scan::fill`] got,
     /// and after [`Filled::Unresolved`], with the key of the record.

@@ -22,6 +22,27 @@ pub trait Values: Send + Sync + Debug {
     fn dropped(&self, handle: &[u8]) -> Result<()>;
 }
 
+/// The values that the handles of a version name, for its readers.
+pub trait StoredValues {
+    /// Length of the value of a handle, in bytes. Reads nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`] for bytes that are no handle.
+    fn value_bytes(&self, handle: &[u8]) -> Result<usize>;
+    /// Reads values with parallel device reads. `wants` names keys and their handles. `found` gets
+    /// the number of each in `wants`, with its value or the error of reading it, in any order.
+    ///
+    /// # Errors
+    ///
+    /// Those that concern no single value. Some of `wants` were not found then.
+    fn read(
+        &self,
+        wants: &[(&[u8], &[u8])],
+        found: &mut dyn FnMut(usize, Result<Slice>),
+    ) -> Result<()>;
+}
+
 /// The owner of the values of handles, if there is one.
 pub type ValuesOwner = Option<Arc<dyn Values>>;
 

@@ -6,7 +6,7 @@ use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_pages::PageUse;
 
 use crate::rescue::{Rescued, rescue_by_scans};
-use crate::{Finding, Found, Ordered, Presence, StructureStats};
+use crate::{Finding, Found, Ordered, Presence, StoredValues, StructureStats};
 
 /// The immutable content of a keyspace at one checkpoint.
 pub trait Version: Send + Sync + Any {
@@ -24,6 +24,11 @@ pub trait Version: Send + Sync + Any {
     /// Scans and estimates of ranges. `None` if the structure does not keep keys in order: its
     /// keyspaces refuse ranges before anything is logged.
     fn ordered(&self) -> Option<&dyn Ordered>;
+    /// The values that the handles of this version's scans name. `None` if the version has no
+    /// handles; only [`Version::get`] resolves them then.
+    fn stored_values(&self) -> Option<&dyn StoredValues> {
+        None
+    }
     /// Calls `visit` for every page that this version refers to, once for each reference (D4). It
     /// reads nodes only.
     ///

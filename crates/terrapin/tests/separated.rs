@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::World;
-use terrapin::{Keyspace, KeyspaceOptions, Options};
+use terrapin::{Database, ErrorKind, Keyspace, KeyspaceOptions, Options};
 
 type Truth = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -228,4 +228,164 @@ fn the_first_separated_values_leave_erased_records_erased() {
     );
     database.close().unwrap();
     world.verify();
+}
+
+/// A keyspace of 600 records whose values of 2,000 bytes are separated.
+fn loaded(world: &World) -> (Database, Keyspace, Truth) {
+    let database = world.open(&options());
+    let keyspace = database.create_keyspace("values", separated(512)).unwrap();
+    let mut truth = Truth::new();
+    for i in 0..600u64 {
+        let value = value(i, 2000);
+        keyspace.put(common::key(i), &value).unwrap();
+        truth.insert(common::key(i).to_vec(), value);
+    }
+    database.checkpoint().unwrap();
+    // Blocks and tables are cached from here on; values are not.
+    assert_eq!(keyspace.iter().count(), 600);
+    (database, keyspace, truth)
+}
+
+/// Reads for gets, and reads for scans, that a call does.
+fn reads_of(database: &Database, call: impl FnOnce()) -> (u64, u64) {
+    let counts = || database.metrics().device_reads;
+    let before = counts();
+    call();
+    let after = counts();
+    (
+        after.get_reads - before.get_reads,
+        after.scan_reads - before.scan_reads,
+    )
+}
+
+#[test]
+fn keys_only_ranges_and_contains_read_no_value() {
+    let world = World::new(57);
+    let (database, keyspace, truth) = loaded(&world);
+    let reads = reads_of(&database, || {
+        let keys: Vec<_> = keyspace.iter().keys().map(|key| key.unwrap()).collect();
+        assert!(keys.iter().map(|key| &key[..]).eq(truth.keys()));
+        let back = keyspace.iter().keys().rev().map(|key| key.unwrap());
+        assert!(back.map(|key| key.to_vec()).eq(truth.keys().rev().cloned()));
+        for key in truth.keys() {
+            assert!(keyspace.contains(key).unwrap());
+        }
+    });
+    assert_eq!(reads, (0, 0));
+    database.close().unwrap();
+}
+
+/// Neighbours share a read: a chunk of a range has 64 KiB of values.
+#[test]
+fn ranges_and_multi_get_read_neighbouring_values_together() {
+    let world = World::new(58);
+    let (database, keyspace, truth) = loaded(&world);
+    let (gets, scans) = reads_of(&database, || {
+        assert_eq!(keyspace.iter().map(|r| r.unwrap()).count(), 600);
+    });
+    assert!(gets == 0 && scans <= 40, "{gets} {scans}");
+    let (gets, scans) = reads_of(&database, || {
+        assert_eq!(keyspace.iter().rev().map(|r| r.unwrap()).count(), 600);
+    });
+    assert!(gets == 0 && scans <= 40, "{gets} {scans}");
+    let keys: Vec<_> = truth.keys().skip(100).take(50).collect();
+    let (gets, scans) = reads_of(&database, || {
+        for (key, value) in keys.iter().zip(keyspace.multi_get(&keys).unwrap()) {
+            assert_eq!(value.as_deref(), Some(&truth[*key][..]));
+        }
+    });
+    assert!(scans == 0 && gets <= 4, "{gets} {scans}");
+    database.close().unwrap();
+}
+
+#[test]
+fn ranges_merge_separated_values_with_memtables_and_operands() {
+    let world = World::new(59);
+    let database = world.open(&options());
+    let append = separated(512).merge_operator("append");
+    let keyspace = database.create_keyspace("values", append).unwrap();
+    let mut truth = Truth::new();
+    for i in 0..400u64 {
+        let value = value(i, (i as usize * 37) % 2400);
+        keyspace.put(common::key(i), &value).unwrap();
+        truth.insert(common::key(i).to_vec(), value);
+    }
+    database.checkpoint().unwrap();
+    for i in (0..400u64).step_by(3) {
+        let key = common::key(i);
+        match i % 4 {
+            0 => {
+                keyspace.merge(&key, b"more").unwrap();
+                truth.get_mut(&key).unwrap().extend(b"more");
+            }
+            1 => {
+                keyspace.delete(&key).unwrap();
+                truth.remove(&key);
+            }
+            _ => {
+                keyspace.put(&key, b"short").unwrap();
+                truth.insert(key, b"short".to_vec());
+            }
+        }
+    }
+    check(&keyspace, &truth);
+    // Both ends at once, and borrowed records.
+    let mut range = keyspace.iter();
+    let mut both = Truth::new();
+    while let Some((key, value)) = range.next_ref().unwrap() {
+        both.insert(key.to_vec(), value.to_vec());
+        if let Some((key, value)) = range.next_back_ref().unwrap() {
+            both.insert(key.to_vec(), value.to_vec());
+        }
+    }
+    assert_eq!(both, truth);
+    database.close().unwrap();
+}
+
+/// All records before a damaged value come before its error, from either end, and no record behind
+/// it is lost.
+#[test]
+fn a_damaged_value_ends_a_range_where_it_is() {
+    let world = World::new(60);
+    let (database, keyspace, truth) = loaded(&world);
+    let keys: Vec<_> = truth.keys().cloned().collect();
+    let bad = 237;
+    let pattern = &truth[&keys[bad]][..64];
+    let content = world.disk.content("data").unwrap();
+    let places = content.windows(64).enumerate();
+    for (at, _) in places.filter(|(_, bytes)| *bytes == pattern) {
+        assert!(world.disk.corrupt("data", at as u64 + 20, 0x40));
+    }
+    let mut forward = keyspace.iter();
+    for key in &keys[..bad] {
+        assert_eq!(&forward.next().unwrap().unwrap().0[..], &key[..]);
+    }
+    let error = forward.next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(forward.next().is_none());
+    let mut backward = keyspace.iter().rev();
+    for key in keys[bad + 1..].iter().rev() {
+        assert_eq!(&backward.next().unwrap().unwrap().0[..], &key[..]);
+    }
+    assert_eq!(
+        backward.next().unwrap().unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+    // The front has fetched up to the damage, and the back does not step over it.
+    let mut both = keyspace.iter();
+    for key in &keys[..bad] {
+        assert_eq!(&both.next().unwrap().unwrap().0[..], &key[..]);
+    }
+    for key in keys[bad + 1..].iter().rev() {
+        assert_eq!(&both.next_back().unwrap().unwrap().0[..], &key[..]);
+    }
+    assert!(both.next_back().unwrap().is_err());
+    // A new range begins behind the damage. Keys need no values.
+    let behind = keyspace.iter().after(&keys[bad]);
+    assert_eq!(behind.map(|r| r.unwrap()).count(), 599 - bad);
+    assert_eq!(keyspace.iter().keys().map(|key| key.unwrap()).count(), 600);
+    let around: Vec<_> = keys[bad - 2..bad + 2].iter().collect();
+    let error = keyspace.multi_get(&around).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    drop(database);
 }

@@ -167,6 +167,51 @@ fn values_are_found_by_their_handles_compressed_or_not() {
     }
 }
 
+/// Neighbours share reads, and a damaged value harms no neighbour.
+#[test]
+fn many_values_are_read_together_and_each_has_its_own_error() {
+    let medium = SimDisk::new(9);
+    let mut fixture = Fixture::new(&medium);
+    fixture.separate(0..100, Compression::None);
+    fixture.separate(100..400, Compression::Lz4);
+    let handles = fixture.handles.iter();
+    // Not in the order of places, some twice, one without a record.
+    let mut wants: Vec<_> = handles.map(|(key, (handle, _))| (*handle, &key[..])).collect();
+    wants.reverse();
+    wants.extend_from_within(50..60);
+    let nowhere = Handle {
+        birth: 1 << 40,
+        ..wants[0].0
+    };
+    wants.push((nowhere, wants[0].1));
+    let read = || {
+        let mut found = vec![None; wants.len()];
+        let before = fixture.store.metrics().read;
+        fixture
+            .table
+            .get_many(&wants, ReadFor::Get, &mut |number, value| {
+                let twice = found[number].replace(value.map_err(|error| error.kind()));
+                assert!(twice.is_none());
+            })
+            .unwrap();
+        let after = fixture.store.metrics().read;
+        let values: Vec<_> = found.into_iter().map(Option::unwrap).collect();
+        (values, after.get_reads - before.get_reads)
+    };
+    let (values, _) = read();
+    for ((_, key), value) in wants.iter().zip(&values).take(410) {
+        assert_eq!(value.as_deref().unwrap(), &fixture.handles[*key].1[..]);
+    }
+    assert_eq!(values[410], Err(ErrorKind::Corrupt));
+    let (_, reads) = read();
+    assert!(reads <= 20, "{reads} reads of 400 values");
+    let part = &fixture.parts()[0];
+    assert!(medium.corrupt("data", part.page.offset + 40, 1));
+    let (values, _) = read();
+    let wrong = values.iter().filter(|value| value.is_err()).count();
+    assert_eq!(wrong, 2, "the first value of the page, and the one without a record");
+}
+
 #[test]
 fn a_handle_of_another_key_version_or_length_is_refused() {
     let mut fixture = Fixture::new(&SimDisk::new(2));

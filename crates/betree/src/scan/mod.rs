@@ -38,7 +38,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Result, Share, mutant};
+use terrapin_base::{Error, Message, Result, Share, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::head as head_of;
@@ -531,12 +531,14 @@ impl Scan for TreeScan {
         self.ended(filled, |filled| *filled == Filled::End, Filled::End)
     }
 
-    fn unresolved(&self, key: &mut Vec<u8>) {
-        let first = self.order.first();
-        let source = first.map(|first| &self.sources[usize::from(first.source_index)]);
-        if let Some((block, place)) = source.and_then(Source::record) {
-            key.extend_from_slice(block.prefix());
-            key.extend_from_slice(&block.bytes()[place.suffix()]);
+    fn unresolved(&self, key: &mut Vec<u8>) -> Option<&[u8]> {
+        let first = self.order.first()?;
+        let (block, place) = self.sources[usize::from(first.source_index)].record()?;
+        key.extend_from_slice(block.prefix());
+        key.extend_from_slice(&block.bytes()[place.suffix()]);
+        match block.message_at(place) {
+            Message::Separated(handle) => Some(handle),
+            _ => None,
         }
     }
 

@@ -621,6 +621,12 @@ impl Block {
         message_of(entry.kind, &self.payload[entry.behind_key.clone()])
     }
 
+    /// What a record says, by its place in this block.
+    #[must_use]
+    pub fn message_at(&self, place: RecordPlace) -> Message<'_> {
+        message_of(place.kind, &self.payload[place.value()])
+    }
+
     /// The kind of a record.
     #[inline]
     #[must_use]

@@ -9,6 +9,7 @@ mod fill;
 mod filter_page;
 mod handle;
 mod open;
+mod pieces;
 mod outlines;
 mod read;
 mod reading;

@@ -21,7 +21,7 @@ use crate::block::Block;
 use crate::cache::{Key, Kind, Standing};
 use crate::group::{BlockPlace, GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
-use crate::page::{PageKind, PageRef, PageUse, format};
+use crate::page::{PageKind, PageRef, format};
 
 /// Most blocks whose lookups are prefetched at once: more than a scan has levels.
 const PREFETCHED_MAX: usize = 32;
@@ -96,52 +96,6 @@ impl PageStore {
         decode: DecodePage<'_, T>,
     ) -> Result<Arc<T>> {
         self.object_counting(page, kind, 0, decode)
-    }
-
-    /// A decoded piece of a page with a layout of its own, through the cache, where it counts as
-    /// metadata. A page has at most one such piece. The call passes errors of `decode` on and
-    /// caches nothing then.
-    ///
-    /// # Errors
-    ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] if the piece is not inside the page or the file; those
-    /// of the read and of `decode`.
-    pub fn piece_object<T: Any + Send + Sync>(
-        &self,
-        page: &PageUse,
-        piece: Range<u64>,
-        decode: DecodePage<'_, T>,
-    ) -> Result<Arc<T>> {
-        let key = object_key(page.id);
-        if let Some(object) = self.cache.get_counting::<T>(key, 0) {
-            return Ok(object);
-        }
-        let (object, memory_bytes) = self.read_piece(page, piece, ReadFor::Meta, decode)?;
-        Ok(self.cache.insert(key, Arc::new(object), memory_bytes))
-    }
-
-    /// Reads a piece of a page in one device read, without the cache, and passes it to `use_bytes`.
-    ///
-    /// # Errors
-    ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] if the piece is not inside the page or the file; those
-    /// of the read and of `use_bytes`.
-    pub fn read_piece<T>(
-        &self,
-        page: &PageUse,
-        piece: Range<u64>,
-        purpose: ReadFor,
-        use_bytes: impl FnOnce(&[u8]) -> Result<T>,
-    ) -> Result<T> {
-        let is_inside = piece.start <= piece.end && piece.end <= page.bytes;
-        let offset = page.offset.checked_add(piece.start).filter(|_| is_inside);
-        let read = || {
-            let offset =
-                offset.ok_or_else(|| Error::corrupt("a piece lies outside of its page"))?;
-            let bytes = self.check_bounds(offset, piece.end - piece.start)?;
-            self.with_bytes(purpose, offset, bytes, use_bytes)
-        };
-        read().map_err(|error| self.place_page(error, page.id))
     }
 
     /// Like [`PageStore::object`]. A hit counts `uncounted` further uses.
@@ -552,7 +506,7 @@ impl PageStore {
     }
 
     /// `bytes` as a size in memory, if the file contains these bytes.
-    fn check_bounds(&self, offset: u64, bytes: u64) -> Result<usize> {
+    pub(super) fn check_bounds(&self, offset: u64, bytes: u64) -> Result<usize> {
         let inside = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= self.space.file_bytes());
@@ -580,7 +534,7 @@ impl PageStore {
     }
 
     /// Reads bytes of the file in one device read and passes them to `use_bytes`.
-    fn with_bytes<T>(
+    pub(super) fn with_bytes<T>(
         &self,
         reader: ReadFor,
         offset: u64,

@@ -277,7 +277,7 @@ impl PageStore {
     }
 
     /// Memory for reads of `bytes` bytes, charged if it is not the thread's own.
-    fn flight_memory(&self, bytes: usize) -> (AlignedBuf, Option<Charge>) {
+    pub(super) fn flight_memory(&self, bytes: usize) -> (AlignedBuf, Option<Charge>) {
         let memory = self.take_scratch(bytes);
         let is_long = memory.len() > SCRATCH_KEPT_BYTES_MAX;
         let charge = is_long.then(|| {

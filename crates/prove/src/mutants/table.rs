@@ -477,6 +477,13 @@ const ENGINE: &[Mutant] = &[
         breaks: "a read of many keys answers each like a read of one",
         script: Script::Conformance,
     },
+    Mutant {
+        name: "range-shows-handles",
+        does: "a range shows the handles of separated values in place of the values",
+        file: "crates/terrapin/src/read/resolve.rs",
+        breaks: "scans return the values that were put",
+        script: Script::Conformance,
+    },
 ];
 
 #[cfg(test)]

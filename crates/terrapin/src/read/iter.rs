@@ -26,6 +26,7 @@ use terrapin_structure::{BatchLimits, Direction};
 use crate::engine::view::ViewHandle;
 use crate::read::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::read::cover::Cover;
+use crate::read::resolve;
 use crate::types::key_range::{OwnedBounds, borrowed, is_empty};
 use merging::{InMemtables, Merging, Region, TreeScan, from_tree};
 
@@ -474,6 +475,11 @@ impl Range {
                 }
                 merged
             }
+        };
+        // An unreadable value comes before what ended the filling.
+        let filled = match batch.has_handles() {
+            true => resolve::handles(keyspace, batch).and(filled),
+            false => filled,
         };
         let count = batch.len();
         let (whole, failed) = match filled.map_err(named) {

@@ -9,7 +9,7 @@
 use terrapin_base::{
     Error, ErrorKind, Fold, Message, Operator, Result, Slice, Stack, StackBase, expiry, mutant,
 };
-use terrapin_structure::{Found, Presence};
+use terrapin_structure::{Batch, Found, Presence};
 
 use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
@@ -121,6 +121,39 @@ pub(crate) fn multi_get(
         let lasts = lasts(&found);
         Ok((value(&keyspace.operator, at, key, found)?, lasts))
     }))
+}
+
+/// Replaces the handles of a range's chunk by their values, which are read together. After an
+/// error, the chunk has the records before the value that could not be read.
+#[cold]
+pub(crate) fn handles(keyspace: &KeyspaceState, chunk: &mut Batch) -> Result<()> {
+    if mutant::active("range-shows-handles") {
+        return Ok(());
+    }
+    let wants: Vec<_> = chunk.handles().collect();
+    let mut found: Vec<Option<Result<Slice>>> = Vec::new();
+    found.resize_with(wants.len(), || None);
+    let read = match keyspace.version.stored_values() {
+        Some(values) => values.read(&wants, &mut |number, value| found[number] = Some(value)),
+        None => Err(Error::internal("handles of a version without values")),
+    };
+    let mut values = Vec::with_capacity(found.len());
+    let mut failed = Ok(());
+    for value in found {
+        match value {
+            Some(Ok(value)) => values.push(value),
+            Some(Err(error)) => {
+                failed = Err(error);
+                break;
+            }
+            None => {
+                failed = read.and_then(|()| Err(Error::internal("a value was not looked for")));
+                break;
+            }
+        }
+    }
+    chunk.fill_in(&values);
+    failed
 }
 
 #[cold]

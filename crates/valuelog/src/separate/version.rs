@@ -8,7 +8,7 @@ use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
-    StructureStats, Values, Version,
+    StoredValues, StructureStats, Values, Version,
 };
 
 use super::root::SeparatedRoot;
@@ -163,10 +163,32 @@ impl Version for SeparatedVersion {
 
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Found]) -> Result<()> {
         self.inner.multi_get(keys, out)?;
-        for ((key, _), found) in keys.iter().zip(out) {
-            *found = self.resolve(std::mem::take(found), key)?;
+        let mut wants = Vec::new();
+        let mut places = Vec::new();
+        for (place, ((key, _), found)) in keys.iter().zip(&mut *out).enumerate() {
+            match found {
+                Found::Handle(handle) => {
+                    wants.push((Handle::decode(handle)?, *key));
+                    places.push(place);
+                }
+                _ => *found = self.resolve(std::mem::take(found), key)?,
+            }
         }
-        Ok(())
+        let mut failed: Option<(usize, Error)> = None;
+        self.table
+            .get_many(&wants, ReadFor::Get, &mut |number, value| match value {
+                Ok(value) => out[places[number]] = Found::Value(value),
+                Err(error) => {
+                    if failed.as_ref().is_none_or(|(first, _)| number < *first) {
+                        failed = Some((number, error));
+                    }
+                }
+            })?;
+        failed.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn stored_values(&self) -> Option<&dyn StoredValues> {
+        Some(self)
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
@@ -241,6 +263,22 @@ impl Version for SeparatedVersion {
     }
 }
 
+impl StoredValues for SeparatedVersion {
+    fn value_bytes(&self, handle: &[u8]) -> Result<usize> {
+        Ok(Handle::decode(handle)?.value_bytes as usize)
+    }
+
+    fn read(
+        &self,
+        wants: &[(&[u8], &[u8])],
+        found: &mut dyn FnMut(usize, Result<Slice>),
+    ) -> Result<()> {
+        let decode = |&(key, handle): &(_, &[u8])| Handle::decode(handle).map(|h| (h, key));
+        let wants: Vec<_> = wants.iter().map(decode).collect::<Result<_>>()?;
+        self.table.get_many(&wants, ReadFor::Scan, found)
+    }
+}
+
 /// Gives values on in place of their handles.
 struct Resolving<'a> {
     version: &'a SeparatedVersion,
@@ -284,7 +322,7 @@ impl Ordered for SeparatedVersion {
         direction: Direction,
         expected: usize,
     ) -> Result<Box<dyn Scan>> {
-        // A scan stops before a handle, which `get` resolves.
+        // A scan stops before a handle. Its caller reads the values of many handles together.
         self.ordered_inner()?
             .scan_expecting(bounds, direction, expected)
     }

@@ -13,6 +13,8 @@ mod format;
 pub use edit::TableEdit;
 pub use format::{LEAF_BYTES_MAX, PartRef, TableRef};
 
+use std::ops::Range;
+
 use format::{Leaf, Leaves, Listed};
 use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, Slice};
@@ -103,6 +105,50 @@ impl ValueTable {
     /// [`terrapin_base::ErrorKind::Corrupt`] if the value cannot be found or is damaged; those of
     /// reads.
     pub fn get(&self, handle: Handle, key: &[u8], purpose: ReadFor) -> Result<Slice> {
+        let (part, piece) = self.piece(handle, key)?;
+        self.store.read_piece(&part.page, piece, purpose, |bytes| {
+            record_at(bytes, part.born_in, handle, key)
+        })
+    }
+
+    /// The values of many handles, each of its key, as [`ValueTable::get`] finds one. The device
+    /// reads them in parallel, and neighbours in one read. `found` gets the number of each in
+    /// `wants`, with its value or error, in any order. O(n log n).
+    ///
+    /// # Errors
+    ///
+    /// Those that concern no single value. Some of `wants` were not found then.
+    pub fn get_many(
+        &self,
+        wants: &[(Handle, &[u8])],
+        purpose: ReadFor,
+        found: &mut dyn FnMut(usize, Result<Slice>),
+    ) -> Result<()> {
+        let mut parts = Vec::with_capacity(wants.len());
+        let mut pieces = Vec::with_capacity(wants.len());
+        for (number, &(handle, key)) in wants.iter().enumerate() {
+            match self.piece(handle, key) {
+                Ok((part, piece)) => {
+                    parts.push((number, part.born_in));
+                    pieces.push((part.page, piece));
+                }
+                Err(error) => found(number, Err(error)),
+            }
+        }
+        self.store
+            .read_pieces(&pieces, purpose, &mut |piece, bytes| {
+                let (number, born_in) = parts[piece];
+                let (handle, key) = wants[number];
+                let value = bytes.and_then(|bytes| {
+                    record_at(bytes, born_in, handle, key)
+                        .map_err(|error| error.with("page", pieces[piece].0.id))
+                });
+                found(number, value);
+            })
+    }
+
+    /// The part and the piece of its page that has the record of a handle.
+    fn piece(&self, handle: Handle, key: &[u8]) -> Result<(PartRef, Range<u64>)> {
         let part = self.part(handle.birth)?.ok_or_else(|| dangling(handle))?;
         let position = self.position(&part, handle)?;
         let start = u64::from(position) * PLACE_BYTES as u64;
@@ -110,10 +156,7 @@ impl ValueTable {
         let end = start
             .saturating_add(longest)
             .min(u64::from(part.record_bytes));
-        self.store
-            .read_piece(&part.page, start..end, purpose, |bytes| {
-                record_at(bytes, part.born_in, handle, key)
-            })
+        Ok((part, start..end))
     }
 
     fn position(&self, part: &PartRef, handle: Handle) -> Result<u32> {

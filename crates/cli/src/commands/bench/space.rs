@@ -2,13 +2,13 @@
 //! amplification ([`terrapin_bench::measure_space`]).
 
 use clap::Args;
-use terrapin::StructureKind;
+use terrapin::{KeyspaceOptions, StructureKind};
 use terrapin_base::Result;
 use terrapin_bench::{SpaceReport, measure_space};
 
 use super::driven::{Driven, Fresh};
 use super::{Form, with_bar};
-use crate::arguments;
+use crate::arguments::{self, Own};
 
 /// Arguments of `bench space`.
 #[derive(Args)]
@@ -30,6 +30,9 @@ pub(super) struct Space {
     /// Structure of the keyspace
     #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
     structure: StructureKind,
+    /// Values from this length on are kept out of the tree: 512B to 64KiB, or none
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = arguments::separate_from)]
+    separate: Own<u32>,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "42MiB", value_parser = arguments::size)]
     memory: u64,
@@ -58,12 +61,15 @@ impl Space {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
+        let stored = KeyspaceOptions::new()
+            .structure(self.structure)
+            .separate_from(self.separate.0);
         self.form.say_head::<SpaceReport>()?;
         for &Bound(bound) in &self.bounds {
             let place = self.fresh.place("space")?;
             let report = with_bar("space", self.records, |seen| {
                 let path = place.path();
-                measure_space(&config, &options, self.structure, bound, path, seen)
+                measure_space(&config, &options, &stored, bound, path, seen)
             })?;
             self.form.say(&report)?;
         }

@@ -9,7 +9,7 @@ use terrapin_base::{Error, Result};
 use terrapin_bench::{Config, Distribution, Mix, Phase, PhaseReport, TerrapinStore, Workload};
 
 use super::{Form, driven::Driven, with_bar};
-use crate::arguments::{self, CompressionName, DurabilityName};
+use crate::arguments::{self, CompressionName, DurabilityName, Own};
 use crate::database::KeyspaceArgs;
 use crate::own_files;
 use crate::temporary::Temporary;
@@ -46,6 +46,10 @@ pub(super) struct Ycsb {
     /// Structure of the keyspace, if the suite creates it
     #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
     structure: StructureKind,
+    /// Values from this length on are kept out of the tree: 512B to 64KiB, or none; the keyspace
+    /// of DB keeps it [default: none, or what the keyspace of DB has]
+    #[arg(long, value_name = "SIZE", value_parser = arguments::separate_from)]
+    separate: Option<Own<u32>>,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = arguments::size)]
     memory: u64,
@@ -161,6 +165,10 @@ impl Ycsb {
         // An existing keyspace may have a χ of its own: measure the requested one.
         if let Some(chi) = self.chi {
             keyspace.set_checkpoint_distance(chi)?;
+        }
+        if let Some(Own(bytes)) = self.separate {
+            let options = keyspace.options()?.separate_from(bytes);
+            keyspace.set_options(options)?;
         }
         self.form.say_head::<PhaseReport>()?;
         let mut failure = None;

@@ -213,8 +213,8 @@ pub(super) fn from_tree(
     Ok(next.is_none().then_some(true))
 }
 
-/// Fills a chunk from the tree up to a bound. Operands that the tree holds are applied, and
-/// deadlines count.
+/// Fills a chunk from the tree up to a bound. Operands that the tree holds are applied, deadlines
+/// count, and handles stay.
 #[inline]
 fn fill(
     scan: &mut dyn Scan,
@@ -222,27 +222,37 @@ fn fill(
     until: Bound<&[u8]>,
     chunk: &mut Batch,
 ) -> Result<Filled> {
+    let mut key = Vec::new();
     loop {
         match scan.fill(until, chunk)? {
-            Filled::Unresolved => resolve_next(scan, (keyspace, at), chunk)?,
+            Filled::Unresolved => resolve_next(scan, (keyspace, at), &mut key, chunk)?,
             filled => return Ok(filled),
         }
     }
 }
 
-/// Adds the scan's next record, as a get shows it.
+/// Adds the scan's next record, as a get shows it. A handle stays: the values of the chunk's
+/// handles are read together ([`resolve::handles`]). `key` is memory.
 #[cold]
 fn resolve_next(
     scan: &mut dyn Scan,
     (keyspace, at): (&KeyspaceState, Moment<'_>),
+    key: &mut Vec<u8>,
     chunk: &mut Batch,
 ) -> Result<()> {
-    let mut key = Vec::new();
-    scan.unresolved(&mut key);
-    if let Some(value) = resolve::get(keyspace, at, &key, hash64(&key))? {
-        push(chunk, &key, &value);
+    key.clear();
+    match (scan.unresolved(key), keyspace.version.stored_values()) {
+        (Some(_), Some(_)) if chunk.keys_only() => push(chunk, key, &[]),
+        (Some(handle), Some(values)) => {
+            chunk.push_handle(key, handle, values.value_bytes(handle)?);
+        }
+        _ => {
+            if let Some(value) = resolve::get(keyspace, at, key, hash64(key))? {
+                push(chunk, key, &value);
+            }
+        }
     }
-    scan.skip(&key);
+    scan.skip(key);
     Ok(())
 }
 

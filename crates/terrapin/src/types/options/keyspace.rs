@@ -194,9 +194,10 @@ impl KeyspaceOptions {
     /// `None` (the default) keeps all values in the tree.
     ///
     /// Merges write a separated value once into a value page, and then move its handle of eight or
-    /// nine bytes only. That saves most bytes written for values from 4 KiB on. Ranges read
-    /// separated values one by one. The option can change at any time: it applies to what
-    /// checkpoints write from then on.
+    /// nine bytes only. That saves most bytes written for values from 4 KiB on. Ranges and
+    /// `multi_get` read separated values in parallel, and neighbours in one read. Keys-only ranges
+    /// and `contains` read none. The option can change at any time: it applies to what checkpoints
+    /// write from then on.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
