@@ -213,6 +213,18 @@ fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
     assert_eq!(distances(), both(2));
     assert_eq!(ycsb("c", &["--chi", "4"])[0]["chi"], 4);
     assert_eq!(distances(), both(4));
+    // So is the threshold of separation: stored, and left alone unless named.
+    let separated = || {
+        let stat: Value = serde_json::from_slice(&succeed(&["stat", text(&db), "--json"])).unwrap();
+        let keyspaces = stat["keyspaces"].as_array().unwrap().clone();
+        keyspaces[0]["options"]["separate_from"].clone()
+    };
+    ycsb("a", &["--separate", "4KiB"]);
+    assert_eq!(separated(), 4096);
+    ycsb("a", &[]);
+    assert_eq!(separated(), 4096);
+    ycsb("a", &["--separate", "none"]);
+    assert_eq!(separated(), Value::Null);
 }
 
 #[test]
@@ -374,6 +386,18 @@ fn bench_space_prints_writes_and_space_for_each_bound() {
         assert_eq!(figure(&space["overwrite"], "user_bytes"), 2.0 * data);
         assert!(figure(&space["overwrite"], "amplification") > 1.0);
     }
+    let large = "bench space --json --records 500 --value-bytes 16000 --memory 8MiB --bounds 1.3";
+    let written = |separate: &str| {
+        let arguments = [
+            &large.split(' ').collect::<Vec<_>>()[..],
+            &["--separate", separate],
+        ];
+        let text = String::from_utf8(succeed(&arguments.concat())).unwrap();
+        let line: Value = serde_json::from_str(text.trim()).unwrap();
+        figure(&line["overwrite"], "page_bytes")
+    };
+    let (inline, separated) = (written("none"), written("4KiB"));
+    assert!(separated < inline, "{separated} {inline}");
     let pages = |of: &Value| figure(&of["overwrite"], "pages_amplification");
     assert!(
         pages(tight) > pages(loose),

@@ -267,7 +267,12 @@ impl Batch {
         if let Some(&copy) = handles.get(values.len()) {
             handles.truncate(values.len());
             let before = |span: &&LentSpan| span.copied <= copy;
-            let lent: usize = self.lent_spans.iter().take_while(before).map(|s| s.count).sum();
+            let lent: usize = self
+                .lent_spans
+                .iter()
+                .take_while(before)
+                .map(|s| s.count)
+                .sum();
             self.truncate(copy + lent);
         }
         let more: usize = values.iter().map(|value| value.len()).sum();

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod collecting;
 mod compaction;
 mod figures;
 mod found;
@@ -27,6 +28,7 @@ mod version;
 pub use terrapin_pages::{Changes, PageUse};
 
 pub use batch::{Batch, BatchLimits, Filled, Located};
+pub use collecting::Collects;
 pub use compaction::{Compaction, Compacts, Reclaimable, ToCompact};
 pub use figures::{Figure, Finding, PageParts, StructureStats};
 pub use found::{Found, Presence};

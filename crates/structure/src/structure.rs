@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrapin_base::Result;
 
-use crate::{Compacts, Ingests, Merge, MergeInput, MergeOptions, Version};
+use crate::{Collects, Compacts, Ingests, Merge, MergeInput, MergeOptions, Version};
 
 /// The number of a kind of structure, as the catalog and the log store it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +81,10 @@ pub trait Structure: Send + Sync {
     ) -> Result<Arc<dyn Merge>>;
     /// Compactions, if the structure has sorted runs that a merge without input makes fewer.
     fn compacts(&self) -> Option<&dyn Compacts>;
+    /// Collecting the garbage of values outside of the tree, if there may be any.
+    fn collects(&self) -> Option<&dyn Collects> {
+        None
+    }
     /// Sorted ingests, if the structure takes in sorted records directly. For a structure that says
     /// `None`, the engine writes the records twice: as a run, which it then merges.
     fn ingests(&self) -> Option<&dyn Ingests> {

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::World;
-use terrapin::{Database, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use terrapin::{Database, ErrorKind, Keyspace, KeyspaceOptions, Options, SpaceAmplification};
 
 type Truth = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -388,4 +388,61 @@ fn a_damaged_value_ends_a_range_where_it_is() {
     let error = keyspace.multi_get(&around).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     drop(database);
+}
+
+/// Overwriting stops while dead values take more than the accepted space. The engine collects them
+/// after a second, and no call asks for it. It then rests.
+#[test]
+fn garbage_is_collected_while_nobody_writes() {
+    let world = World::new(61);
+    let database = world.open(&options());
+    let loose = separated(512).space_amplification(SpaceAmplification::from(3.0));
+    let keyspace = database.create_keyspace("values", loose.clone()).unwrap();
+    let mut truth = Truth::new();
+    // Two of three values of each page die.
+    for round in 0..3u64 {
+        for i in (round..500).step_by(if round == 0 { 1 } else { 3 }) {
+            let value = value(i + round * 1000, 2000);
+            keyspace.put(common::key(i), &value).unwrap();
+            truth.insert(common::key(i).to_vec(), value);
+        }
+        database.checkpoint().unwrap();
+    }
+    let garbage = || {
+        let stat = database.stat().unwrap();
+        let mut keyspaces = stat.keyspaces.iter();
+        let tree = &keyspaces.find(|k| k.name == "values").unwrap().tree;
+        let figure = |name| tree.figure(name).unwrap() as f64;
+        let dead = figure("dead_value_bytes");
+        dead / (figure("value_bytes") - dead)
+    };
+    assert!(garbage() > 0.5, "{}", garbage());
+    // Less garbage is accepted from now on. One record tells the next checkpoint.
+    keyspace
+        .set_options(loose.space_amplification(SpaceAmplification::from(1.3)))
+        .unwrap();
+    keyspace.put("last", "short").unwrap();
+    truth.insert(b"last".to_vec(), b"short".to_vec());
+    database.checkpoint().unwrap();
+    world.sim.set_breathing(false);
+    world.sim.settle();
+    let before = garbage();
+    assert!(before > 0.3, "{before}");
+    let mut seconds = 0;
+    while garbage() > 0.3 {
+        seconds += 1;
+        assert!(seconds < 20, "{} is left", garbage());
+        world.sim.advance_ns(1_000_000_000);
+        world.sim.settle();
+    }
+    let checkpoints = database.metrics().checkpoints;
+    for _ in 0..10 {
+        world.sim.advance_ns(1_000_000_000);
+        world.sim.settle();
+    }
+    assert_eq!(database.metrics().checkpoints, checkpoints, "it rests");
+    world.sim.set_breathing(true);
+    check(&keyspace, &truth);
+    database.close().unwrap();
+    world.verify();
 }

@@ -28,6 +28,9 @@ pub struct CollectFacts {
     pub overhead_bytes: u64,
     /// Bytes of records that became dead since the last call.
     pub died_bytes: u64,
+    /// Of garbage beyond the limit, at most this many bytes are reclaimed, whatever died. 0 while
+    /// checkpoints merge writes.
+    pub rest_bytes: u64,
 }
 
 /// At most this many times as many bytes are reclaimed as died, so that a backlog shrinks.
@@ -46,6 +49,7 @@ const BEGINS_AT: f64 = 0.8;
 ///     hidden_bytes: 0,
 ///     overhead_bytes: 0,
 ///     died_bytes: 200,
+///     rest_bytes: 0,
 /// };
 /// let load = |page, live_bytes, dead_bytes| PageLoad { page, live_bytes, dead_bytes };
 /// let mut pages = [load('a', 900, 100), load('b', 400, 600), load('c', 0, 50)];
@@ -85,6 +89,9 @@ fn wanted_bytes(live: u64, dead: u64, facts: &CollectFacts) -> u64 {
     let taken = (facts.hidden_bytes.saturating_add(facts.overhead_bytes)) as f64 / live;
     let limit = (accepted - taken).max(0.0);
     let garbage = dead as f64 / live;
+    if facts.rest_bytes > 0 {
+        return (((garbage - limit).max(0.0) * live) as u64).min(facts.rest_bytes);
+    }
     let begins = BEGINS_AT * limit;
     if garbage <= begins {
         return 0;
@@ -172,6 +179,7 @@ mod tests {
                 hidden_bytes: 0,
                 overhead_bytes: 0,
                 died_bytes: died * 1000,
+                rest_bytes: 0,
             };
             let count = choose(&mut loads, &facts);
             let mut moved = Vec::new();
@@ -247,6 +255,28 @@ mod tests {
     }
 
     #[test]
+    fn at_rest_only_garbage_beyond_the_limit_goes_and_little_at_a_time() {
+        let load = |live_bytes, dead_bytes| PageLoad {
+            page: (),
+            live_bytes,
+            dead_bytes,
+        };
+        let pages = |dead| [load(1000, dead), load(1000, dead), load(1000, dead)];
+        let facts = |rest_bytes| CollectFacts {
+            accepted_permille: 1200,
+            hidden_bytes: 0,
+            overhead_bytes: 0,
+            died_bytes: 0,
+            rest_bytes,
+        };
+        assert_eq!(choose(&mut pages(200), &facts(10_000)), 0);
+        assert_eq!(choose(&mut pages(210), &facts(10_000)), 1);
+        assert_eq!(choose(&mut pages(900), &facts(10_000)), 3);
+        assert_eq!(choose(&mut pages(900), &facts(1000)), 2);
+        assert_eq!(choose(&mut pages(900), &facts(0)), 0);
+    }
+
+    #[test]
     fn nothing_is_copied_below_the_beginning_and_everything_is_due_without_room() {
         let load = |live_bytes, dead_bytes| PageLoad {
             page: (),
@@ -258,6 +288,7 @@ mod tests {
             hidden_bytes,
             overhead_bytes: 0,
             died_bytes: 1_000_000,
+            rest_bytes: 0,
         };
         let mut pages = [load(1000, 150), load(1000, 150), load(1000, 0)];
         assert_eq!(choose(&mut pages, &facts(1200, 0)), 0);

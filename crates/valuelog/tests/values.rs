@@ -176,7 +176,9 @@ fn many_values_are_read_together_and_each_has_its_own_error() {
     fixture.separate(100..400, Compression::Lz4);
     let handles = fixture.handles.iter();
     // Not in the order of places, some twice, one without a record.
-    let mut wants: Vec<_> = handles.map(|(key, (handle, _))| (*handle, &key[..])).collect();
+    let mut wants: Vec<_> = handles
+        .map(|(key, (handle, _))| (*handle, &key[..]))
+        .collect();
     wants.reverse();
     wants.extend_from_within(50..60);
     let nowhere = Handle {
@@ -209,7 +211,10 @@ fn many_values_are_read_together_and_each_has_its_own_error() {
     assert!(medium.corrupt("data", part.page.offset + 40, 1));
     let (values, _) = read();
     let wrong = values.iter().filter(|value| value.is_err()).count();
-    assert_eq!(wrong, 2, "the first value of the page, and the one without a record");
+    assert_eq!(
+        wrong, 2,
+        "the first value of the page, and the one without a record"
+    );
 }
 
 #[test]

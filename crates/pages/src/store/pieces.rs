@@ -84,7 +84,6 @@ impl PageStore {
             .map_err(|error| self.place_page(error, page.id))
     }
 
-
     /// Reads pieces of pages, without the cache. One read fetches neighbours, and the device serves
     /// the reads in parallel. `take` gets each piece's number in `pieces`, and its bytes or error,
     /// in any order. A read of neighbours that fails is done again piece by piece. O(n log n).
@@ -194,13 +193,14 @@ impl PageStore {
                 }
             }
             while !flight.is_empty() {
-                self.file.show(&mut flight, Show::Some, &mut |number, bytes| {
-                    let Some(stretch) = stretches.get(number as usize) else {
-                        return;
-                    };
-                    self.counters.read(purpose, 1, stretch.bytes as u64);
-                    shown(stretch, bytes);
-                })?;
+                self.file
+                    .show(&mut flight, Show::Some, &mut |number, bytes| {
+                        let Some(stretch) = stretches.get(number as usize) else {
+                            return;
+                        };
+                        self.counters.read(purpose, 1, stretch.bytes as u64);
+                        shown(stretch, bytes);
+                    })?;
             }
             Ok(())
         };

@@ -176,6 +176,7 @@ impl Core {
         let stretches = Stretches {
             keyspace: keyspace.id,
             span: span(),
+            collects: false,
         };
         if self.compactions.ask(stretches) {
             visits.forget_passed();
@@ -279,6 +280,7 @@ impl Compactor {
                     let all = Stretches {
                         keyspace: keyspace.id,
                         span: KeySpan::default(),
+                        collects: false,
                     };
                     if core.compactions.ask(all) {
                         self.compacting = Some(keyspace.id);
@@ -399,6 +401,7 @@ mod tests {
         let all = Stretches {
             keyspace: KeyspaceId::DEFAULT,
             span: KeySpan::default(),
+            collects: false,
         };
         assert!(core.compactions.ask(all.clone()));
         assert!(!core.compactions.ask(all), "one at a time");

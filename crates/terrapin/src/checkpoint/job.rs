@@ -35,6 +35,7 @@
 //! Meanwhile deletes gather (`gather`). The more deletes a leaf gets at once, the less room they
 //! take.
 
+mod collecting;
 mod failure;
 mod freeze;
 pub(crate) mod graft;
@@ -66,6 +67,7 @@ use crate::engine::running_merge::RunningMerge;
 use crate::engine::schedule::Asked;
 use crate::keyspaces::catalog::format::Life;
 use crate::keyspaces::catalog::{Catalog, Following};
+use collecting::Garbage;
 use graft::Graft;
 
 /// The first rest after a failed checkpoint, and the longest one, in nanoseconds.
@@ -117,6 +119,8 @@ pub(crate) struct Coordinator {
     graft: Option<Graft>,
     /// Number of sealed memtables that the current checkpoint leaves to ingests.
     held: usize,
+    /// Keyspaces whose dead values take too much space, for times without writes.
+    garbage: Garbage,
 }
 
 enum Phase {
@@ -163,6 +167,7 @@ impl Coordinator {
             gathering: Gathering::default(),
             graft: None,
             held: 0,
+            garbage: Garbage::found(core),
         })
     }
 
@@ -175,14 +180,18 @@ impl Coordinator {
         if core.schedule.take_up_seal() {
             core.seal_asked();
         }
-        let may_compact = self.may_compact();
         let gathers = self.gathering.go_on(&core);
+        if !Self::has_work(&core, gathers) {
+            self.garbage.ask(&core);
+        }
+        let may_compact = self.may_compact();
         if Self::has_work(&core, gathers) {
             self.phase = Phase::Settle(Box::new(self.freeze(may_compact, gathers)));
             return Step::Again;
         }
         let is_short = core.schedule.disk_is_full();
         let look_ns = is_short.then(|| core.env.now_ns() + SPACE_POLL_NS);
+        let look_ns = [look_ns, self.garbage.due_ns()].into_iter().flatten().min();
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core, gathers)

@@ -53,6 +53,8 @@ impl Default for Compactions {
 pub(crate) struct Stretches {
     pub keyspace: KeyspaceId,
     pub span: KeySpan,
+    /// Whether garbage of separated values is collected instead. The span has no meaning then.
+    pub collects: bool,
 }
 
 impl Compactions {

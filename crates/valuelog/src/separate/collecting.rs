@@ -24,6 +24,22 @@ const ACCEPTED_PERCENT: u32 = 130;
 /// Bytes of a record besides its value, about: for the count of bytes that died.
 const RECORD_BYTES: u64 = 64;
 
+/// The accepted space amplification of value pages, in permille.
+fn accepted_permille(options: &MergeOptions) -> u32 {
+    let percent = options.space_amplification_percent;
+    percent.unwrap_or(ACCEPTED_PERCENT).saturating_mul(10)
+}
+
+/// Whether the dead values of a table take more than what is accepted. Directories and padding come
+/// on top: what is garbage here is garbage for [`choose`], too.
+pub(super) fn has_garbage(base: &SeparatedVersion, options: &MergeOptions) -> bool {
+    let accepted = u128::from(accepted_permille(options).saturating_sub(1000));
+    base.table.root().is_some_and(|root| {
+        let live = u128::from(root.bytes.saturating_sub(root.dead_bytes).max(1));
+        u128::from(root.dead_bytes) * 1000 > live * accepted
+    })
+}
+
 /// Changes to the tree of dead places: whether a place becomes dead, or is given up.
 pub(super) type Places = BTreeMap<[u8; 12], bool>;
 
@@ -59,9 +75,11 @@ impl Collecting {
     ) -> Result<Self> {
         dropped.sort_unstable();
         dropped.dedup();
-        let mut edit = TableEdit::default();
+        let mut collecting = Self::new(owner, base, inner, next_birth, options, written);
+        let Collecting {
+            base, edit, places, ..
+        } = &mut collecting;
         parts.into_iter().for_each(|part| edit.put(part));
-        let mut places = Places::new();
         let mut died_bytes = 0u64;
         for handle in &dropped {
             let known = match edit.part(handle.birth) {
@@ -78,29 +96,51 @@ impl Collecting {
             places.insert(dead_key(handle.birth, handle.place), true);
             died_bytes += u64::from(handle.value_bytes) + RECORD_BYTES;
         }
-        let mut collecting = Collecting {
+        collecting.choose(accepted_permille(options), died_bytes, 0)?;
+        Ok(collecting)
+    }
+
+    /// Collects without a merge of the inner structure: garbage beyond the limit, at most about
+    /// `bytes_max` bytes of it. `None` if there is no such garbage.
+    pub(super) fn at_rest(
+        owner: &Separating,
+        base: SeparatedVersion,
+        bytes_max: u64,
+        options: &MergeOptions,
+        written: Arc<Mutex<Vec<PageUse>>>,
+    ) -> Result<Option<Self>> {
+        let (inner, next_birth) = (base.inner.clone(), base.next_birth);
+        let mut collecting = Self::new(owner, base, inner, next_birth, options, written);
+        collecting.choose(accepted_permille(options), 0, bytes_max.max(1))?;
+        Ok((!collecting.victims.is_empty()).then_some(collecting))
+    }
+
+    fn new(
+        owner: &Separating,
+        base: SeparatedVersion,
+        inner: Arc<dyn Version>,
+        next_birth: u64,
+        options: &MergeOptions,
+        written: Arc<Mutex<Vec<PageUse>>>,
+    ) -> Self {
+        Collecting {
             builder: PageBuilder::new(page_options(options, &owner.store)),
             base,
             inner,
             next_birth,
-            edit,
-            places,
+            edit: TableEdit::default(),
+            places: Places::new(),
             victims: Vec::new(),
             moved: Vec::new(),
             class: class_of(options),
             copies: !options.space_is_short,
             written,
             unread: Vec::new(),
-        };
-        let percent = options
-            .space_amplification_percent
-            .unwrap_or(ACCEPTED_PERCENT);
-        collecting.choose(percent.saturating_mul(10), died_bytes)?;
-        Ok(collecting)
+        }
     }
 
     /// Chooses the pages to collect.
-    fn choose(&mut self, accepted_permille: u32, died_bytes: u64) -> Result<()> {
+    fn choose(&mut self, accepted_permille: u32, died_bytes: u64, rest_bytes: u64) -> Result<()> {
         let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
         let mut add = |part: PartRef| pages.entry(part.page.id).or_default().push(part);
         let edit = &self.edit;
@@ -136,6 +176,7 @@ impl Collecting {
             hidden_bytes: 0,
             overhead_bytes,
             died_bytes,
+            rest_bytes,
         };
         let count = choose(&mut loads, &facts);
         loads.truncate(count);

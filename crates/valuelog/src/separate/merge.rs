@@ -112,6 +112,22 @@ impl SeparatingMerge {
         Self::start(owner, base, None, options, values, Arc::default(), phase)
     }
 
+    /// Collects garbage, without a merge of the inner structure. `None` if nothing is due.
+    pub(super) fn at_rest(
+        owner: &Separating,
+        base: SeparatedVersion,
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Arc<dyn Merge>>> {
+        let (values, written) = (base.values(), Arc::default());
+        let pages = Arc::clone(&written);
+        let due = Collecting::at_rest(owner, base.clone(), bytes_max, options, pages)?;
+        Ok(due.map(|collecting| {
+            let phase = Phase::Collect(Box::new(collecting));
+            Self::start(owner, base, None, options, values, written, phase)
+        }))
+    }
+
     fn start(
         owner: &Separating,
         base: SeparatedVersion,

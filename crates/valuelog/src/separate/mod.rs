@@ -25,7 +25,8 @@ use std::sync::Arc;
 use terrapin_base::{Budget, Result};
 use terrapin_pages::PageStore;
 use terrapin_structure::{
-    Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Reclaimable, Structure,
+    Collects, Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Reclaimable,
+    Structure,
     StructureId, ToCompact, Version,
 };
 
@@ -115,6 +116,10 @@ impl Structure for Separating {
         self.inner.compacts().map(|_| self as &dyn Compacts)
     }
 
+    fn collects(&self) -> Option<&dyn Collects> {
+        Some(self)
+    }
+
     fn ingests(&self) -> Option<&dyn Ingests> {
         self.inner.ingests().map(|_| self as &dyn Ingests)
     }
@@ -144,6 +149,24 @@ impl Ingests for Separating {
                 ingests.begin_ingest(base, options)
             }
             _ => Ok(None),
+        }
+    }
+}
+
+impl Collects for Separating {
+    fn has_garbage(&self, version: &Arc<dyn Version>, options: &MergeOptions) -> bool {
+        separated(version).is_some_and(|version| collecting::has_garbage(version, options))
+    }
+
+    fn begin_collecting(
+        &self,
+        base: &Arc<dyn Version>,
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Arc<dyn Merge>>> {
+        match separated(base) {
+            Some(base) => SeparatingMerge::at_rest(self, base.clone(), bytes_max, options),
+            None => Ok(None),
         }
     }
 }

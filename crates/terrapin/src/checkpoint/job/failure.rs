@@ -153,11 +153,11 @@ impl Coordinator {
                 // No caller waits for a compaction. Callers wait for the next checkpoint.
                 match error.kind() {
                     ErrorKind::NoSpace => {
-                        tracing::warn!(%error, "no space to compact a tree for ranges; the tree stays as it is");
+                        tracing::warn!(%error, "no space to compact a tree or to collect values; the tree stays as it is");
                     }
                     _ => core
                         .health
-                        .report(&error.with("while", "compacting a tree for ranges")),
+                        .report(&error.with("while", "compacting a tree or collecting values")),
                 }
                 self.phase = Phase::Idle;
                 return Step::Again;

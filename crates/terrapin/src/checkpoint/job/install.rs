@@ -110,6 +110,7 @@ impl Coordinator {
         let merged = checkpoint.merged();
         self.take_note_of_slices(&checkpoint.parts);
         self.take_note_of_stretch(&checkpoint.parts);
+        self.take_note_of_garbage(&checkpoint.parts);
         let Checkpoint {
             changes,
             unread,
@@ -211,6 +212,10 @@ impl Coordinator {
                 return;
             }
             let compactions = &self.core.compactions;
+            if compactions.asked().is_some_and(|asked| asked.collects) {
+                compactions.went_on(None);
+                return;
+            }
             let next = compactions.asked().and_then(|asked| {
                 let from = part.next_stretch.clone()?;
                 let span = (from, asked.span.1);

@@ -31,6 +31,19 @@ fn begin_compaction(
     guarded(|| compacts.begin_compaction(&keyspace.version, keys, bytes_max, options))
 }
 
+/// Plans the collecting of a keyspace's dead values, if some are due.
+fn begin_collecting(
+    keyspace: &KeyspaceState,
+    bytes_max: u64,
+    options: &MergeOptions,
+) -> Result<Option<Compaction>> {
+    let Some(collects) = keyspace.structure.collects() else {
+        return Ok(None);
+    };
+    let begun = guarded(|| collects.begin_collecting(&keyspace.version, bytes_max, options))?;
+    Ok(begun.map(|merge| Compaction { merge, next: None }))
+}
+
 impl Coordinator {
     /// Begins the next part. After the last part, goes on to the runs of views or to the catalog.
     pub(super) fn next_part(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
@@ -96,16 +109,19 @@ impl Coordinator {
             return self.drain(checkpoint);
         }
         let stretches = core.compactions.asked();
+        let bytes_max = STRETCH_GROUPS * core.settings.merge.group_bytes;
         let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
-            (Some(Stretches { span, .. }), Some(part)) => {
+            (Some(stretches), Some(part)) => {
                 let mut options = core.merge_of(&part.keyspace.options, false);
                 options.around.pages = self.damage.of(part.keyspace.id);
-                begin_compaction(
-                    &part.keyspace,
-                    (&span.0, span.1.as_deref()),
-                    STRETCH_GROUPS * core.settings.merge.group_bytes,
-                    &options,
-                )?
+                let Stretches { span, collects, .. } = stretches;
+                match collects {
+                    true => begin_collecting(&part.keyspace, bytes_max, &options)?,
+                    false => {
+                        let keys = (&span.0[..], span.1.as_deref());
+                        begin_compaction(&part.keyspace, keys, bytes_max, &options)?
+                    }
+                }
             }
             _ => None,
         };
