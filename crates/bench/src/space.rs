@@ -121,8 +121,7 @@ pub fn measure_space(
 ) -> Result<SpaceReport> {
     let database = options.clone().space_amplification(bound).open(directory)?;
     // The driver needs no memory figure here.
-    let store =
-        TerrapinStore::new(database.clone(), Durability::Process, 0).stored(stored.clone())?;
+    let store = TerrapinStore::new(database.clone(), Durability::Process, 0).stored(*stored)?;
     let driver = Driver::new(config, &store, directory, progress)?;
     let phase = |workload, times: u64| Phase {
         workload,

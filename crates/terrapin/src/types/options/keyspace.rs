@@ -197,7 +197,8 @@ impl KeyspaceOptions {
     /// nine bytes only. That saves most bytes written for values from 4 KiB on. Ranges and
     /// `multi_get` read separated values in parallel, and neighbours in one read. Keys-only ranges
     /// and `contains` read none. The option can change at any time: it applies to what checkpoints
-    /// write from then on.
+    /// write from then on. `docs/VALUES.md` in the repository says which values to separate, with
+    /// figures.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
