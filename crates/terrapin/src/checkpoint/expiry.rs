@@ -65,6 +65,7 @@ impl Expiry {
             let all = Stretches {
                 keyspace: keyspace.id,
                 span: KeySpan::default(),
+                collects: false,
             };
             if core.compactions.ask(all) {
                 self.rests.retain(|_, until| now_ns < *until);
