@@ -98,6 +98,8 @@ pub(crate) struct TrieScan {
     has_passed: bool,
     /// The key that only a get resolves.
     unresolved: Vec<u8>,
+    /// The handle of its value, if it has one and no operands.
+    handle: Option<Vec<u8>>,
 }
 
 /// What comes next in a scan.
@@ -170,6 +172,7 @@ impl TrieScan {
             value: Vec::new(),
             has_passed: false,
             unresolved: Vec::new(),
+            handle: None,
         };
         scan.start()?;
         scan.runs_at_start = scan.runs.len().saturating_sub(1);
@@ -346,12 +349,16 @@ impl TrieScan {
                     self.passed += if is_first { deletes } else { 0 };
                 }
                 Message::Delete => self.deletes += 1,
-                Message::Merge(_)
+                message @ (Message::Merge(_)
                 | Message::Stack(_)
                 | Message::Separated(_)
-                | Message::Expiring(_) => {
+                | Message::Expiring(_)) => {
+                    let handle = match message {
+                        Message::Separated(handle) => Some(handle.to_vec()),
+                        _ => None,
+                    };
                     let key = key.to_vec();
-                    self.unresolved = key;
+                    (self.unresolved, self.handle) = (key, handle);
                     return Ok(Filled::Unresolved);
                 }
             }
@@ -413,8 +420,9 @@ impl Scan for TrieScan {
         filled
     }
 
-    fn unresolved(&self, key: &mut Vec<u8>) {
+    fn unresolved(&self, key: &mut Vec<u8>) -> Option<&[u8]> {
         key.extend_from_slice(&self.unresolved);
+        self.handle.as_deref()
     }
 
     fn skip(&mut self, key: &[u8]) {

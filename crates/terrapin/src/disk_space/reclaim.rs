@@ -75,6 +75,7 @@ impl Waste {
             let stretches = Stretches {
                 keyspace: keyspace.id,
                 span: (found.from, found.to),
+                collects: false,
             };
             if core.compactions.ask(stretches) {
                 core.schedule.work().notify();

@@ -26,8 +26,7 @@ use terrapin_base::{Budget, Result};
 use terrapin_pages::PageStore;
 use terrapin_structure::{
     Collects, Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, Reclaimable,
-    Structure,
-    StructureId, ToCompact, Version,
+    Structure, StructureId, ToCompact, Version,
 };
 
 use merge::SeparatingMerge;
