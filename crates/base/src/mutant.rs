@@ -128,6 +128,7 @@ pub const NAMES: &[&str] = &[
     "replayed-create-forgets-structure",
     "multi-get-forgets-last-key",
     "range-shows-handles",
+    "hidden-values-take-no-room",
     "ingest-keeps-collection",
     "conditional-append-ignores-collection",
     "checkpoint-merges-beneath-ingest",

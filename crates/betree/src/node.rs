@@ -237,10 +237,14 @@ impl Sums {
         self.replaced_bytes.saturating_add(self.hidden_bytes)
     }
 
+    /// Key and value bytes of all records and messages.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.leaf_bytes.saturating_add(self.buffered_bytes)
+    }
+
     /// Key and value bytes that a reader sees.
     pub(crate) fn live_bytes(&self) -> u64 {
-        let all = self.leaf_bytes.saturating_add(self.buffered_bytes);
-        all.saturating_sub(self.superseded_bytes())
+        self.stored_bytes().saturating_sub(self.superseded_bytes())
     }
 }
 

@@ -232,6 +232,14 @@ impl Version for TreeVersion {
         })
     }
 
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(match self.top()? {
+            Top::Empty => 0,
+            Top::Leaf(leaf, _) => leaf.logical_bytes,
+            Top::Node(node) => node.sums().stored_bytes(),
+        })
+    }
+
     fn stats(&self) -> Result<StructureStats> {
         stats::stats(&self.store, &self.root, self.node.as_ref())
     }

@@ -103,6 +103,13 @@ impl Version for TrieVersion {
         })
     }
 
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(match &self.root {
+            Root::Empty => 0,
+            Root::Trie(trie) => trie.sums.bytes,
+        })
+    }
+
     fn stats(&self) -> Result<StructureStats> {
         stats::stats(self)
     }

@@ -103,10 +103,14 @@ impl Version for InPlaceVersion {
     fn live_bytes(&self) -> Result<u64> {
         Ok(match &self.root {
             Root::Empty => 0,
-            Root::Map(map) => {
-                let all = map.sums.bytes.saturating_add(map.sums.waiting_bytes);
-                all.saturating_sub(map.sums.hidden_bytes)
-            }
+            Root::Map(map) => self.stored_bytes()?.saturating_sub(map.sums.hidden_bytes),
+        })
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(match &self.root {
+            Root::Empty => 0,
+            Root::Map(map) => map.sums.bytes.saturating_add(map.sums.waiting_bytes),
         })
     }
 

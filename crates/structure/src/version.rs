@@ -38,6 +38,11 @@ pub trait Version: Send + Sync + Any {
     /// Approximate key and value bytes that readers see. Tombstones and whatever newer messages
     /// hide do not count. Reads the root node at most.
     fn live_bytes(&self) -> Result<u64>;
+    /// Approximate key and value bytes of all records and messages, with those that newer messages
+    /// hide. Reads the root node at most.
+    fn stored_bytes(&self) -> Result<u64> {
+        self.live_bytes()
+    }
     /// Figures of this version. Reads nodes only.
     fn stats(&self) -> Result<StructureStats>;
     /// Checks every byte and every invariant. Calls `found` for each fault and goes on. Returns an

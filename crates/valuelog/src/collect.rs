@@ -19,12 +19,13 @@ pub struct PageLoad<T> {
 /// What a keyspace may waste, and what it wastes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectFacts {
-    /// The accepted space amplification, in permille of live bytes: above 1,000.
+    /// The accepted space amplification, in permille: above 1,000.
     pub accepted_permille: u32,
-    /// Bytes of superseded values whose messages are still in the tree's buffers. They are live for
-    /// the value pages.
-    pub hidden_bytes: u64,
-    /// Bytes of directories, padding and the keys' tree.
+    /// Key and value bytes of the separated records that readers see. Superseded values whose
+    /// messages are still in the tree's buffers do not count, although they are live for the value
+    /// pages.
+    pub seen_bytes: u64,
+    /// Bytes of directories, padding, tables and the keys' tree.
     pub overhead_bytes: u64,
     /// Bytes of records that became dead since the last call.
     pub died_bytes: u64,
@@ -37,6 +38,9 @@ pub struct CollectFacts {
 const RAMP_MAX: f64 = 2.0;
 /// Collecting begins at this share of the limit.
 const BEGINS_AT: f64 = 0.8;
+/// Dead bytes may always be this share of the live ones, in permille: pages with less would be
+/// copied at a cost of twenty bytes for each byte that is given back.
+pub(crate) const LEAST_PERMILLE: u32 = 50;
 
 /// Moves the pages to collect to the front of `pages`, in the order in which to collect them, and
 /// returns their number. Pages without live records come first: they cost nothing. Then come pages
@@ -46,7 +50,7 @@ const BEGINS_AT: f64 = 0.8;
 /// use terrapin_valuelog::collect::{CollectFacts, PageLoad, choose};
 /// let facts = CollectFacts {
 ///     accepted_permille: 1200,
-///     hidden_bytes: 0,
+///     seen_bytes: 1300,
 ///     overhead_bytes: 0,
 ///     died_bytes: 200,
 ///     rest_bytes: 0,
@@ -82,26 +86,25 @@ pub fn choose<T>(pages: &mut [PageLoad<T>], facts: &CollectFacts) -> usize {
     pages.iter().position(enough).unwrap_or(pages.len())
 }
 
+/// Bytes of dead records that may stay. What the accepted space leaves, after live records, hidden
+/// ones among them, and overhead.
+fn limit_bytes(live: u64, facts: &CollectFacts) -> u64 {
+    let of = |bytes: u64, permille: u32| u128::from(bytes) * u128::from(permille) / 1000;
+    let taken = u128::from(live) + u128::from(facts.overhead_bytes);
+    let left = of(facts.seen_bytes, facts.accepted_permille).saturating_sub(taken);
+    let limit = left.max(of(live, LEAST_PERMILLE));
+    u64::try_from(limit).unwrap_or(u64::MAX)
+}
+
 /// Bytes of dead records to reclaim now, beyond pages without live records.
 fn wanted_bytes(live: u64, dead: u64, facts: &CollectFacts) -> u64 {
-    let live = live.saturating_sub(facts.hidden_bytes).max(1) as f64;
-    let accepted = f64::from(facts.accepted_permille) / 1000.0 - 1.0;
-    let taken = (facts.hidden_bytes.saturating_add(facts.overhead_bytes)) as f64 / live;
-    let limit = (accepted - taken).max(0.0);
-    let garbage = dead as f64 / live;
+    let limit = limit_bytes(live, facts);
     if facts.rest_bytes > 0 {
-        return (((garbage - limit).max(0.0) * live) as u64).min(facts.rest_bytes);
+        return dead.saturating_sub(limit).min(facts.rest_bytes);
     }
-    let begins = BEGINS_AT * limit;
-    if garbage <= begins {
-        return 0;
-    }
-    let ramp = match limit > begins {
-        true => ((garbage - begins) / (limit - begins)).min(RAMP_MAX),
-        // Nothing may be wasted: everything is due.
-        false => return dead,
-    };
-    (ramp * facts.died_bytes as f64) as u64
+    let begins = BEGINS_AT * limit as f64;
+    let ramp = (dead as f64 - begins) / (limit as f64 - begins).max(1.0);
+    (ramp.clamp(0.0, RAMP_MAX) * facts.died_bytes as f64) as u64
 }
 
 #[cfg(test)]
@@ -176,7 +179,7 @@ mod tests {
                 .collect();
             let facts = CollectFacts {
                 accepted_permille,
-                hidden_bytes: 0,
+                seen_bytes: KEYS as u64 * 1000,
                 overhead_bytes: 0,
                 died_bytes: died * 1000,
                 rest_bytes: 0,
@@ -264,7 +267,7 @@ mod tests {
         let pages = |dead| [load(1000, dead), load(1000, dead), load(1000, dead)];
         let facts = |rest_bytes| CollectFacts {
             accepted_permille: 1200,
-            hidden_bytes: 0,
+            seen_bytes: 3000,
             overhead_bytes: 0,
             died_bytes: 0,
             rest_bytes,
@@ -277,34 +280,45 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied_below_the_beginning_and_everything_is_due_without_room() {
+    fn nothing_is_copied_below_the_beginning_and_hidden_values_take_room() {
         let load = |live_bytes, dead_bytes| PageLoad {
             page: (),
             live_bytes,
             dead_bytes,
         };
-        let facts = |accepted_permille, hidden_bytes| CollectFacts {
+        let facts = |accepted_permille, seen_bytes| CollectFacts {
             accepted_permille,
-            hidden_bytes,
-            overhead_bytes: 0,
+            seen_bytes,
+            overhead_bytes: 100,
             died_bytes: 1_000_000,
             rest_bytes: 0,
         };
-        let mut pages = [load(1000, 150), load(1000, 150), load(1000, 0)];
-        assert_eq!(choose(&mut pages, &facts(1200, 0)), 0);
+        let few = |accepted_permille| CollectFacts {
+            died_bytes: 500,
+            ..facts(accepted_permille, 3000)
+        };
+        let mut pages = [load(1000, 200), load(1000, 200), load(1000, 0)];
+        // 3000 * 1.2 - 3000 - 100 = 500, of which four fifths are 400.
+        assert_eq!(choose(&mut pages, &facts(1200, 3000)), 0);
         assert_eq!(
-            choose(&mut pages, &facts(1050, 0)),
+            choose(&mut pages, &few(1190)),
+            1,
+            "little is wanted beyond the beginning"
+        );
+        assert_eq!(
+            choose(&mut pages, &facts(1000, 3000)),
             2,
             "a page without garbage stays"
         );
-        assert_eq!(choose(&mut pages, &facts(1000, 0)), 2);
         assert_eq!(
-            choose(&mut pages, &facts(1200, 600)),
+            choose(&mut pages, &facts(1200, 2500)),
             2,
             "hidden garbage takes the room"
         );
+        let mut least = [load(1000, 30), load(1000, 30), load(1000, 50)];
+        assert_eq!(choose(&mut least, &facts(1000, 1)), 0, "the least");
         assert_eq!(
-            choose(&mut [load(0, 10), load(1000, 0)], &facts(2000, 0)),
+            choose(&mut [load(0, 10), load(1000, 0)], &facts(2000, 1000)),
             1
         );
         assert_eq!(choose::<()>(&mut [], &facts(1200, 0)), 0);

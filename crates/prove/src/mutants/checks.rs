@@ -12,6 +12,7 @@ pub(super) mod readers;
 pub(super) mod salvages;
 pub(super) mod tiered;
 pub(super) mod transactions;
+pub(super) mod values;
 pub(super) mod views;
 
 use std::collections::BTreeMap;

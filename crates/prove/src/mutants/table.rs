@@ -12,6 +12,7 @@ mod readers;
 mod tiered;
 mod transactions;
 mod trees;
+mod values;
 
 use super::checks;
 use super::script::Script;
@@ -69,6 +70,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + merges::MUTANTS.len()
     + readers::MUTANTS.len()
     + ingests::MUTANTS.len()
+    + values::MUTANTS.len()
     + ENGINE.len();
 
 /// Every mutant.
@@ -86,6 +88,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         backups::MUTANTS,
         readers::MUTANTS,
         ingests::MUTANTS,
+        values::MUTANTS,
         ENGINE,
     ];
     tables.into_iter().flatten()

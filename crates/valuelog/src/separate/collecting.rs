@@ -7,14 +7,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Error, ErrorKind, Purpose, Result};
+use terrapin_base::{Error, ErrorKind, Purpose, Result, mutant};
 use terrapin_pages::{PageUse, ReadFor, SpaceClass};
 use terrapin_structure::{Direction, MergeOptions, Version};
 
 use super::Separating;
 use super::births::{class_of, page_options};
 use super::version::{SeparatedVersion, dead_key, place_of};
-use crate::collect::{CollectFacts, PageLoad, choose};
+use crate::collect::{CollectFacts, LEAST_PERMILLE, PageLoad, choose};
 use crate::handle::{Handle, dangling};
 use crate::page::{PageBuilder, copy_live};
 use crate::table::{PartRef, TableEdit};
@@ -23,6 +23,14 @@ use crate::table::{PartRef, TableEdit};
 const ACCEPTED_PERCENT: u32 = 130;
 /// Bytes of a record besides its value, about: for the count of bytes that died.
 const RECORD_BYTES: u64 = 64;
+/// Bytes of a record's header and padding, about.
+const HEAD_BYTES: u64 = 44;
+/// Bytes of a key, about, where compression hides them.
+const KEY_BYTES: u64 = 16;
+/// Bytes of a handle, about.
+const HANDLE_BYTES: u64 = 9;
+/// Bytes of a part in a table, about.
+const PART_BYTES: u64 = 45;
 
 /// The accepted space amplification of value pages, in permille.
 fn accepted_permille(options: &MergeOptions) -> u32 {
@@ -33,11 +41,75 @@ fn accepted_permille(options: &MergeOptions) -> u32 {
 /// Whether the dead values of a table take more than what is accepted. Directories and padding come
 /// on top: what is garbage here is garbage for [`choose`], too.
 pub(super) fn has_garbage(base: &SeparatedVersion, options: &MergeOptions) -> bool {
-    let accepted = u128::from(accepted_permille(options).saturating_sub(1000));
+    let accepted = accepted_permille(options).saturating_sub(1000);
+    let accepted = u128::from(accepted.max(LEAST_PERMILLE));
     base.table.root().is_some_and(|root| {
         let live = u128::from(root.bytes.saturating_sub(root.dead_bytes).max(1));
         u128::from(root.dead_bytes) * 1000 > live * accepted
     })
+}
+
+/// Sums over the live records of value pages.
+#[derive(Default)]
+struct Live {
+    parts: u64,
+    records: u64,
+    /// Bytes of the records, and of their values as stored.
+    bytes: u64,
+    value_bytes: u64,
+}
+
+impl Live {
+    fn add(&mut self, part: &PartRef) {
+        let records = u64::from(part.records.saturating_sub(part.dead_records));
+        let bytes = u64::from(part.bytes).saturating_sub(part.dead_bytes());
+        let values = part.value_bytes.saturating_sub(part.dead_value_bytes);
+        let most = bytes.saturating_sub(records.saturating_mul(HEAD_BYTES));
+        self.parts = self.parts.saturating_add(1);
+        self.records = self.records.saturating_add(records);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.value_bytes = self.value_bytes.saturating_add(values.min(most));
+    }
+
+    /// Bytes of all keys: what heads and values leave. Compressed values leave none.
+    fn key_bytes(&self) -> u64 {
+        let heads = self.records.saturating_mul(HEAD_BYTES);
+        let keys = self
+            .bytes
+            .saturating_sub(heads.saturating_add(self.value_bytes));
+        match keys {
+            0 => self.records.saturating_mul(KEY_BYTES),
+            keys => keys,
+        }
+    }
+
+    /// Key and value bytes that readers see, if they see `seen` of `stored` bytes of the tree.
+    fn seen_bytes(&self, (seen, stored): (u64, u64)) -> u64 {
+        let all = self.key_bytes().saturating_add(self.value_bytes);
+        if mutant::active("hidden-values-take-no-room") {
+            return self.bytes;
+        }
+        let seen = u128::from(all) * u128::from(seen.min(stored)) / u128::from(stored.max(1));
+        u64::try_from(seen).unwrap_or(all)
+    }
+
+    /// Bytes that keys and handles take in the tree, with an eighth for blocks, indexes and
+    /// filters, and bytes of the value table.
+    fn tree_bytes(&self) -> u64 {
+        let handles = self.records.saturating_mul(HANDLE_BYTES);
+        let tree = self.key_bytes().saturating_add(handles);
+        let table = self.parts.saturating_mul(PART_BYTES);
+        tree.saturating_add(tree / 8).saturating_add(table)
+    }
+}
+
+/// The space amplification of the tree of keys and handles, in per cent, where values of
+/// `value_bytes` bytes lie outside of its `tree_bytes` bytes. A superseded message in a buffer
+/// hides a whole value and takes the room of dead ones. A merge into the leaves costs less than the
+/// copies that this room saves, so buffers hide a twentieth where values are most of the bytes.
+pub(super) fn tree_percent(accepted: u32, tree_bytes: u64, value_bytes: u64) -> u32 {
+    let share = tree_bytes.saturating_mul(20) / value_bytes.max(1);
+    accepted.min(105 + share.clamp(5, 1000) as u32)
 }
 
 /// Changes to the tree of dead places: whether a place becomes dead, or is given up.
@@ -96,7 +168,7 @@ impl Collecting {
             places.insert(dead_key(handle.birth, handle.place), true);
             died_bytes += u64::from(handle.value_bytes) + RECORD_BYTES;
         }
-        collecting.choose(accepted_permille(options), died_bytes, 0)?;
+        collecting.choose(options, died_bytes, 0)?;
         Ok(collecting)
     }
 
@@ -111,7 +183,7 @@ impl Collecting {
     ) -> Result<Option<Self>> {
         let (inner, next_birth) = (base.inner.clone(), base.next_birth);
         let mut collecting = Self::new(owner, base, inner, next_birth, options, written);
-        collecting.choose(accepted_permille(options), 0, bytes_max.max(1))?;
+        collecting.choose(options, 0, bytes_max.max(1))?;
         Ok((!collecting.victims.is_empty()).then_some(collecting))
     }
 
@@ -140,7 +212,7 @@ impl Collecting {
     }
 
     /// Chooses the pages to collect.
-    fn choose(&mut self, accepted_permille: u32, died_bytes: u64, rest_bytes: u64) -> Result<()> {
+    fn choose(&mut self, options: &MergeOptions, died_bytes: u64, rest_bytes: u64) -> Result<()> {
         let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
         let mut add = |part: PartRef| pages.entry(part.page.id).or_default().push(part);
         let edit = &self.edit;
@@ -151,7 +223,7 @@ impl Collecting {
             Ok(())
         })?;
         edit.parts().for_each(&mut add);
-        let mut overhead_bytes = 0u64;
+        let (mut overhead_bytes, mut live) = (0u64, Live::default());
         let mut loads: Vec<_> = pages
             .into_values()
             .map(|parts| {
@@ -159,6 +231,7 @@ impl Collecting {
                 let dead_bytes: u64 = parts.iter().map(PartRef::dead_bytes).sum();
                 let page_bytes = parts.first().map_or(0, |part| part.page.bytes);
                 overhead_bytes += page_bytes.saturating_sub(bytes);
+                parts.iter().for_each(|part| live.add(part));
                 let is_dead = parts.iter().all(|part| part.dead_records == part.records);
                 let live_bytes = match is_dead {
                     true => 0,
@@ -171,13 +244,22 @@ impl Collecting {
                 }
             })
             .collect();
-        let facts = CollectFacts {
-            accepted_permille,
-            hidden_bytes: 0,
-            overhead_bytes,
+        let mut facts = CollectFacts {
+            accepted_permille: accepted_permille(options),
+            seen_bytes: live.bytes,
+            overhead_bytes: 0,
             died_bytes,
             rest_bytes,
         };
+        // Without a bound for the tree's buffers, what they hide is not known to end.
+        if options.space_amplification_percent.is_some() {
+            let (seen, stored) = (self.inner.live_bytes()?, self.inner.stored_bytes()?);
+            let dead = self.base.dead.stored_bytes()?;
+            facts.seen_bytes = live.seen_bytes((seen, stored));
+            facts.overhead_bytes = overhead_bytes
+                .saturating_add(live.tree_bytes())
+                .saturating_add(dead);
+        }
         let count = choose(&mut loads, &facts);
         loads.truncate(count);
         if !self.copies {

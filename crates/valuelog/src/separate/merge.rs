@@ -82,7 +82,7 @@ impl SeparatingMerge {
                 Phase::Births(Box::new(births))
             }
             None => {
-                let inner = inner_options(options, &values);
+                let inner = inner_options(options, &base, &values);
                 let merge = owner
                     .inner
                     .begin_merge(&base.inner, input.clone(), &inner)?;
@@ -167,10 +167,16 @@ impl SeparatingMerge {
 }
 
 /// The options of the inner structure's merge.
-pub(super) fn inner_options(options: &MergeOptions, values: &Arc<DroppedValues>) -> MergeOptions {
+pub(super) fn inner_options(
+    options: &MergeOptions,
+    base: &SeparatedVersion,
+    values: &Arc<DroppedValues>,
+) -> MergeOptions {
+    let accepted = options.space_amplification_percent;
     MergeOptions {
         values: Some(values.clone()),
         separate_from: None,
+        space_amplification_percent: accepted.map(|percent| base.tree_percent(percent)),
         ..options.clone()
     }
 }
@@ -206,7 +212,7 @@ impl Shared {
             .iter()
             .for_each(|handle| self.values.drop_handle(*handle));
         let input = SeparatedInput::new(input.clone(), born.handles, from as usize, born.charge);
-        let options = inner_options(&self.options, &self.values);
+        let options = inner_options(&self.options, &self.base, &self.values);
         let inner = &self.owner.inner;
         let merge = inner.begin_merge(&self.base.inner, Arc::new(input), &options)?;
         Ok(Phase::Tree(merge, born.parts, born.next_birth))

@@ -206,7 +206,7 @@ impl Compacts for Separating {
             return compacts.begin_compaction(base, keys, bytes_max, options);
         };
         let values = base.values();
-        let inner = inner_options(options, &values);
+        let inner = inner_options(options, base, &values);
         let begun = compacts.begin_compaction(&base.inner, keys, bytes_max, &inner)?;
         Ok(begun.map(|begun| Compaction {
             merge: SeparatingMerge::of_tree(self, base.clone(), begun.merge, values, options),

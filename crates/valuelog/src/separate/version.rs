@@ -11,6 +11,7 @@ use terrapin_structure::{
     StoredValues, StructureStats, Values, Version,
 };
 
+use super::collecting::tree_percent;
 use super::root::SeparatedRoot;
 use crate::handle::Handle;
 use crate::table::ValueTable;
@@ -74,6 +75,26 @@ impl SeparatedVersion {
             dead,
             next_birth: root.next_birth,
         }
+    }
+
+    /// About how many bytes of live records newer messages in the tree's buffers hide.
+    fn hidden_bytes(&self) -> Result<u64> {
+        let (seen, stored) = (self.inner.live_bytes()?, self.inner.stored_bytes()?);
+        let live = self.live_record_bytes();
+        let hidden = u128::from(live) * u128::from(stored.saturating_sub(seen));
+        Ok(u64::try_from(hidden / u128::from(stored.max(1))).unwrap_or(live))
+    }
+
+    fn live_record_bytes(&self) -> u64 {
+        let root = self.table.root();
+        root.map_or(0, |root| root.bytes.saturating_sub(root.dead_bytes))
+    }
+
+    /// The space amplification for the inner version's buffers, in per cent, where `accepted` is
+    /// the one for all. A tree that cannot be read is merged as if it had no values outside.
+    pub(super) fn tree_percent(&self, accepted: u32) -> u32 {
+        let tree = self.inner.stored_bytes().unwrap_or(u64::MAX);
+        tree_percent(accepted, tree, self.live_record_bytes())
     }
 
     /// What a merge of the inner version asks and tells about handles.
@@ -207,6 +228,10 @@ impl Version for SeparatedVersion {
         self.inner.live_bytes()
     }
 
+    fn stored_bytes(&self) -> Result<u64> {
+        self.inner.stored_bytes()
+    }
+
     fn stats(&self) -> Result<StructureStats> {
         let mut stats = self.inner.stats()?;
         let dead = self.dead.stats()?;
@@ -241,6 +266,7 @@ impl Version for SeparatedVersion {
             ("value_records", of(|root| root.records)),
             ("value_bytes", of(|root| root.bytes)),
             ("dead_value_bytes", of(|root| root.dead_bytes)),
+            ("hidden_value_bytes", Figure::Number(self.hidden_bytes()?)),
         ]);
         Ok(stats)
     }
