@@ -39,6 +39,8 @@ pub struct PhaseReport {
     pub device_bytes_written: u64,
     /// Bytes read, by the operating system's count for the process.
     pub device_bytes_read: u64,
+    /// Reads of the data file for gets and ranges, as the store counts.
+    pub device_reads: Option<u64>,
     /// What of it went to the log and to the data file, as the store counts.
     pub written: Option<FileBytes>,
     /// Allocated bytes of the directory afterwards.
@@ -86,7 +88,7 @@ impl PhaseReport {
 impl Figures for PhaseReport {
     fn table_head() -> String {
         format!(
-            "{:<9}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>10}{:>10}{:>9}{:>10}{:>8}{:>8}{:>6}",
+            "{:<9}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>10}{:>10}{:>9}{:>10}{:>9}{:>8}{:>8}{:>6}",
             "phase",
             "operations",
             "seconds",
@@ -100,6 +102,7 @@ impl Figures for PhaseReport {
             "data MiB",
             "space",
             "read MiB",
+            "reads/op",
             "RSS MiB",
             "CPU s",
             "χ"
@@ -118,7 +121,7 @@ impl Figures for PhaseReport {
             None => "-".into(),
         };
         format!(
-            "{:<9}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>10}{:>10}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
+            "{:<9}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>10}{:>10}{:>9.2}{:>10.0}{:>9}{:>8.0}{:>8.1}{:>6}",
             self.phase,
             self.operations,
             self.seconds,
@@ -132,6 +135,10 @@ impl Figures for PhaseReport {
             mib(|written| written.data_bytes),
             self.space_amplification(),
             self.device_bytes_read as f64 / f64::from(1 << 20),
+            match self.device_reads {
+                Some(reads) => format!("{:.3}", ratio(reads, self.operations)),
+                None => "-".into(),
+            },
             self.rss_peak_bytes as f64 / f64::from(1 << 20),
             self.cpu_seconds,
             self.chi,
@@ -147,7 +154,7 @@ impl Figures for PhaseReport {
         format!(
             "{{\"phase\":\"{}\",\"threads\":{},\"records\":{},\"operations\":{},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
              \"latency_us\":{{\"p50\":{:.3},\"p99\":{:.3},\"p999\":{:.3},\"p9999\":{:.3},\"max\":{:.3}}},\"user_bytes_written\":{},\
-             \"device_bytes_written\":{},\"device_bytes_read\":{},\"log_bytes_written\":{},\
+             \"device_bytes_written\":{},\"device_bytes_read\":{},\"device_reads\":{},\"log_bytes_written\":{},\
              \"data_file_bytes_written\":{},\"write_amplification\":{:.4},\"space_bytes\":{},\
              \"space_amplification\":{:.4},\"rss_peak_bytes\":{},\"cpu_seconds\":{:.2},\"chi\":{},\"memory_bytes\":{}}}",
             self.phase,
@@ -164,6 +171,8 @@ impl Figures for PhaseReport {
             self.user_bytes_written,
             self.device_bytes_written,
             self.device_bytes_read,
+            self.device_reads
+                .map_or("null".into(), |reads| reads.to_string()),
             bytes(|written| written.log_bytes),
             bytes(|written| written.data_bytes),
             self.write_amplification(),

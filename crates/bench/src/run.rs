@@ -338,6 +338,7 @@ impl Outcome {
 struct Measure {
     before: Usage,
     written: Option<FileBytes>,
+    reads: Option<u64>,
     start: Instant,
 }
 
@@ -347,6 +348,7 @@ impl Measure {
         Measure {
             before: Usage::now(),
             written: store.written(),
+            reads: store.reads(),
             start: Instant::now(),
         }
     }
@@ -384,6 +386,8 @@ impl Measure {
             space_bytes: allocated_bytes(driver.directory)?,
             written: (self.written.zip(driver.store.written()))
                 .map(|(before, after)| after.since(before)),
+            device_reads: (self.reads.zip(driver.store.reads()))
+                .map(|(before, after)| after.saturating_sub(before)),
             data_bytes: records * driver.config.shape.bytes(),
             rss_peak_bytes: rss_peak_bytes(),
             cpu_seconds: after.cpu_seconds - self.before.cpu_seconds,

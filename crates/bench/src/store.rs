@@ -37,6 +37,12 @@ pub trait Store: Sync {
     fn written(&self) -> Option<FileBytes> {
         None
     }
+
+    /// Reads of the data file for gets and ranges, those of indexes and filters included, since the
+    /// store was opened; none where the store does not count them.
+    fn reads(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Bytes that a store wrote to its files.
@@ -182,6 +188,11 @@ impl Store for TerrapinStore {
             log_bytes: metrics.log_bytes_written,
             data_bytes: metrics.device_written.total(),
         })
+    }
+
+    fn reads(&self) -> Option<u64> {
+        let reads = self.database.metrics().device_reads;
+        Some(reads.get_reads + reads.scan_reads + reads.meta_reads)
     }
 }
 

@@ -159,6 +159,7 @@ pub(crate) fn find_waste(store: &PageStore, root: &Root) -> Result<Option<Reclai
         .filter(|_| is_much)
         .map(|(from, to)| Reclaimable {
             waste_bytes: found.all,
+            merged_bytes: 0,
             from,
             to,
         }))

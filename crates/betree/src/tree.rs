@@ -160,7 +160,11 @@ impl Compacts for BeTree {
         own(version)?.to_compact()
     }
 
-    fn to_reclaim(&self, version: &Arc<dyn Version>) -> Result<Option<Reclaimable>> {
+    fn to_reclaim(
+        &self,
+        version: &Arc<dyn Version>,
+        _bytes_max: u64,
+    ) -> Result<Option<Reclaimable>> {
         match self.params.buffers {
             Buffers::Leveled => Ok(None),
             Buffers::Tiered => find_waste(&self.store, own(version)?.tree_root()),

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use terrapin_base::Result;
-use terrapin_structure::{Compaction, Compacts, MergeOptions, NoInput, ToCompact, Version};
+use terrapin_structure::{
+    Compaction, Compacts, MergeOptions, NoInput, Reclaimable, ToCompact, Version,
+};
 
 use crate::merge::InPlaceMerge;
-use crate::plan::{Mirror, Scope, span};
+use crate::plan::{Mirror, Scope, densest_stretch, span};
 use crate::structure::{InPlace, own};
 
 impl Compacts for InPlace {
@@ -22,10 +24,34 @@ impl Compacts for InPlace {
         {
             let waiting = leaf.sums.waiting_bytes;
             work.buffered_bytes = work.buffered_bytes.saturating_add(waiting);
-            let merged = leaf.sums.bytes.saturating_add(waiting);
-            work.merged_bytes = work.merged_bytes.saturating_add(merged);
+            work.merged_bytes = work.merged_bytes.saturating_add(leaf.sums.merged_bytes());
         }
         Ok(work)
+    }
+
+    /// The stretch with most waiting bytes per byte. Records that wait cost gets of a cold tree a
+    /// read each, for their filters and indexes.
+    fn to_reclaim(
+        &self,
+        version: &Arc<dyn Version>,
+        bytes_max: u64,
+    ) -> Result<Option<Reclaimable>> {
+        let Some(mirror) = Mirror::read(&self.store, &own(version)?.root)? else {
+            return Ok(None);
+        };
+        let leaves = mirror.leaves();
+        let Some((stretch, merged_bytes)) = densest_stretch(&leaves, bytes_max) else {
+            return Ok(None);
+        };
+        let (from, _) = span(&leaves, stretch.start);
+        let (_, to) = span(&leaves, stretch.end - 1);
+        let waits = leaves.iter().map(|leaf| leaf.sums.waiting_bytes);
+        Ok(Some(Reclaimable {
+            waste_bytes: waits.fold(0, u64::saturating_add),
+            merged_bytes,
+            from: from.unwrap_or_default().into(),
+            to: to.map(Box::from),
+        }))
     }
 
     fn begin_compaction(
@@ -56,8 +82,7 @@ impl Compacts for InPlace {
                 continue;
             }
             begin.get_or_insert(lo.unwrap_or_default());
-            let bytes = leaf.sums.bytes.saturating_add(leaf.sums.waiting_bytes);
-            merged = merged.saturating_add(bytes);
+            merged = merged.saturating_add(leaf.sums.merged_bytes());
         }
         let Some(begin) = begin else {
             return Ok(None);

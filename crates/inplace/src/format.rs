@@ -48,6 +48,11 @@ impl Sums {
         self.hidden_bytes = self.hidden_bytes.saturating_add(other.hidden_bytes);
     }
 
+    /// Key and value bytes that a merge of all this takes in.
+    pub(crate) fn merged_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.waiting_bytes)
+    }
+
     /// The sums with these groups as the ones that wait.
     pub(crate) fn with_waiting(self, waiting: &[GroupRef]) -> Sums {
         let mut sums = Sums {

@@ -287,6 +287,44 @@ fn merge_densest(facts: &[Facts], fates: &mut [Fate], accepted: u64, bytes_max: 
     }
 }
 
+/// The leaf with most waiting bytes per byte, and its neighbours as far as the merge of them all
+/// takes in at most `bytes_max` bytes. Also returns these bytes. `None` if nothing waits, or if that
+/// leaf alone has more.
+pub(crate) fn densest_stretch(
+    leaves: &[&Entry],
+    bytes_max: u64,
+) -> Option<(std::ops::Range<usize>, u64)> {
+    let cost = |number: usize| match &leaves[number].waiting[..] {
+        [] => 0,
+        _ => leaves[number].sums.merged_bytes(),
+    };
+    // a/b > c/d, without division.
+    let share = |x: usize, y: usize| {
+        u128::from(leaves[x].sums.waiting_bytes) * u128::from(leaves[y].sums.bytes.max(1))
+    };
+    let waits = (0..leaves.len()).filter(|&number| !leaves[number].waiting.is_empty());
+    let densest = waits.max_by(|&a, &b| share(a, b).cmp(&share(b, a)))?;
+    let (mut stretch, mut merged) = (densest..densest + 1, cost(densest));
+    if merged > bytes_max {
+        return None;
+    }
+    loop {
+        let before = stretch
+            .start
+            .checked_sub(1)
+            .map(|number| (number, cost(number)));
+        let behind = (stretch.end < leaves.len()).then(|| (stretch.end, cost(stretch.end)));
+        let fits = |near: &(usize, u64)| merged.saturating_add(near.1) <= bytes_max;
+        if let Some((_, bytes)) = behind.filter(fits) {
+            (stretch.end, merged) = (stretch.end + 1, merged + bytes);
+        } else if let Some((number, bytes)) = before.filter(fits) {
+            (stretch.start, merged) = (number, merged + bytes);
+        } else {
+            return Some((stretch, merged));
+        }
+    }
+}
+
 /// Merges the leaves of a stretch for which records wait.
 pub(crate) fn plan_stretch(leaves: &[&Entry], from: &[u8], to: Option<&[u8]>) -> Vec<Fate> {
     let fate = |number: usize| {

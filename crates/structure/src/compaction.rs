@@ -6,12 +6,16 @@ use terrapin_base::Result;
 
 use crate::{Merge, MergeOptions, Version};
 
-/// Waste that a compaction of a span of keys would free, the most of a tree's parts.
+/// What a compaction of a span of keys is worth while nobody writes: waste that it frees, or
+/// records that wait and make reads dearer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reclaimable {
-    /// Bytes of waste in the whole tree: messages that newer ones replace or delete, and dead parts
-    /// of page groups.
+    /// Bytes of waste in the whole tree: messages that newer ones replace or delete, dead parts of
+    /// page groups, or records that wait.
     pub waste_bytes: u64,
+    /// Key and value bytes that the compaction of the span merges, counted against the caller's
+    /// limit. 0 if the structure keeps no such limit.
+    pub merged_bytes: u64,
     /// The lower bound of the span. Empty: below all keys.
     pub from: Box<[u8]>,
     /// Its exclusive upper bound. `None`: the end of all keys.
@@ -22,10 +26,15 @@ pub struct Reclaimable {
 pub trait Compacts: Send + Sync {
     /// The work of compactions from the first key to the last. Reads nodes only.
     fn to_compact(&self, version: &Arc<dyn Version>) -> Result<ToCompact>;
-    /// The span of keys to compact next while nobody writes, to free space; `None` while there is
-    /// little waste. Reads nodes only.
-    fn to_reclaim(&self, version: &Arc<dyn Version>) -> Result<Option<Reclaimable>> {
-        let _ = version;
+    /// The span of keys to compact next while nobody writes, to free space or to make gets cheaper;
+    /// `None` while that gains little. A compaction that only makes reads cheaper merges at most
+    /// `bytes_max` key and value bytes. Reads nodes only.
+    fn to_reclaim(
+        &self,
+        version: &Arc<dyn Version>,
+        bytes_max: u64,
+    ) -> Result<Option<Reclaimable>> {
+        let _ = (version, bytes_max);
         Ok(None)
     }
     /// The share of records that have expired at a moment, in milliseconds since 1970: an estimate,

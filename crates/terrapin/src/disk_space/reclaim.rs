@@ -44,12 +44,23 @@ pub(crate) struct Reclaim {
     waste: Waste,
 }
 
-/// Waste in the trees of structures that keep some until nobody writes
+/// What trees keep until nobody writes: waste, or records that wait
 /// ([`Compacts::to_reclaim`](terrapin_structure::Compacts::to_reclaim)).
+///
+/// Compactions that only make reads cheaper merge no more bytes than users wrote into the keyspace
+/// since the open. So a writer that pauses often pays at most one byte more for each of its own.
 #[derive(Default)]
 struct Waste {
-    /// The waste of each tree when a compaction was last asked for.
-    asked: BTreeMap<KeyspaceId, u64>,
+    asked: BTreeMap<KeyspaceId, Asked>,
+}
+
+/// The compactions of a tree that were asked for.
+#[derive(Default)]
+struct Asked {
+    /// The tree's waste at the last one; `None` if there was little since.
+    waste_bytes: Option<u64>,
+    /// Bytes that all of them merged for reads.
+    merged_bytes: u64,
 }
 
 impl Waste {
@@ -61,15 +72,21 @@ impl Waste {
             return;
         }
         let state = core.state.load_full();
+        self.asked
+            .retain(|id, _| state.keyspaces.get(*id).is_some());
         for keyspace in state.keyspaces.iter() {
-            let compacts = keyspace.structure.compacts();
-            // A compaction or a read that meets the damage reports it.
-            let Some(Ok(Some(found))) = compacts.map(|c| c.to_reclaim(&keyspace.version)) else {
-                self.asked.remove(&keyspace.id);
+            let Some(compacts) = keyspace.structure.compacts() else {
                 continue;
             };
-            let before = self.asked.insert(keyspace.id, found.waste_bytes);
-            if before == Some(found.waste_bytes) {
+            let asked = self.asked.entry(keyspace.id).or_default();
+            let written = keyspace.shared.counters.user_bytes_written();
+            let bytes_max = written.saturating_sub(asked.merged_bytes);
+            // A compaction or a read that meets the damage reports it.
+            let Ok(Some(found)) = compacts.to_reclaim(&keyspace.version, bytes_max) else {
+                asked.waste_bytes = None;
+                continue;
+            };
+            if asked.waste_bytes.replace(found.waste_bytes) == Some(found.waste_bytes) {
                 continue;
             }
             let stretches = Stretches {
@@ -78,6 +95,7 @@ impl Waste {
                 collects: false,
             };
             if core.compactions.ask(stretches) {
+                asked.merged_bytes = asked.merged_bytes.saturating_add(found.merged_bytes);
                 core.schedule.work().notify();
             }
             return;

@@ -88,6 +88,14 @@ impl KeyspaceCounters {
             .fetch_add(records, Ordering::Relaxed);
     }
 
+    /// Key and value bytes that users wrote.
+    pub fn user_bytes_written(&self) -> u64 {
+        let lines = self.0.get().into_iter().flat_map(|lines| lines.iter());
+        lines
+            .map(|line| line.user_bytes_written.load(Ordering::Relaxed))
+            .sum()
+    }
+
     /// The figures; none if the keyspace was not used since the open.
     pub fn read(&self, name: &str, id: KeyspaceId, memtable_bytes: u64) -> Option<KeyspaceMetrics> {
         let lines = self.0.get()?;

@@ -178,9 +178,13 @@ impl Compacts for Separating {
         }
     }
 
-    fn to_reclaim(&self, version: &Arc<dyn Version>) -> Result<Option<Reclaimable>> {
+    fn to_reclaim(
+        &self,
+        version: &Arc<dyn Version>,
+        bytes_max: u64,
+    ) -> Result<Option<Reclaimable>> {
         match self.inner.compacts() {
-            Some(compacts) => compacts.to_reclaim(Self::inner_of(version)),
+            Some(compacts) => compacts.to_reclaim(Self::inner_of(version), bytes_max),
             None => Ok(None),
         }
     }
