@@ -4,10 +4,12 @@
 //! segments, and holds a copy of the index of each. A node above the leaves names leaves, and the
 //! groups of records that wait for each of them. Nodes further up name nodes.
 
+use std::sync::Arc;
+
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
-use terrapin_pages::PageRef;
-use terrapin_pages::group::{Deadlines, GroupRef, NodeIndex};
+use terrapin_pages::group::{Deadlines, GroupIndex, GroupRef, NodeIndex};
+use terrapin_pages::{Handle, PageRef, PageStore};
 
 /// First byte of every root. No other structure's root begins with it.
 const MAGIC: u8 = 0xf2;
@@ -291,6 +293,8 @@ impl Inner {
 pub(crate) struct Leaf {
     bytes: Box<[u8]>,
     places: Box<[Place]>,
+    /// The decoded index of each segment, as long as it is cached.
+    indexes: Box<[Handle<GroupIndex>]>,
 }
 
 /// Where a segment's entry lies in the bytes of its leaf.
@@ -308,6 +312,15 @@ pub(crate) struct SegmentRef<'a> {
     pub(crate) index: NodeIndex<'a>,
     /// The bytes of the entry.
     pub(crate) entry: &'a [u8],
+    handle: &'a Handle<GroupIndex>,
+}
+
+impl SegmentRef<'_> {
+    /// The decoded index, through the cache. It takes twice the memory of the copy, and a search
+    /// in it takes half the time.
+    pub(crate) fn cached_index(&self, store: &PageStore) -> Result<Arc<GroupIndex>> {
+        store.index_of_copy(&self.group, self.handle, self.index)
+    }
 }
 
 /// Appends a segment's entry to a leaf's bytes. `index` is the used part of its group's index.
@@ -364,6 +377,7 @@ impl Leaf {
         match reader.remaining() {
             0 => Ok(Leaf {
                 bytes: bytes.into(),
+                indexes: places.iter().map(|_| Handle::default()).collect(),
                 places: places.into(),
             }),
             _ => Err(reader.corrupt("bytes behind the entries")),
@@ -390,6 +404,7 @@ impl Leaf {
             group,
             index: self.index(number),
             entry,
+            handle: &self.indexes[number],
         })
     }
 
@@ -415,7 +430,8 @@ impl Leaf {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes.len() + self.places.len() * size_of::<Place>()
+        let each = size_of::<Place>() + size_of::<Handle<GroupIndex>>();
+        self.bytes.len() + self.places.len() * each
     }
 }
 

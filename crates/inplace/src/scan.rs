@@ -299,7 +299,7 @@ impl InPlaceScan {
             return Ok(None);
         };
         let segment = leaf.segment(number)?;
-        let index = Arc::new(segment.index.decode(&segment.group, &mut Vec::new())?);
+        let index = segment.cached_index(&self.store)?;
         let (bounds, direction) = (self.bounds(), self.direction);
         Ok(Some(BlockWalk::new(
             &segment.group,

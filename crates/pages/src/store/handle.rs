@@ -12,7 +12,7 @@ use terrapin_filter::partition_of;
 use super::PageStore;
 use super::filter_page::FilterPage;
 use super::read::DecodePage;
-use crate::group::{GroupIndex, GroupRef};
+use crate::group::{GroupIndex, GroupRef, NodeIndex};
 use crate::page::{PageKind, PageRef};
 
 /// One of this many uses of a handle goes through the cache.
@@ -115,6 +115,28 @@ impl PageStore {
         handle
             .index
             .get_or(|uncounted| self.index_counting(group, uncounted))
+    }
+
+    /// The index of a group of whose index a node has a copy, through a handle and the cache, where
+    /// it counts as metadata. Decodes the copy if the index is not cached, and reads nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`] if the copy is not of that group's index.
+    #[inline]
+    pub fn index_of_copy(
+        &self,
+        group: &GroupRef,
+        handle: &Handle<GroupIndex>,
+        copy: NodeIndex<'_>,
+    ) -> Result<Arc<GroupIndex>> {
+        handle.get_or(|uncounted| {
+            if let Some(index) = self.cached_index(group, uncounted) {
+                return Ok(index);
+            }
+            let index = copy.decode(group, &mut Vec::new())?;
+            Ok(self.cache_index(group.id, index))
+        })
     }
 
     /// Whether a group may hold a key, like [`PageStore::may_contain`], through a handle.

@@ -146,7 +146,7 @@ impl PageStore {
         group: &GroupRef,
         uncounted: u64,
     ) -> Result<Arc<GroupIndex>> {
-        if let Some(index) = self.cache.get_counting(index_key(group.id), uncounted) {
+        if let Some(index) = self.cached_index(group, uncounted) {
             return Ok(index);
         }
         let (offset, bytes) = self.index_place(group)?;
@@ -181,10 +181,18 @@ impl PageStore {
                 Error::corrupt("index and reference contradict each other").with("page", group)
             );
         }
+        Ok(self.cache_index(group, index))
+    }
+
+    /// A group's index, if it is cached. It counts one use, and `uncounted` further ones.
+    pub(super) fn cached_index(&self, group: &GroupRef, uncounted: u64) -> Option<Arc<GroupIndex>> {
+        self.cache.get_counting(index_key(group.id), uncounted)
+    }
+
+    pub(super) fn cache_index(&self, group: PageId, index: GroupIndex) -> Arc<GroupIndex> {
         let memory_bytes = index.memory_bytes();
-        Ok(self
-            .cache
-            .insert(index_key(group), Arc::new(index), memory_bytes))
+        let key = index_key(group);
+        self.cache.insert(key, Arc::new(index), memory_bytes)
     }
 
     /// Whether a group may hold a key of this hash. Asks one partition of the group's filter,
