@@ -288,8 +288,8 @@ fn merge_densest(facts: &[Facts], fates: &mut [Fate], accepted: u64, bytes_max: 
 }
 
 /// The leaf with most waiting bytes per byte, and its neighbours as far as the merge of them all
-/// takes in at most `bytes_max` bytes. Also returns these bytes. `None` if nothing waits, or if that
-/// leaf alone has more.
+/// takes in at most `bytes_max` bytes. Also returns these bytes. `None` if nothing waits, or if
+/// that leaf alone has more.
 pub(crate) fn densest_stretch(
     leaves: &[&Entry],
     bytes_max: u64,
