@@ -16,6 +16,7 @@ const KEYS: [&str; 19] = [
     "user_bytes_written",
     "device_bytes_written",
     "device_bytes_read",
+    "device_reads",
     "log_bytes_written",
     "data_file_bytes_written",
     "write_amplification",
