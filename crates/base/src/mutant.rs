@@ -176,6 +176,8 @@ pub const NAMES: &[&str] = &[
     "run-keeps-newest-operand",
     "operands-ignore-range-deletes",
     "operands-leave-cached-value",
+    "operands-below-memo-count-again",
+    "memo-of-another-tree-counts",
     "reader-slot-not-tested-again",
     "revoked-reader-goes-on",
     "open-keeps-old-readers",

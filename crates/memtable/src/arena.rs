@@ -172,6 +172,24 @@ impl Arena {
                 (number, Some(sharing.lock()))
             }
         };
+        self.entered(number, guard)
+    }
+
+    /// Like [`Arena::enter`], for a thread that must not wait. `None` if another thread is in its
+    /// slot.
+    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
+        let (number, guard) = match thread_number::current() {
+            Number::Own(number) => (number, None),
+            Number::Shared(number) => {
+                let sharing = &self.sharing[number - thread_number::OWNED];
+                (number, Some(sharing.try_lock()?))
+            }
+        };
+        Some(self.entered(number, guard))
+    }
+
+    #[inline(always)]
+    fn entered<'a>(&'a self, number: usize, guard: Option<MutexGuard<'a, ()>>) -> Entered<'a> {
         let group = match self.slots[number / GROUP_SLOTS].get() {
             Some(group) => group,
             None => self.make_group(number / GROUP_SLOTS),

@@ -183,7 +183,7 @@ impl<'a> Cursor<'a> {
 
     /// Adds the current version and the older ones of its key to a fold, newest first, down to the
     /// first that needs nothing older, or to the delete of a range. Returns whether nothing older
-    /// counts. O(operands).
+    /// counts. O(operands that nobody [remembered](Memtable::remember)).
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
         let key = self.key().unwrap_or_default();
         let fragments = self.fragments.as_ref();
         let deleted = fragments.and_then(|fragments| fragments.newest_over(key, self.before));
-        self.versions().fold(deleted, fold)
+        Ok(self.versions().fold(deleted, None, fold)?.is_based)
     }
 
     #[cold]

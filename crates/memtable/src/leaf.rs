@@ -3,7 +3,9 @@
 //!
 //! ```text
 //! leaf     head: link to the newest version │ key length u16 │ key bytes …
-//! version  lsn u64 │ next: link to an older version │ (payload length << 4 | was read << 2 | kind) u32 │ payload bytes …
+//! version  lsn u64 │ next: link to an older version │ (payload length << 5 | was read << 3 | kind) u32 │ payload bytes …
+//!          behind an operand, at the next multiple of 8: link to a memo
+//! memo     basis u32 │ (payload length << 5 | kind) u32 │ payload bytes …
 //! ```
 //!
 //! A leaf and its first version are allocated together, so that a record occupies consecutive cache
@@ -11,6 +13,11 @@
 //! compare-and-swap on the link in front of a new version suffices. The operations of an unlogged
 //! batch share one LSN. The version of a later one goes in front: a put or a delete then hides the
 //! others, and operands count with what is behind them.
+//!
+//! A *memo* says in one message what the chain says from an operand on. A fold that meets a memo
+//! needs nothing older of the chain. Without a *basis* a memo depends on the chain alone. Otherwise
+//! it is a value that also depends on what the store held below the memtable, and the basis says
+//! when that was. Memos change no chain: whoever does not ask for them sees the same versions.
 
 use std::marker::PhantomData;
 use std::mem::size_of;
@@ -42,7 +49,7 @@ struct LeafHead {
 struct VersionHead {
     lsn: u64,
     older: AtomicPtr<VersionHead>,
-    /// Payload length << 4 | was read << 2 | kind. Only the bit *was read* changes.
+    /// Payload length << 5 | was read << 3 | kind. Only the bit *was read* changes.
     what: AtomicU32,
 }
 
@@ -52,6 +59,24 @@ const _: () = assert!(std::mem::offset_of!(VersionHead, what) + 4 == VERSION_HEA
 const _: () = assert!(size_of::<LeafHead>() <= LEAF_HEAD.next_multiple_of(ALIGNMENT));
 const _: () = assert!(size_of::<VersionHead>() <= VERSION_HEAD.next_multiple_of(ALIGNMENT));
 
+/// The head of a memo. Its payload follows.
+#[repr(C)]
+struct MemoHead {
+    basis: u32,
+    what: u32,
+}
+
+const MEMO_HEAD: usize = size_of::<MemoHead>();
+/// The basis of a memo that depends on its chain alone.
+const OF_CHAIN: u32 = u32::MAX;
+/// Bytes of the link to a memo.
+const MEMO_LINK: usize = size_of::<AtomicPtr<u8>>();
+
+/// Arena bytes of a memo.
+pub(crate) fn memo_bytes(message: Message<'_>) -> usize {
+    (MEMO_HEAD + message.value_bytes()).next_multiple_of(ALIGNMENT)
+}
+
 /// Arena bytes of a leaf without its versions.
 pub(crate) fn leaf_bytes(key: &[u8]) -> usize {
     (LEAF_HEAD + key.len()).next_multiple_of(ALIGNMENT)
@@ -59,7 +84,13 @@ pub(crate) fn leaf_bytes(key: &[u8]) -> usize {
 
 /// Arena bytes of a version.
 pub(crate) fn version_bytes(message: Message<'_>) -> usize {
-    (VERSION_HEAD + message.value_bytes()).next_multiple_of(ALIGNMENT)
+    let memo_link = MEMO_LINK * usize::from(matches!(message, Message::Merge(_)));
+    memo_link_at(message.value_bytes()) + memo_link
+}
+
+/// Where the link to a memo is in a version whose payload has this many bytes.
+fn memo_link_at(payload_bytes: usize) -> usize {
+    (VERSION_HEAD + payload_bytes).next_multiple_of(ALIGNMENT)
 }
 
 /// A version in the arena of a memtable that lives for `'a`.
@@ -91,6 +122,10 @@ impl<'a> VersionRef<'a> {
                 what,
             });
             ptr::copy_nonoverlapping(value.as_ptr(), at.as_ptr().add(VERSION_HEAD), value.len());
+            if let Message::Merge(_) = message {
+                let memo_link = at.add(memo_link_at(value.len()));
+                memo_link.cast().write(AtomicPtr::<u8>::default());
+            }
         }
         VersionRef(head, PhantomData)
     }
@@ -135,6 +170,90 @@ impl<'a> VersionRef<'a> {
         self.head().what.load(Ordering::Relaxed) & READ != 0
     }
 
+    /// The link of an operand to its memo. It is null, a memo, or an odd number: twice the operands
+    /// since the last memo, plus 1.
+    fn memo_link(self) -> Option<&'a AtomicPtr<u8>> {
+        let Message::Merge(operand) = self.message() else {
+            return None;
+        };
+        // SAFETY: `write` put the link there, aligned. Only its value changes.
+        Some(unsafe {
+            let at = self.0.as_ptr().cast::<u8>();
+            &*at.add(memo_link_at(operand.len())).cast()
+        })
+    }
+
+    /// The memo of an operand, if it depends on the chain alone or has this basis.
+    fn memo(self, basis: Option<u32>) -> Option<Message<'a>> {
+        let link = self.memo_link()?.load(Ordering::Acquire);
+        if link.addr() % 2 != 0 {
+            return None;
+        }
+        let at = NonNull::new(link)?;
+        // SAFETY: a link that is even and not null leads to a memo, which lives for 'a and never
+        // changes. Its payload follows its head.
+        let (head, payload) = unsafe {
+            let head = at.cast::<MemoHead>().as_ref();
+            let bytes = (head.what >> LENGTH_SHIFT) as usize;
+            let payload = std::slice::from_raw_parts(at.as_ptr().add(MEMO_HEAD), bytes);
+            (head, payload)
+        };
+        let holds = head.basis == OF_CHAIN
+            || basis == Some(head.basis)
+            || mutant::active("memo-of-another-tree-counts");
+        holds.then(|| Message::of(MessageKind::from_bits(head.what), payload))
+    }
+
+    /// Writes a memo and links it, unless another thread does so at the same time. Returns whether
+    /// it is linked.
+    ///
+    /// # Safety
+    /// `at` is aligned to [`ALIGNMENT`], has [`memo_bytes`] of room that nothing else uses, and
+    /// stays allocated for `'a`. The payload is at most [`VALUE_BYTES_MAX`] long.
+    pub(crate) unsafe fn link_memo(
+        self,
+        at: NonNull<u8>,
+        basis: Option<u32>,
+        message: Message<'_>,
+    ) -> bool {
+        let Some(link) = self.memo_link() else {
+            return false;
+        };
+        let before = link.load(Ordering::Relaxed);
+        let payload = message.payload();
+        let head = MemoHead {
+            basis: basis.unwrap_or(OF_CHAIN),
+            what: (payload.len() as u32) << LENGTH_SHIFT | message.kind() as u32,
+        };
+        // SAFETY: the contract gives alignment and room.
+        unsafe {
+            at.cast().write(head);
+            let behind = at.as_ptr().add(MEMO_HEAD);
+            ptr::copy_nonoverlapping(payload.as_ptr(), behind, payload.len());
+        }
+        // Release publishes the bytes of the memo.
+        let linked =
+            link.compare_exchange(before, at.as_ptr(), Ordering::Release, Ordering::Relaxed);
+        linked.is_ok()
+    }
+
+    /// Notes how many operands there are since the last memo, if this version, which no reader sees
+    /// yet, is an operand in front of `older`. Returns the number. Other writers make it inexact.
+    pub(crate) fn count_operands(self, older: VersionRef<'a>) -> usize {
+        let Some(link) = self.memo_link() else {
+            return 0;
+        };
+        let before = older.memo_link().map(|link| link.load(Ordering::Relaxed));
+        let count = match before.map(|link| link.addr()) {
+            Some(number) if number % 2 != 0 => number / 2 + 1,
+            // The older operand has a memo, or nobody counted it.
+            _ => 1,
+        };
+        let number = ptr::without_provenance_mut(2 * count + 1);
+        link.store(number, Ordering::Relaxed);
+        count
+    }
+
     /// The next older version of its key.
     fn older(self) -> Option<Self> {
         let older = self.head().older.load(Ordering::Acquire);
@@ -148,31 +267,79 @@ impl<'a> VersionRef<'a> {
 pub struct Versions<'a>(Option<VersionRef<'a>>);
 
 impl<'a> Versions<'a> {
-    pub(crate) fn from(newest: VersionRef<'a>) -> Self {
-        Versions(Some(newest))
+    pub(crate) fn from(newest: impl Into<Option<VersionRef<'a>>>) -> Self {
+        Versions(newest.into())
     }
 
     /// Adds these versions' messages to a fold, newest first, down to the first that needs nothing
-    /// older. A range delete hides versions below the LSN `deleted`. Returns whether nothing older
-    /// counts. O(operands).
+    /// older. A range delete hides versions below the LSN `deleted`. Memos stand for what is older:
+    /// those of the chain alone, and those of a `basis`. O(operands since the last memo).
     ///
     /// # Errors
     ///
     /// Those of [`Fold::push`].
-    pub fn fold(self, deleted: Option<Lsn>, fold: &mut Fold) -> Result<bool> {
+    pub(crate) fn fold(
+        self,
+        deleted: Option<Lsn>,
+        basis: Option<u32>,
+        fold: &mut Fold,
+    ) -> Result<Folded<'a>> {
         let deleted = deleted.filter(|_| !mutant::active("operands-ignore-range-deletes"));
-        for (lsn, message) in self {
-            if deleted > Some(lsn) {
+        let mut folded = Folded {
+            newest: self.0,
+            bytes: 0,
+            is_based: false,
+        };
+        let mut next = self.0;
+        while let Some(version) = next {
+            if deleted > Some(version.lsn()) {
                 break;
             }
-            if fold.push(message)? {
-                return Ok(true);
+            if let Some(memo) = version.memo(basis) {
+                folded.is_based = fold.push(memo)?;
+                if !mutant::active("operands-below-memo-count-again") {
+                    return Ok(folded);
+                }
             }
+            let message = version.message();
+            folded.bytes += version_bytes(message);
+            if fold.push(message)? {
+                folded.is_based = true;
+                return Ok(folded);
+            }
+            next = version.older();
         }
-        match deleted {
-            Some(_) => fold.push(Message::Delete),
-            None => Ok(false),
+        if deleted.is_some() {
+            folded.is_based = fold.push(Message::Delete)?;
         }
+        Ok(folded)
+    }
+}
+
+/// What [`crate::Memtable::fold`] found.
+#[derive(Clone, Copy)]
+pub struct Folded<'a> {
+    pub(crate) newest: Option<VersionRef<'a>>,
+    /// Arena bytes of the versions that were folded one by one.
+    pub(crate) bytes: usize,
+    /// Whether nothing older than the memtable counts.
+    pub is_based: bool,
+}
+
+impl Folded<'_> {
+    /// Arena bytes of the messages that the fold took one by one: those that no memo holds.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl std::fmt::Debug for Folded<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Folded")
+            .field("bytes", &self.bytes)
+            .field("is_based", &self.is_based)
+            .finish()
     }
 }
 

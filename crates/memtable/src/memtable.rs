@@ -34,7 +34,7 @@ use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
 use crate::fragments::{Fragments, Tree};
-use crate::leaf::{self, Added, LeafRef, VersionRef, Versions};
+use crate::leaf::{self, Added, Folded, LeafRef, VersionRef, Versions};
 use crate::lock::{NodeGuard, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
 
@@ -77,7 +77,14 @@ struct Insert<'a, 'k> {
     message: Message<'k>,
     /// The new leaf and its version, once an attempt needed them.
     fresh: Option<(LeafRef<'a>, VersionRef<'a>)>,
+    /// Whether the key has many operands that no memo holds.
+    is_long: bool,
 }
+
+/// Operands of a key after which the first memo is due. Later ones are due after twice as many,
+/// four times as many, and so on, as long as there is none. An operand that grows gets memos of
+/// doubling length so.
+const OPERANDS_WITHOUT_MEMO: usize = 64;
 
 /// The tree changed during an attempt. The insert must restart.
 struct Conflict;
@@ -119,10 +126,13 @@ impl Memtable {
     /// Adds a version of a key, concurrently with other threads. It replaces a version of the same
     /// LSN. Otherwise LSNs may come in any order. O(key length + newer versions of the key).
     ///
+    /// Returns whether the key has many operands that a read would fold one by one. Once the LSN is
+    /// visible, the caller is to [fold](Memtable::fold) and [remember](Memtable::remember) them.
+    ///
     /// # Panics
     /// If the key is longer than 65,535 bytes or the payload longer than 256 MiB - 1. The process
     /// aborts if the system has no memory, as for any allocation.
-    pub fn insert(&self, key: &[u8], lsn: Lsn, message: Message<'_>) {
+    pub fn insert(&self, key: &[u8], lsn: Lsn, message: Message<'_>) -> bool {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(
             message.value_bytes() <= leaf::VALUE_BYTES_MAX,
@@ -138,11 +148,13 @@ impl Memtable {
             lsn,
             message,
             fresh: None,
+            is_long: false,
         };
         let mut backoff = Backoff::default();
         while insert.attempt(self).is_err() {
             backoff.pause();
         }
+        insert.is_long
     }
 
     /// Deletes all keys from `lo` to below `hi` whose messages are older than the LSN, concurrently
@@ -218,23 +230,54 @@ impl Memtable {
     }
 
     /// Adds the messages of a key below the LSN `before` to a fold, newest first, down to the first
-    /// that needs nothing older, or to the delete of a range. Returns whether nothing older counts;
-    /// `None` if there is no message. O(key length + operands).
+    /// that needs nothing older, or to the delete of a range. `None` if there is no message. Uses
+    /// what was [remembered](Memtable::remember) without a basis, or with this one. O(key length +
+    /// operands that nobody remembered).
     ///
     /// # Errors
     ///
     /// Those of [`Fold::push`].
-    pub fn fold(&self, key: &[u8], before: Lsn, fold: &mut Fold) -> Result<Option<bool>> {
+    pub fn fold(
+        &self,
+        key: &[u8],
+        before: Lsn,
+        basis: Option<u32>,
+        fold: &mut Fold,
+    ) -> Result<Option<Folded<'_>>> {
         let newest = self.leaf(key).and_then(|leaf| leaf.newest(before));
         let deleted = match self.ranges.get() {
             None => None,
             Some(ranges) => ranges.fragments.tree().newest_over(key, before),
         };
-        match newest {
-            Some(newest) => Versions::from(newest).fold(deleted, fold).map(Some),
-            None if deleted.is_some() => fold.push(Message::Delete).map(Some),
-            None => Ok(None),
+        if newest.is_none() && deleted.is_none() {
+            return Ok(None);
         }
+        Versions::from(newest).fold(deleted, basis, fold).map(Some)
+    }
+
+    /// Remembers what a fold came to, so that the next folds of the key begin there. Does nothing
+    /// if that takes more memory than the messages that were folded: so remembering takes no more
+    /// memory than operands do, and no more time than writing them.
+    ///
+    /// Every version below the bound of the fold must have been in the memtable. `message` is what
+    /// the memtable says of the key, without a basis. With a basis it is the key's value, as it
+    /// follows from the memtable and from what was below it. `basis` numbers that, and is not
+    /// `u32::MAX`.
+    pub fn remember(&self, folded: Folded<'_>, basis: Option<u32>, message: Message<'_>) {
+        let bytes = leaf::memo_bytes(message);
+        let Some(newest) = folded.newest else { return };
+        if bytes > folded.bytes || message.value_bytes() > leaf::VALUE_BYTES_MAX {
+            return;
+        }
+        // A reader waits for no writer: another one will remember.
+        let Some(entered) = self.arena.try_enter() else {
+            return;
+        };
+        let at = entered.record(bytes);
+        // SAFETY: taken just now, that long, from the arena, which lives as long as the fold's
+        // borrow of this memtable; the length was checked.
+        unsafe { newest.link_memo(at, basis, message) };
+        entered.add(Count::GarbageBytes, bytes as i64);
     }
 
     /// Like [`Self::get`], and returns the message's LSN too.
@@ -527,7 +570,7 @@ impl<'a> Insert<'a, '_> {
     }
 
     /// Adds the version to the key's leaf, which is in the tree already.
-    fn add_version(&self, leaf: LeafRef<'a>) {
+    fn add_version(&mut self, leaf: LeafRef<'a>) {
         let version = match self.fresh {
             // Another thread inserted the key between two attempts. The new leaf is garbage; its
             // version is used.
@@ -548,6 +591,10 @@ impl<'a> Insert<'a, '_> {
                 // The mark belongs to the key, so the new version inherits it.
                 if old.was_read() {
                     version.mark_read();
+                }
+                if let Message::Merge(_) = self.message {
+                    let count = version.count_operands(old);
+                    self.is_long = count >= OPERANDS_WITHOUT_MEMO && count.is_power_of_two();
                 }
                 let old = old.message();
                 self.entered

@@ -3,11 +3,12 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{World, tiny};
 use terrapin::{
-    Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, MergeOperator, Outcome, Result,
+    AddI64, CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions,
+    MergeOperator, Options, Outcome, Result,
 };
 
 fn with_operator(database: &Database, operator: &str) -> Keyspace {
@@ -183,6 +184,97 @@ fn the_record_cache_holds_no_value_of_operands_in_a_memtable() {
         assert_eq!(count(&sums, b"sum"), round * 2 + 2);
         database.checkpoint().unwrap();
     }
+    drop(sums);
+    database.close().unwrap();
+}
+
+/// Adds numbers, and counts its work.
+#[derive(Clone, Default)]
+struct CountingAdd(Arc<AtomicU64>);
+
+impl MergeOperator for CountingAdd {
+    fn name(&self) -> &str {
+        "counting-add"
+    }
+
+    fn apply(
+        &self,
+        key: &[u8],
+        existing: Option<&[u8]>,
+        operand: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Outcome> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        AddI64.apply(key, existing, operand, out)
+    }
+
+    fn combine(&self, key: &[u8], older: &[u8], newer: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        AddI64.combine(key, older, newer, out)
+    }
+}
+
+/// The first read of a key folds the operands that no memo holds, a bounded number. The next ones
+/// fold nothing. Each operand is combined once by writers, and a merge combines a bounded number.
+#[test]
+fn reads_of_a_key_with_many_operands_fold_few() {
+    const OPERANDS: u64 = 20_000;
+    let world = World::new(7);
+    let operator = CountingAdd::default();
+    let calls = {
+        let calls = operator.0.clone();
+        move || calls.swap(0, Ordering::Relaxed)
+    };
+    let options = Options::new()
+        .memory(32 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(32))
+        .merge_operator(operator);
+    let database = world.open(&options);
+    let sums = with_operator(&database, "counting-add");
+    sums.put("based", 5i64.to_le_bytes()).unwrap();
+    database.checkpoint().unwrap();
+    let before = database.metrics().checkpoints;
+    let one = 1i64.to_le_bytes();
+    for number in 0..OPERANDS {
+        sums.merge("based", one).unwrap();
+        // In batches, too: two operands of a key in one.
+        let mut batch = database.batch();
+        batch.merge(&sums, "alone", one);
+        batch.merge(&sums, "alone", one);
+        let durability = match number % 2 {
+            0 => Durability::None,
+            _ => Durability::Process,
+        };
+        database.write_with(&batch, durability).unwrap();
+    }
+    assert_eq!(database.metrics().checkpoints, before);
+    let all = 3 * OPERANDS;
+    let written = calls();
+    assert!(
+        (all / 2..=all + all / 32).contains(&written),
+        "{written} of {all}"
+    );
+    for (key, sum) in [("based", OPERANDS + 5), ("alone", 2 * OPERANDS)] {
+        assert_eq!(count(&sums, key.as_bytes()), sum as i64);
+        let first = calls();
+        assert!(first <= 130, "the first get of {key}: {first} calls");
+        for _ in 0..10 {
+            assert_eq!(count(&sums, key.as_bytes()), sum as i64);
+        }
+        assert_eq!(calls(), 0, "the next gets of {key}");
+        // One operand more is one call more.
+        sums.merge(key, one).unwrap();
+        assert_eq!(count(&sums, key.as_bytes()), sum as i64 + 1);
+        assert_eq!(count(&sums, key.as_bytes()), sum as i64 + 1);
+        assert_eq!(calls(), 1, "gets of {key} with one operand more");
+    }
+    let values: Vec<_> = sums.iter().map(|record| record.unwrap().1).collect();
+    assert_eq!(values.len(), 2);
+    assert_eq!(calls(), 0, "a range");
+    database.checkpoint().unwrap();
+    let merged = calls();
+    assert!(merged <= 300, "the merge: {merged} calls");
+    assert_eq!(count(&sums, b"based"), OPERANDS as i64 + 6);
     drop(sums);
     database.close().unwrap();
 }

@@ -47,19 +47,30 @@ enum Base {
 pub struct Fold {
     /// Operands, newest first. Combining makes the list shorter.
     operands: Vec<Operand>,
+    /// The operands' bytes.
+    bytes: Vec<u8>,
     base: Base,
     base_bytes: Vec<u8>,
     out: Vec<u8>,
     kind: MessageKind,
-    /// Memory of operands that were combined.
-    spare: Vec<Vec<u8>>,
+    /// Memory of combining: operands, oldest first, and their bytes in this order.
+    done: (Vec<Operand>, Vec<u8>),
 }
 
+#[derive(Clone, Copy)]
 struct Operand {
-    bytes: Vec<u8>,
+    /// Where the operand is in the bytes of its list.
+    start: usize,
+    len: usize,
     /// How many operands it is made of. `PARTED` if the operator declined to combine it with the
     /// next newer one.
     weight: usize,
+}
+
+impl Operand {
+    fn of(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.start..][..self.len]
+    }
 }
 
 const PARTED: usize = usize::MAX;
@@ -67,26 +78,20 @@ const PARTED: usize = usize::MAX;
 impl Fold {
     /// Forgets all messages, and keeps the memory.
     pub fn clear(&mut self) {
-        while let Some(operand) = self.operands.pop() {
-            self.keep(operand.bytes);
-        }
+        self.operands.clear();
+        self.bytes.clear();
         self.base = Base::Older;
         self.base_bytes.clear();
         self.out.clear();
     }
 
-    fn keep(&mut self, mut bytes: Vec<u8>) {
-        // Enough for the neighbours that combining has in hand.
-        if self.spare.len() < 64 {
-            bytes.clear();
-            self.spare.push(bytes);
-        }
-    }
-
     fn push_operand(&mut self, operand: &[u8]) {
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.extend_from_slice(operand);
-        self.operands.push(Operand { bytes, weight: 1 });
+        self.operands.push(Operand {
+            start: self.bytes.len(),
+            len: operand.len(),
+            weight: 1,
+        });
+        self.bytes.extend_from_slice(operand);
     }
 
     /// Adds the next older message. Returns whether nothing older counts.
@@ -177,48 +182,55 @@ impl Fold {
         if self.operands.len() < 2 || !operator.is_registered() {
             return;
         }
+        let (mut done, mut bytes) = std::mem::take(&mut self.done);
+        done.clear();
+        bytes.clear();
         // Oldest first: the list is newest first.
-        let mut waiting = std::mem::take(&mut self.operands);
-        let mut done: Vec<Operand> = Vec::new();
-        while let Some(next) = waiting.pop() {
-            done.push(next);
-            while let [.., older, newer] = &done[..]
+        while let Some(next) = self.operands.pop() {
+            done.push(Operand {
+                start: bytes.len(),
+                ..next
+            });
+            bytes.extend_from_slice(next.of(&self.bytes));
+            while let [.., older, newer] = done[..]
                 && older.weight <= newer.weight
-                && self.combine_last(&mut done, operator, key)
+                && self.combine_last(&mut done, &mut bytes, (operator, key))
             {}
         }
-        while let [.., older, _] = &done[..]
+        while let [.., older, _] = done[..]
             && older.weight != PARTED
-            && self.combine_last(&mut done, operator, key)
+            && self.combine_last(&mut done, &mut bytes, (operator, key))
         {}
         done.reverse();
-        self.operands = done;
+        std::mem::swap(&mut self.operands, &mut done);
+        std::mem::swap(&mut self.bytes, &mut bytes);
+        self.done = (done, bytes);
     }
 
-    /// Combines the last two operands, the older one first. Marks them if the operator declines.
-    fn combine_last(&mut self, done: &mut Vec<Operand>, operator: &Operator, key: &[u8]) -> bool {
-        let Some(newer) = done.pop() else {
+    /// Combines the last two operands, the older one first. Marks the older one if the operator
+    /// declines.
+    fn combine_last(
+        &mut self,
+        done: &mut Vec<Operand>,
+        bytes: &mut Vec<u8>,
+        (operator, key): (&Operator, &[u8]),
+    ) -> bool {
+        let [.., older, newer] = &mut done[..] else {
             return false;
         };
-        let Some(older) = done.last_mut() else {
-            done.push(newer);
-            return false;
-        };
-        let mut out = self.spare.pop().unwrap_or_default();
         let (first, second) = match mutant::active("operands-combine-newest-first") {
-            true => (&newer.bytes, &older.bytes),
-            false => (&older.bytes, &newer.bytes),
+            true => (newer.of(bytes), older.of(bytes)),
+            false => (older.of(bytes), newer.of(bytes)),
         };
-        if !operator.combine(key, first, second, &mut out) {
+        if !operator.combine(key, first, second, &mut self.out) {
             older.weight = PARTED;
-            done.push(newer);
-            self.keep(out);
             return false;
         }
         older.weight = older.weight.saturating_add(newer.weight).min(PARTED - 1);
-        let old = std::mem::replace(&mut older.bytes, out);
-        self.keep(old);
-        self.keep(newer.bytes);
+        older.len = self.out.len();
+        bytes.truncate(older.start);
+        bytes.extend_from_slice(&self.out);
+        done.pop();
         true
     }
 
@@ -227,15 +239,13 @@ impl Fold {
     fn apply(&mut self, operator: &Operator, key: &[u8]) -> Result<()> {
         while let Some(oldest) = self.operands.last() {
             let existing = (self.base == Base::Value).then_some(&self.base_bytes[..]);
-            let outcome = operator.apply(key, existing, &oldest.bytes, &mut self.out)?;
+            let outcome = operator.apply(key, existing, oldest.of(&self.bytes), &mut self.out)?;
             std::mem::swap(&mut self.base_bytes, &mut self.out);
             self.base = match outcome {
                 Outcome::Value => Base::Value,
                 Outcome::Nothing => Base::Nothing,
             };
-            if let Some(applied) = self.operands.pop() {
-                self.keep(applied.bytes);
-            }
+            self.operands.pop();
         }
         Ok(())
     }
@@ -265,7 +275,7 @@ impl Fold {
             (Base::Expiring, []) => return Message::Expiring(&self.base_bytes),
             (Base::Nothing, []) => return Message::Delete,
             (Base::Older, [operand]) => {
-                self.out.extend_from_slice(&operand.bytes);
+                self.out.extend_from_slice(operand.of(&self.bytes));
                 self.kind = MessageKind::Merge;
                 return Message::of(self.kind, &self.out);
             }
@@ -277,12 +287,13 @@ impl Fold {
             (Base::Lost, _) => (StackBase::Lost, 0),
         };
         // A length takes at most five bytes.
-        let operands: usize = self.operands.iter().map(|o| o.bytes.len() + 5).sum();
+        let operands: usize = self.operands.iter().map(|o| o.len + 5).sum();
         self.kind = MessageKind::Stack;
         if base == StackBase::Lost || bytes + operands + 6 > STACK_BYTES_MAX {
             Stack::encode(StackBase::Lost, [], &mut self.out);
         } else {
-            let oldest_first = self.operands.iter().rev().map(|operand| &operand.bytes[..]);
+            let oldest_first = self.operands.iter().rev();
+            let oldest_first = oldest_first.map(|operand| operand.of(&self.bytes));
             Stack::encode(base, oldest_first, &mut self.out);
         }
         Message::of(self.kind, &self.out)

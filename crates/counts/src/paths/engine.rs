@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
-use terrapin::{CheckpointDistance, Database, Keyspace, Metrics, Options};
+use terrapin::{CheckpointDistance, Database, Keyspace, KeyspaceOptions, Metrics, Options};
 use terrapin_base::{Env, Error, Result, Sim};
 
 use super::operations_under_count;
@@ -30,6 +30,9 @@ const WARMING: u64 = 4 << 32;
 const HOT: u64 = 1_000;
 /// Keys that are swapped once: more than a count takes.
 const SWAPPED: u64 = 16_000;
+/// The key of a counter, and its operands since the last checkpoint.
+const COUNTER: &[u8] = b"counter";
+const OPERANDS: u64 = 20_000;
 /// Positions of keys that are all in different blocks.
 const COLD_KEYS: &str = "cold-keys";
 /// Records of a short scan.
@@ -229,6 +232,45 @@ pub fn get_memtable_hit(count: u64) -> Result<()> {
     store.check(0, |metrics| {
         metrics.cache_hits.indexes + metrics.record_hits + misses(metrics)
     })
+}
+
+/// Makes a counter in a keyspace with an operator, with a value in the tree and many operands.
+fn counter(store: &Store) -> Result<ManuallyDrop<Keyspace>> {
+    let options = KeyspaceOptions::new().merge_operator("add-i64");
+    let counters = store.database.create_keyspace("counters", options)?;
+    counters.put(COUNTER, 1i64.to_le_bytes())?;
+    store.database.checkpoint()?;
+    for _ in 0..OPERANDS {
+        counters.merge(COUNTER, 1i64.to_le_bytes())?;
+    }
+    Ok(ManuallyDrop::new(counters))
+}
+
+pub fn get_merged(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    let counters = counter(&store)?;
+    store.begin();
+    operations_under_count(count, |_| {
+        match black_box(counters.get(black_box(COUNTER))?) {
+            Some(sum) if sum == (OPERANDS + 1).to_le_bytes() => Ok(()),
+            _ => Err(Error::internal("the counter has another sum")),
+        }
+    })?;
+    store.check(count, |metrics| metrics.gets)
+}
+
+pub fn merge_operand(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    let counters = counter(&store)?;
+    store.begin();
+    operations_under_count(count, |number| {
+        // One counter in four is hot.
+        let key = key(PUTS + number);
+        let key = if number % 4 == 0 { COUNTER } else { &key };
+        counters.merge(key, 1i64.to_le_bytes())
+    })?;
+    store.check(count, |metrics| metrics.puts)?;
+    store.check(0, |metrics| metrics.writes_refused + metrics.checkpoints)
 }
 
 pub fn get_record_hit(count: u64) -> Result<()> {

@@ -31,7 +31,7 @@ pub struct Way {
 }
 
 /// Every path that is counted.
-pub const PATHS: [Way; 15] = [
+pub const PATHS: [Way; 17] = [
     Way {
         name: "put",
         what: "a put of a new key into the memtable, logged, without waiting and without the drain's part",
@@ -52,6 +52,20 @@ pub const PATHS: [Way; 15] = [
         operations: 5_000,
         uses_store: true,
         go: engine::get_memtable_hit,
+    },
+    Way {
+        name: "merge operand",
+        what: "a merge of an operand into the memtable, logged, of four keys one again and again; operands of that key are combined on the way",
+        operations: 4_000,
+        uses_store: true,
+        go: engine::merge_operand,
+    },
+    Way {
+        name: "get merged",
+        what: "a get of a key with a value in the tree and 20,000 operands in the memtable",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_merged,
     },
     Way {
         name: "get record hit",

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
 use terrapin_memtable::Memtable;
-use terrapin_recordcache::Epoch;
+use terrapin_recordcache::{Collection, Epoch};
 
 use crate::engine::clock::Moment;
 use crate::engine::core::Core;
@@ -138,12 +138,25 @@ pub(crate) fn folded(
     let (mut fold, hash) = (Fold::default(), hash64(key));
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
-    let mut is_based = false;
+    let basis = basis_of(keyspace);
+    // What the newest memtable said, if nothing is newer.
+    let mut newest = None;
+    let (mut is_based, mut is_first) = (false, true);
     for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
         is_based = match layer {
-            Layer::Memtable(memtable) => memtable.fold(key, at.before, &mut fold)? == Some(true),
+            Layer::Memtable(memtable) => match memtable.fold(key, at.before, basis, &mut fold)? {
+                Some(folded) => {
+                    newest = is_first.then_some((memtable, folded));
+                    is_first = false;
+                    folded.is_based
+                }
+                None => false,
+            },
             Layer::Run(run) => match run.get(key, hash, at.before)? {
-                Some(found) => fold.push(found.message())?,
+                Some(found) => {
+                    is_first = false;
+                    fold.push(found.message())?
+                }
                 None => false,
             },
         };
@@ -154,10 +167,25 @@ pub(crate) fn folded(
     if !is_based {
         resolve::push(&mut fold, key, keyspace.version.get(key, hash)?)?;
     }
+    // A deadline gives views of different moments different values.
+    let lasts = at.now_ms == 0 && fold.deadline_ms().is_none();
     let value = fold.value(&keyspace.operator, key, |deadline_ms| {
         at.is_live(deadline_ms)
     })?;
+    if let Some((memtable, folded)) = newest
+        && lasts
+        && basis.is_some()
+    {
+        memtable.remember(folded, basis, value.map_or(Message::Delete, Message::Put));
+    }
     Ok(value.map(Slice::copy))
+}
+
+/// The basis of values that a memtable remembers: they hold as long as nothing but later writes
+/// changes what is below. An ingest, a clear or a drop changes the collection.
+fn basis_of(keyspace: &KeyspaceState) -> Option<u32> {
+    let Collection(number) = keyspace.collection;
+    (number != u32::MAX).then_some(number)
 }
 
 /// The value of a key, without the record cache.

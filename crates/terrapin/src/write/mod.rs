@@ -18,7 +18,9 @@ use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Result, mutant};
+use terrapin_base::{
+    Condition, Error, ErrorKind, Fold, KeyspaceId, Lsn, Message, Result, Stack, StackBase, mutant,
+};
 use terrapin_wal::{Append, Appended, Log, Touch};
 
 use crate::disk_space::room;
@@ -227,8 +229,11 @@ impl Core {
             change: Change::Message(key, message),
         };
         let record = appended.lsn..appended.end;
-        enter(self, state, &operation, record, durability);
+        let is_long = enter(self, state, &operation, record, durability);
         log.publish(appended);
+        if is_long {
+            remember_operands(state, shared.id, key, appended);
+        }
         looks && wants_seal(state, shared.id)
     }
 
@@ -340,6 +345,7 @@ impl Core {
             }
         };
         let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
+        let mut long = Vec::new();
         {
             let state = self.state.load();
             let mut last = None;
@@ -359,7 +365,11 @@ impl Core {
                 .flatten()
             {
                 let record = appended.lsn..appended.end;
-                enter(self, &state, &operation, record, durability);
+                if enter(self, &state, &operation, record, durability)
+                    && let Change::Message(key, _) = operation.change
+                {
+                    long.push((operation.keyspace, key));
+                }
                 let is_put =
                     matches!(operation.change, Change::Message(_, message) if !message.is_delete());
                 let mut size = operation.change.bytes();
@@ -377,6 +387,9 @@ impl Core {
                 }
             }
             log.publish(&appended);
+            for (id, key) in long {
+                remember_operands(&state, id, key, &appended);
+            }
             full |= looks && last.is_some_and(|id| wants_seal(&state, id));
         }
         self.counters.puts.add(puts);
@@ -652,12 +665,12 @@ pub(crate) fn enter(
     operation: &Operation<'_>,
     record: Range<Lsn>,
     durability: Durability,
-) {
+) -> bool {
     let Some(keyspace) = state.keyspaces.get(operation.keyspace) else {
-        return;
+        return false;
     };
     let Some(memtable) = keyspace.memtable_of(record.start) else {
-        return;
+        return false;
     };
     if !memtable.noted.load(Ordering::Acquire) {
         core.written.note(keyspace.id, memtable);
@@ -676,7 +689,33 @@ pub(crate) fn enter(
     };
     match operation.change {
         Change::Message(key, message) => memtable.memtable.insert(key, lsn, message),
-        Change::DeleteRange(lo, hi) => memtable.memtable.insert_range(lo, hi, lsn),
+        Change::DeleteRange(lo, hi) => {
+            memtable.memtable.insert_range(lo, hi, lsn);
+            false
+        }
+    }
+}
+
+/// Combines the operands of a key in the memtable that a published record went to, so that reads
+/// and the merge need not fold all of them.
+#[cold]
+#[inline(never)]
+fn remember_operands(state: &State, id: KeyspaceId, key: &[u8], record: &Appended) {
+    let keyspace = state.keyspaces.get(id);
+    let owner = keyspace.and_then(|k| Some((k, &k.memtable_of(record.lsn)?.memtable)));
+    let Some((keyspace, memtable)) = owner else {
+        return;
+    };
+    let mut fold = Fold::default();
+    // A memtable holds no damaged stack.
+    if let Ok(Some(folded)) = memtable.fold(key, record.end, None, &mut fold) {
+        let message = fold.finish(&keyspace.operator, key, None);
+        // Operands that were given up in a stack still are in the memtable.
+        let is_lost = matches!(message, Message::Stack(bytes)
+            if Stack::decode(bytes).is_ok_and(|stack| stack.base == StackBase::Lost));
+        if !is_lost {
+            memtable.remember(folded, None, message);
+        }
     }
 }
 

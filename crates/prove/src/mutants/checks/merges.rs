@@ -1,8 +1,9 @@
-//! A check of merges: operands count once each, over cached values and in unlogged batches.
+//! Checks of merges: operands count once each, over cached values, in unlogged batches, and over
+//! records that an ingest brings below them.
 
 use std::path::Path;
 
-use terrapin::{Durability, KeyspaceOptions};
+use terrapin::{CheckpointDistance, Durability, KeyspaceOptions};
 use terrapin_disk::SimDisk;
 
 use super::{Outcome, key, text, tiny};
@@ -53,6 +54,48 @@ pub(in crate::mutants) fn counters(_scratch: &Path) -> Outcome {
     all_are(31, "operands of one unlogged batch")?;
     database.checkpoint().map_err(text("checkpoint"))?;
     all_are(31, "operands of one unlogged batch, merged")?;
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
+}
+
+/// Operands that were written and read while an ingest was under way apply to its records.
+pub(in crate::mutants) fn ingest(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(53));
+    let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(100));
+    let database = world.open(&options).map_err(text("open"))?;
+    let options = KeyspaceOptions::new().merge_operator("add-i64");
+    let keyspace = database
+        .create_keyspace("counters", options)
+        .map_err(text("create"))?;
+    let is = |number: u64, wanted: i64, what: &str| -> Outcome {
+        let value = keyspace.get(key(number)).map_err(text("get"))?;
+        match value.as_deref() == Some(&wanted.to_le_bytes()[..]) {
+            true => Ok(()),
+            false => Err(format!("{what}: {number} has {value:?}, not {wanted}")),
+        }
+    };
+    for number in 0..COUNT {
+        let put = keyspace.put(key(number), 1i64.to_le_bytes());
+        put.map_err(text("put"))?;
+    }
+    let mut meanwhile = Ok(());
+    let records = (0..COUNT).map(|number| {
+        if number == COUNT / 2 {
+            meanwhile = (0..COUNT).try_for_each(|other| {
+                let merged = keyspace.merge(key(other), 10i64.to_le_bytes());
+                merged.map_err(text("merge"))?;
+                is(other, 11, "an operand beside an ingest")?;
+                is(other, 11, "an operand beside an ingest, read again")
+            });
+        }
+        (key(number), 5i64.to_le_bytes())
+    });
+    keyspace.ingest(records).map_err(text("ingest"))?;
+    meanwhile?;
+    (0..COUNT).try_for_each(|number| is(number, 15, "an operand over an ingested record"))?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    (0..COUNT).try_for_each(|number| is(number, 15, "an operand merged into it"))?;
     drop(keyspace);
     world.kill(Some(database));
     Ok(())

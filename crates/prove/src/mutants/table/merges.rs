@@ -58,4 +58,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: PROMISE,
         script: COUNTERS,
     },
+    Mutant {
+        name: "operands-below-memo-count-again",
+        does: "a fold that used what the memtable remembers goes on to older operands",
+        file: "crates/memtable/src/leaf.rs",
+        breaks: PROMISE,
+        script: Script::Conformance,
+    },
+    Mutant {
+        name: "memo-of-another-tree-counts",
+        does: "a value that the memtable remembers from before an ingest counts after it",
+        file: "crates/memtable/src/leaf.rs",
+        breaks: PROMISE,
+        script: Script::Check(
+            "an ingest beside reads of merged keys",
+            checks::merges::ingest,
+        ),
+    },
 ];
