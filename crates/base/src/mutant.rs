@@ -156,6 +156,7 @@ pub const NAMES: &[&str] = &[
     "get-for-update-is-forgotten",
     "rollback-keeps-writes",
     "own-range-delete-hides-nothing",
+    "own-operands-forget-view",
     "look-sees-no-change",
     "look-skips-sealed-memtable",
     "look-compares-no-values",

@@ -18,7 +18,7 @@ use crate::step::TxStep;
 use crate::structures::Structures;
 use crate::subject::Subject;
 use crate::tail::Tail;
-use crate::transaction::{Imagined, NO_MERGES};
+use crate::transaction::Imagined;
 
 /// A keyspace's records.
 pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;
@@ -615,13 +615,6 @@ impl Oracle {
         if durability == Some(terrapin::Durability::None) {
             return failed(ErrorKind::InvalidArgument, "a transaction needs the log");
         }
-        let is_merge = |step: &TxStep| {
-            let change = step.change();
-            change.is_some_and(|change| matches!(change.what, What::Merge(..)))
-        };
-        if steps.iter().any(is_merge) {
-            return Answer::Broken(NO_MERGES.to_owned());
-        }
         let before = self.clone();
         let mut tx = Imagined::new(&self.state, snapshot);
         // Before any other writer of the steps writes.
@@ -669,7 +662,7 @@ impl Oracle {
                     }
                     beside.push(change);
                 }
-                TxStep::Merge => self.all_durable(),
+                TxStep::Checkpoint => self.all_durable(),
             }
         }
         let is_conflict = match tx.has_changes() {

@@ -479,8 +479,8 @@ impl Line {
         if self.takes("undo") {
             return Ok(TxStep::Undo(self.number("the number of a place")?));
         }
-        if self.takes("merge") {
-            return Ok(TxStep::Merge);
+        if self.takes("checkpoint") {
+            return Ok(TxStep::Checkpoint);
         }
         let rest = self.tokens.clone();
         let keyspace = self.keyspace();

@@ -32,7 +32,7 @@ pub enum TxStep {
     /// Another writer writes.
     Beside(Change),
     /// Memtables are merged.
-    Merge,
+    Checkpoint,
 }
 
 impl TxStep {
@@ -89,7 +89,7 @@ impl fmt::Display for TxStep {
                 f.write_str("beside ")?;
                 show_change(f, change)
             }
-            TxStep::Merge => f.write_str("merge"),
+            TxStep::Checkpoint => f.write_str("checkpoint"),
         }
     }
 }

@@ -13,9 +13,7 @@ use crate::operation::{Answer, Change, Durability, Record, Span, What};
 use crate::oracle::{Map, State};
 use crate::pattern::Pattern;
 use crate::step::TxStep;
-
-/// Why a script's transaction is refused.
-pub(crate) const NO_MERGES: &str = "transactions merge nothing";
+use crate::tail::Tail;
 
 /// The key of the last record of a transaction's answer, if it committed.
 pub const COMMITTED: &[u8] = b"committed";
@@ -49,7 +47,9 @@ pub(crate) fn transact(
                 match what {
                     What::Put(key, value) => tx.put(&keyspace, key.bytes(), value.bytes())?,
                     What::Delete(key) => tx.delete(&keyspace, key.bytes())?,
-                    What::Merge(..) => return Ok(Answer::Broken(NO_MERGES.to_owned())),
+                    What::Merge(key, operand) => {
+                        tx.merge(&keyspace, key.bytes(), operand.bytes())?;
+                    }
                     What::Erase(span) => tx.delete_range(&keyspace, bounds(span))?,
                 }
             }
@@ -96,7 +96,7 @@ pub(crate) fn transact(
                     None => return Ok(Answer::Broken("others write keys".to_owned())),
                 }
             }
-            TxStep::Merge => database.checkpoint()?,
+            TxStep::Checkpoint => database.checkpoint()?,
         }
     }
     let outcome = match tx.commit()? {
@@ -165,8 +165,11 @@ impl Imagined {
                     map.remove(&key.bytes());
                 }
                 What::Erase(span) => map.retain(|key, _| !holds(span, key)),
-                // The oracle refuses it.
-                What::Merge(..) => {}
+                What::Merge(key, operand) => {
+                    let value = map.get(&key.bytes()).map_or(&[][..], |value| value);
+                    let value = Tail::of(value, &operand.bytes());
+                    map.insert(key.bytes(), value.into());
+                }
             }
         }
         map
@@ -174,14 +177,22 @@ impl Imagined {
 
     /// Whether the transaction has written a key.
     fn has_written(&self, keyspace: &str, key: &[u8]) -> bool {
+        let merges = |change: &Change| match &change.what {
+            What::Merge(other, _) => change.keyspace == keyspace && other.bytes() == key,
+            What::Put(..) | What::Delete(_) | What::Erase(_) => false,
+        };
+        self.has_replaced(keyspace, key) || self.changes.iter().any(merges)
+    }
+
+    /// Whether the transaction has written a key so that the value of its view does not matter.
+    fn has_replaced(&self, keyspace: &str, key: &[u8]) -> bool {
         let of = self
             .changes
             .iter()
             .filter(|change| change.keyspace == keyspace);
         of.into_iter().any(|change| match &change.what {
-            What::Put(other, _) | What::Merge(other, _) | What::Delete(other) => {
-                other.bytes() == key
-            }
+            What::Put(other, _) | What::Delete(other) => other.bytes() == key,
+            What::Merge(..) => false,
             What::Erase(span) => holds(span, key),
         })
     }
@@ -195,7 +206,7 @@ impl Imagined {
         if let Some(value) = self.seen(keyspace).get(&key) {
             self.answer.push((key.clone(), value.to_vec()));
         }
-        if (self.is_serializable || for_update) && !self.has_written(keyspace, &key) {
+        if (self.is_serializable || for_update) && !self.has_replaced(keyspace, &key) {
             self.points.insert((keyspace.to_owned(), key));
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use terrapin_base::checksum::hash64;
 
 use crate::conditional::Conditional;
-use crate::operation::{Change, Durability, Operation, Span, What};
+use crate::operation::{Change, Durability, Operation, Span};
 use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
 use crate::step::TxStep;
@@ -64,9 +64,7 @@ pub(crate) fn conditional(operation: Operation, number: u64) -> Operation {
 
 fn may_transact(changes: &[Change], durability: Durability) -> bool {
     durability != Some(terrapin::Durability::None)
-        && changes
-            .iter()
-            .all(|change| change.keyspace != UNLOGGED && !matches!(change.what, What::Merge(..)))
+        && changes.iter().all(|change| change.keyspace != UNLOGGED)
 }
 
 /// A transaction that writes what a batch wrote. It also reads, takes writes back, and meets other
@@ -115,7 +113,7 @@ fn transaction(changes: Vec<Change>, durability: Durability, choice: u64) -> Ope
             }
         }
         if one_in(20) {
-            steps.push(TxStep::Merge);
+            steps.push(TxStep::Checkpoint);
         }
         if one_in(4) {
             steps.push(TxStep::Save);

@@ -280,6 +280,45 @@ impl Transaction {
         self.tx.write(&keyspace.shared, key, message)
     }
 
+    /// Applies an operand to a key's value by the keyspace's merge operator: see
+    /// [`Keyspace::merge`]. The transaction reads its own merges. Like every write of a key, the
+    /// merge conflicts with writes of others to the key; [`Keyspace::merge`] does not.
+    ///
+    /// Other errors: those of [`Transaction::put`]; `InvalidArgument` without an operator, and for
+    /// an operand that the operator refuses; `Operator` if the operator is not registered.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-tx-merge-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let options = terrapin::KeyspaceOptions::new().merge_operator("add-i64");
+    /// let stock = database.create_keyspace("stock", options)?;
+    /// database.transact(|tx| {
+    ///     tx.merge(&stock, "apple", 5i64.to_le_bytes())?;
+    ///     tx.merge(&stock, "apple", (-2i64).to_le_bytes())?;
+    ///     assert_eq!(tx.get(&stock, "apple")?.unwrap(), 3i64.to_le_bytes());
+    ///     Ok(())
+    /// })?;
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn merge(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        self.check(keyspace)?;
+        let (core, operand) = (keyspace.core(), operand.as_ref());
+        let mut buffer = None;
+        let key = keyspace.shared.form.written(key.as_ref(), &mut buffer)?;
+        core.check_operand(&keyspace.shared, key, operand)?;
+        self.tx
+            .write(&keyspace.shared, key, Message::Merge(operand))
+    }
+
     /// Removes a key. Deleting a missing key is no error. Errors as for [`Transaction::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         self.write(keyspace, key.as_ref(), Message::Delete)

@@ -28,7 +28,7 @@ use crate::write::Asks;
 use crate::write::conditional::check_durability;
 use crate::write::footprint::{RangeNumber, Reads};
 use crate::write::unchanged::Unchanged;
-use writes::{Mark, Writes};
+use writes::{Mark, Operands, Own, Writes};
 
 /// A transaction that takes less memory is not charged for it.
 const CHARGED_FROM_BYTES: u64 = 4 << 10;
@@ -180,9 +180,41 @@ impl Tx {
         for_update: bool,
     ) -> Result<Option<Slice>> {
         self.check()?;
-        if let Some(own) = self.writes.get(shared.id, key) {
-            return Ok(own.map(Slice::copy));
+        match self.writes.get(shared.id, key) {
+            None => self.get_of_view(shared, key, for_update),
+            Some(Own::Value(value)) => Ok(Some(Slice::copy(value))),
+            Some(Own::Nothing) => Ok(None),
+            Some(Own::Operands(operands)) => {
+                let of_view = match operands.need_view() {
+                    true => self.get_of_view(shared, key, for_update)?,
+                    false => None,
+                };
+                self.applied(shared.id, key, &operands, of_view.as_deref())
+            }
         }
+    }
+
+    /// The value that the transaction's operands make of the view's value of a key.
+    fn applied(
+        &self,
+        id: KeyspaceId,
+        key: &[u8],
+        operands: &Operands<'_>,
+        of_view: Option<&[u8]>,
+    ) -> Result<Option<Slice>> {
+        let held = self.view.view().held()?;
+        let operator = &held.keyspace(id)?.operator;
+        let of_view = of_view.filter(|_| !mutant::active("own-operands-forget-view"));
+        operands.value(operator, key, of_view)
+    }
+
+    /// The value of a key that the transaction's view has.
+    fn get_of_view(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        for_update: bool,
+    ) -> Result<Option<Slice>> {
         self.depend_on(shared.id, key, for_update)?;
         let at = self.moment(for_update);
         self.with(shared, 1, |core, keyspace| {
@@ -197,8 +229,11 @@ impl Tx {
     /// Whether a key has a value.
     pub fn contains(&self, shared: &KeyspaceShared, key: &[u8]) -> Result<bool> {
         self.check()?;
-        if let Some(own) = self.writes.get(shared.id, key) {
-            return Ok(own.is_some());
+        match self.writes.get(shared.id, key) {
+            None => {}
+            Some(Own::Value(_)) => return Ok(true),
+            Some(Own::Nothing) => return Ok(false),
+            Some(Own::Operands(_)) => return Ok(self.get(shared, key, false)?.is_some()),
         }
         self.depend_on(shared.id, key, false)?;
         let at = self.moment(false);
@@ -217,7 +252,7 @@ impl Tx {
         for (place, key) in keys.iter().enumerate() {
             let key = key.as_ref();
             match self.writes.get(shared.id, key) {
-                Some(own) => values[place] = own.map(Slice::copy),
+                Some(_) => values[place] = self.get(shared, key, false)?,
                 None => {
                     self.depend_on(shared.id, key, false)?;
                     places.push(place);
@@ -251,7 +286,8 @@ impl Tx {
         }
     }
 
-    /// Adds a put or a delete.
+    /// Adds a put, a delete or a merge. The operand of a merge was
+    /// [checked](Core::check_operand).
     pub fn write(
         &mut self,
         shared: &KeyspaceShared,

@@ -9,7 +9,7 @@ use terrapin_structure::Direction;
 use crate::engine::state::KeyspaceShared;
 use crate::read::iter::Range;
 use crate::transaction::Tx;
-use crate::transaction::writes::OwnWrites;
+use crate::transaction::writes::{Own, OwnWrites};
 use crate::types::key_range::{KeyRange, owned};
 use crate::write::footprint::RangeNumber;
 
@@ -124,13 +124,13 @@ impl<'a> TransactionRange<'a> {
             let record = self.take_of_view(direction)?;
             let bounds = (&self.lower, &self.upper);
             let written = self.tx.writes.next(own, bounds, direction);
-            let order = match (&record, written) {
+            let order = match (&record, &written) {
                 (None, None) => return Ok(None),
                 (Some(_), None) => std::cmp::Ordering::Less,
                 (None, Some(_)) => std::cmp::Ordering::Greater,
                 (Some((key, _)), Some((other, _))) => match direction {
                     Direction::Forward => key[..].cmp(other),
-                    Direction::Backward => other.cmp(&key[..]),
+                    Direction::Backward => (*other).cmp(&key[..]),
                 },
             };
             if order.is_lt() {
@@ -142,13 +142,22 @@ impl<'a> TransactionRange<'a> {
                     None => continue,
                 }
             }
+            let mut of_view = record;
             if order.is_gt() {
-                *self.ahead(direction) = record;
+                *self.ahead(direction) = of_view.take();
             }
-            let Some((key, value)) = written else {
+            let Some((key, own)) = written else {
                 continue;
             };
-            let shown = value.map(|value| (Slice::copy(key), Slice::copy(value)));
+            let value = match own {
+                Own::Value(value) => Some(Slice::copy(value)),
+                Own::Nothing => None,
+                Own::Operands(operands) => {
+                    let of_view = of_view.as_ref().map(|(_, value)| &value[..]);
+                    self.tx.applied(self.keyspace, key, &operands, of_view)?
+                }
+            };
+            let shown = value.map(|value| (Slice::copy(key), value));
             let passed = Bound::Excluded(key.to_vec());
             match direction {
                 Direction::Forward => self.lower = passed,

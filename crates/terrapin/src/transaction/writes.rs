@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result, expiry};
+use terrapin_base::{Error, ErrorKind, Fold, KeyspaceId, Message, Operator, Result, Slice, expiry};
 use terrapin_structure::Direction;
 
 use crate::log_record::format::{BATCH, put_operation, put_range_delete};
@@ -38,12 +38,57 @@ pub(crate) struct OwnWrites {
     deleted: BTreeMap<Box<[u8]>, Option<Box<[u8]>>>,
 }
 
-/// The newest operation on a key.
-#[derive(Clone)]
+/// What the operations on a key make of it. Places are those of values and operands in the payload.
 enum Newest {
-    /// A put, with the place of its value in the payload.
+    /// A put.
     Put(Range<usize>),
     Delete,
+    /// Merges, oldest first, over the value below. None is what the transaction's view has.
+    Merges(Option<Box<Newest>>, Vec<Range<usize>>),
+}
+
+/// What a transaction itself says of a key.
+pub(crate) enum Own<'a> {
+    Value(&'a [u8]),
+    Nothing,
+    /// Operands that apply to another value.
+    Operands(Operands<'a>),
+}
+
+/// The operands of a transaction for a key.
+pub(crate) struct Operands<'a> {
+    payload: &'a [u8],
+    /// None: they apply to what the transaction's view has.
+    below: Option<&'a Newest>,
+    places: &'a [Range<usize>],
+}
+
+impl Operands<'_> {
+    /// Whether they apply to what the transaction's view has.
+    pub fn need_view(&self) -> bool {
+        self.below.is_none()
+    }
+
+    /// The value that the operands make, if the view has `of_view`.
+    pub fn value(
+        &self,
+        operator: &Operator,
+        key: &[u8],
+        of_view: Option<&[u8]>,
+    ) -> Result<Option<Slice>> {
+        let mut fold = Fold::default();
+        for place in self.places.iter().rev() {
+            fold.push(Message::Merge(&self.payload[place.clone()]))?;
+        }
+        let below = match self.below {
+            None => of_view,
+            Some(Newest::Put(place)) => Some(&self.payload[place.clone()]),
+            Some(Newest::Delete | Newest::Merges(..)) => None,
+        };
+        fold.push(below.map_or(Message::Delete, Message::Put))?;
+        let value = fold.value(operator, key, |_| true)?;
+        Ok(value.map(Slice::copy))
+    }
 }
 
 /// Where the operations end at one moment.
@@ -80,7 +125,7 @@ impl Writes {
         self.payload.len() + self.index_bytes
     }
 
-    /// Adds a put or a delete. After an error nothing was added.
+    /// Adds a put, a delete or a merge. After an error nothing was added.
     pub fn add(&mut self, id: KeyspaceId, key: &[u8], message: Message<'_>) -> Result<()> {
         check_sizes(key, message)?;
         let start = self.payload.len();
@@ -120,6 +165,10 @@ impl Writes {
         self.operations += 1;
         let own = self.keyspaces.entry(id).or_default();
         match change {
+            Change::Message(key, Message::Merge(operand)) => {
+                self.puts += 1;
+                self.index_bytes += own.merge(key, end - operand.len()..end);
+            }
             Change::Message(key, message) => {
                 let newest = match message {
                     Message::Put(value) => Newest::Put(end - value.len()..end),
@@ -129,7 +178,7 @@ impl Writes {
                     }
                     Message::Delete => Newest::Delete,
                     Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
-                        unreachable!("transactions write no merges")
+                        unreachable!("users write no such messages, and merges are above")
                     }
                 };
                 self.puts += usize::from(matches!(newest, Newest::Put(_)));
@@ -175,13 +224,12 @@ impl Writes {
         self.payload = payload;
     }
 
-    /// The transaction's own value of a key, if it wrote the key. The inner None is a delete.
-    #[expect(clippy::option_option, reason = "not written, deleted, or a value")]
-    pub fn get(&self, id: KeyspaceId, key: &[u8]) -> Option<Option<&[u8]>> {
+    /// What the transaction itself says of a key, if it wrote the key.
+    pub fn get(&self, id: KeyspaceId, key: &[u8]) -> Option<Own<'_>> {
         let own = self.keyspaces.get(&id)?;
         match own.points.get(key) {
             Some(newest) => Some(self.value(newest)),
-            None => own.deletes(key).then_some(None),
+            None => own.deletes(key).then_some(Own::Nothing),
         }
     }
 
@@ -190,20 +238,25 @@ impl Writes {
         self.keyspaces.get(&id)
     }
 
-    fn value(&self, newest: &Newest) -> Option<&[u8]> {
+    fn value<'a>(&'a self, newest: &'a Newest) -> Own<'a> {
         match newest {
-            Newest::Put(place) => Some(&self.payload[place.clone()]),
-            Newest::Delete => None,
+            Newest::Put(place) => Own::Value(&self.payload[place.clone()]),
+            Newest::Delete => Own::Nothing,
+            Newest::Merges(below, places) => Own::Operands(Operands {
+                payload: &self.payload,
+                below: below.as_deref(),
+                places,
+            }),
         }
     }
 
-    /// The first written key between two bounds, or the last one, and its value.
+    /// The first written key between two bounds, or the last one, and what it has.
     pub fn next<'a>(
         &'a self,
         own: &'a OwnWrites,
         bounds: (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
         direction: Direction,
-    ) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+    ) -> Option<(&'a [u8], Own<'a>)> {
         let bounds = (borrowed(bounds.0), borrowed(bounds.1));
         if crate::types::key_range::is_empty(bounds) {
             return None;
@@ -265,6 +318,27 @@ impl OwnWrites {
         self.deleted.is_empty().then_some(self.points.len())
     }
 
+    /// Adds an operand for a key. Returns how much larger the index has become, in bytes.
+    fn merge(&mut self, key: &[u8], operand: Range<usize>) -> usize {
+        match self.points.get_mut(key) {
+            Some(Newest::Merges(_, operands)) => {
+                operands.push(operand);
+                size_of::<Range<usize>>()
+            }
+            Some(newest) => {
+                let below = std::mem::replace(newest, Newest::Delete);
+                *newest = Newest::Merges(Some(Box::new(below)), vec![operand]);
+                INDEX_BYTES
+            }
+            None => {
+                let below = self.deletes(key).then(|| Box::new(Newest::Delete));
+                let newest = Newest::Merges(below, vec![operand]);
+                self.points.insert(key.into(), newest);
+                key.len() + 2 * INDEX_BYTES
+            }
+        }
+    }
+
     fn delete_range(&mut self, lo: &[u8], hi: Option<&[u8]>) {
         let upper = hi.map_or(Bound::Unbounded, Bound::Excluded);
         let inside = (Bound::Included(lo), upper);
@@ -312,16 +386,17 @@ mod tests {
     const ID: KeyspaceId = KeyspaceId(1);
 
     #[test]
-    fn own_range_deletes_agree_with_a_set_of_keys() {
+    fn own_writes_agree_with_a_map() {
         let (_env, random) = Env::simulated(42);
         let below = |limit| random.below(limit);
+        let append = Operator::named("append", &[]);
         for _ in 0..200 {
             let mut writes = Writes::new(1 << 20);
             let mut states = vec![None; 40];
             let mut marks = Vec::new();
             for number in 0..below(40) {
                 let key = below(40) as usize;
-                match below(6) {
+                match below(7) {
                     0 => {
                         let end = (below(4) > 0).then(|| key + 1 + below(12) as usize);
                         let hi = end.map(|end| [end as u8]);
@@ -332,6 +407,17 @@ mod tests {
                     1 => {
                         writes.add(ID, &[key as u8], Message::Delete).unwrap();
                         states[key] = Some(None);
+                    }
+                    4 => {
+                        // The view has one byte for each key.
+                        let operand = [number as u8];
+                        writes
+                            .add(ID, &[key as u8], Message::Merge(&operand))
+                            .unwrap();
+                        let below = states[key].take().unwrap_or(Some(vec![b'v']));
+                        let mut value = below.unwrap_or_default();
+                        value.extend(operand);
+                        states[key] = Some(Some(value));
                     }
                     2 => marks.push((writes.mark(), states.clone())),
                     3 if !marks.is_empty() => {
@@ -348,8 +434,15 @@ mod tests {
                 }
             }
             for (key, state) in states.iter().enumerate() {
-                let got = writes.get(ID, &[key as u8]);
-                assert_eq!(got, state.as_ref().map(|value| value.as_deref()));
+                let got = writes.get(ID, &[key as u8]).map(|own| match own {
+                    Own::Value(value) => Some(value.to_vec()),
+                    Own::Nothing => None,
+                    Own::Operands(operands) => {
+                        let value = operands.value(&append, b"key", Some(b"v"));
+                        value.unwrap().map(|value| value.to_vec())
+                    }
+                });
+                assert_eq!(got, *state);
             }
             let deleted: Vec<_> = writes.deleted().collect();
             for pair in deleted.windows(2) {

@@ -76,7 +76,7 @@ put a 1
 transact get a ; put a 2 ; @users put ann 1 ; put b ~1@300
 transact sync get a ; erase range from b ; put c 3 ; @users delete ann
 transact get a ; beside put a 4 ; put b 5
-transact range ; merge ; put d 6 ; save ; put e 7 ; undo 0
+transact range ; checkpoint ; put d 6 ; save ; put e 7 ; undo 0
 checkpoint
 transact snapshot sync lock a ; beside put c 8 ; put a 9 ; @users put bob 1
 transact delete a ; @users put bob 2",

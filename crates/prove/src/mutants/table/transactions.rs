@@ -88,4 +88,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: "a transaction sees its own writes",
         script: OWN_WRITES,
     },
+    Mutant {
+        name: "own-operands-forget-view",
+        does: "a transaction applies its own operands to nothing instead of what its view has",
+        file: "crates/terrapin/src/transaction/mod.rs",
+        breaks: "a transaction sees its own writes",
+        script: Script::Conformance,
+    },
 ];
