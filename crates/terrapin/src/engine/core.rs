@@ -33,6 +33,7 @@ use crate::engine::written::Written;
 use crate::metrics::Counters;
 use crate::metrics::stalls::Stalls;
 use crate::pacing::patience::Marks;
+use crate::pacing::replay::ReplayBound;
 use crate::pacing::yielding::Turns;
 use crate::planning::cache_split::{CacheSplit, FIRST_PERMILLE};
 use crate::planning::disk_state::Refusal;
@@ -109,6 +110,8 @@ pub(crate) struct Core {
     pub refusal: Mutex<Refusal>,
     /// Deadlines that writes missed, and the progress that they missed it for.
     pub marks: Marks,
+    /// How much log the next open may have to replay.
+    pub replay_bound: ReplayBound,
     /// Writes that have stalled, for events.
     pub stalls: Stalls,
     /// Counters and histograms behind `metrics()`.
@@ -222,6 +225,11 @@ impl Core {
             records.set_share(FIRST_PERMILLE);
         }
         let no_memtable = Arc::new(Memtable::new(&budget));
+        let replay_bound = ReplayBound::new(
+            settings.recovery_target_ns,
+            settings.merge.group_bytes,
+            settings.log_bytes_max,
+        );
         Arc::new(Core {
             env,
             settings,
@@ -254,6 +262,7 @@ impl Core {
             memtable_memory_high: AtomicU64::new(plan.seal_early_bytes),
             refusal: Mutex::default(),
             marks: Marks::default(),
+            replay_bound,
             stalls: Stalls::default(),
             counters: Counters::default(),
             health: Health::default(),
@@ -316,6 +325,16 @@ impl Core {
             Some(log) => log.visible(),
             None => Lsn(self.replayed.load(Ordering::Acquire)),
         }
+    }
+
+    /// Bytes of log that an open would replay now: from the smallest applied LSN on.
+    #[inline]
+    pub fn replay_bytes(&self) -> u64 {
+        let end = match &self.log {
+            Some(log) => log.tail().0,
+            None => self.replayed.load(Ordering::Acquire),
+        };
+        end.saturating_sub(self.schedule.durable_through().0)
     }
 
     /// The log. Fails with [`ErrorKind::ReadOnly`] if the database is open for reading only.

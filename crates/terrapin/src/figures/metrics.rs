@@ -80,6 +80,8 @@ pub(crate) fn metrics(core: &Core) -> Metrics {
         waits: counters.waits.read(),
         log_syncs: log.syncs,
         log_kept_bytes: log.kept_bytes,
+        replay_bytes: core.replay_bytes(),
+        replay_bytes_max: core.replay_bound.bytes_max().unwrap_or(0),
         log_disk_bytes: log.disk_bytes,
         data_live_bytes: live_bytes,
         data_free_bytes: core.store.free_bytes(),

@@ -63,6 +63,7 @@ impl Core {
                 bytes_max: self.records.bytes_max(),
                 record_bytes_max: self.records.record_bytes_max(),
             }),
+            replay_bytes_max: self.replay_bound.bytes_max().unwrap_or(u64::MAX),
             disk: self.schedule.disk(),
         }
     }

@@ -294,6 +294,11 @@ pub struct Metrics {
     pub log_syncs: u64,
     /// Bytes of log that a recovery may have to read, as of now.
     pub log_kept_bytes: u64,
+    /// Bytes of log that the next open would replay if the process died now.
+    pub replay_bytes: u64,
+    /// The most that these may be ([`Options::recovery_target`](crate::Options::recovery_target)),
+    /// as of now; 0 without a bound.
+    pub replay_bytes_max: u64,
     /// Bytes that the log's files take, as of now.
     pub log_disk_bytes: u64,
 

@@ -77,8 +77,15 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     let mut install = core.install.lock();
     install.replay = None;
     core.replayed.fetch_max(end.0, Ordering::AcqRel);
+    let took_ns = core.env.now_ns().saturating_sub(began_ns);
+    core.replay_bound
+        .begin(end.0.saturating_sub(from.0), took_ns);
     core.plan_memory(&install);
     core.ask_for_space(had_pages);
+    let (kept, durable) = (core.replay_bytes(), core.schedule.durable_through());
+    if core.replay_bound.asks(kept, durable) {
+        core.schedule.work().notify();
+    }
     Ok(())
 }
 

@@ -181,10 +181,16 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
     if log.is_none() {
         let _ = core.log_space.set(LogSpace::of(&*core.disk)?);
     }
-    if let Some(replay) = replay {
-        recovery::replay(&core, replay, schema_from)?;
-        if core.has_range_deletes() {
-            core.schedule.ask_for_seal();
+    match replay {
+        Some(replay) => {
+            recovery::replay(&core, replay, schema_from)?;
+            if core.has_range_deletes() {
+                core.schedule.ask_for_seal();
+            }
+        }
+        None => {
+            core.replay_bound.begin(0, 0);
+            core.plan_memory(&core.install.lock());
         }
     }
     if let Some(log) = &log {

@@ -59,4 +59,6 @@ pub(crate) struct Marks {
     pub log: Mark,
     /// A checkpoint that trims the log of a full disk. Progress is how far checkpoints are durable.
     pub trim: Mark,
+    /// A checkpoint that shortens what the next open would replay. Progress is as for `trim`.
+    pub replay: Mark,
 }

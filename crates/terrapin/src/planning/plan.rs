@@ -76,6 +76,8 @@ pub(crate) struct Facts {
     pub page_bytes: u64,
     /// Limits of the record cache. None if it is switched off.
     pub record_cache: Option<RecordCacheBounds>,
+    /// Bytes of log that the next open may have to replay; the largest number without a bound.
+    pub replay_bytes_max: u64,
     /// How much room the disk has. On a low disk, memtables are small (D10).
     pub disk: DiskState,
 }
@@ -106,6 +108,7 @@ impl Facts {
             trees: None,
             page_bytes: 0,
             record_cache: None,
+            replay_bytes_max: u64::MAX,
             disk: DiskState::Ample,
         }
     }
@@ -227,6 +230,8 @@ struct LimitBasis {
     /// Bytes of arenas of active memtables beside caches that hold everything that is read. None if
     /// that does not fit, or if users do not read often.
     beside_caches_arena_bytes: Option<u64>,
+    /// The most that one memtable may hold, for the sake of a replay.
+    replayed_bytes_max: u64,
     is_disk_low: bool,
 }
 
@@ -282,6 +287,7 @@ pub(crate) fn plan(facts: &Facts) -> Plan {
             writers: facts.writers.max(1),
             load_arena_bytes: is_load.then_some(load_arena_bytes),
             beside_caches_arena_bytes: beside_caches,
+            replayed_bytes_max: facts.replay_bytes_max / 8 * 3 / facts.writers.max(1),
             is_disk_low: facts.disk == DiskState::Low,
         },
     }
@@ -310,6 +316,7 @@ impl Plan {
                 basis.auto_share_bytes(arena_permille) / basis.writers / basis.unit_bytes
             }
         };
+        let units = units.min(basis.replayed_bytes_max / basis.unit_bytes);
         let units = units.clamp(1, DISTANCE_MAX);
         let ample_bytes = units.saturating_mul(basis.unit_bytes);
         let bytes = match basis.is_disk_low {

@@ -107,6 +107,7 @@ pub struct Options {
     range_compaction: bool,
     background_threads: Option<usize>,
     stall_limit: Duration,
+    recovery_target: Option<Duration>,
     reader_age_max: Duration,
     log_segment_bytes: Option<u64>,
     log_bytes_max: Option<u64>,
@@ -138,6 +139,7 @@ impl Default for Options {
             range_compaction: true,
             background_threads: None,
             stall_limit: Duration::from_secs(60),
+            recovery_target: None,
             reader_age_max: Duration::from_secs(3600),
             log_segment_bytes: None,
             log_bytes_max: None,
@@ -319,6 +321,38 @@ impl Options {
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
+        self
+    }
+
+    /// The longest time that the next open may take to replay the log after this process is killed,
+    /// whatever the size of the database. The engine then checkpoints so early that less log is
+    /// kept than a replay reads in this time. Smaller memtables are the price: more bytes are
+    /// written for each overwritten byte. `None` sets no bound: a replay then takes as long as two
+    /// full memtables need. Default none.
+    ///
+    /// The rate is that of the replay at this open, if it read at least 1 MiB. Otherwise 64 MiB of
+    /// log a second are assumed. At least eight page groups ([`Options::group_bytes`]) of log may
+    /// be kept in any case. [`crate::Metrics::replay_bytes_max`] is the bound in bytes.
+    ///
+    /// Writers wait for a checkpoint where nothing else holds the bound, up to
+    /// [`Options::stall_limit`]. They do not wait, and the bound may be exceeded: on a full disk,
+    /// while checkpoints fail, and while a sorted ingest runs. No write fails because of the bound.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-recovery-target-{}", std::process::id()));
+    /// use std::time::Duration;
+    /// let target = Duration::from_millis(500);
+    /// let database = terrapin::Options::new().recovery_target(target).open(&directory)?;
+    /// let metrics = database.metrics();
+    /// assert!(metrics.replay_bytes <= metrics.replay_bytes_max);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn recovery_target(mut self, target: impl Into<Option<Duration>>) -> Self {
+        self.recovery_target = target.into();
         self
     }
 

@@ -611,13 +611,10 @@ impl Core {
         if self.memtable_memory_is_short() && self.schedule.releasing_count() == 0 {
             self.seal_largest();
         }
-        if appended
-            .end
-            .0
-            .saturating_sub(self.schedule.durable_through().0)
-            > self.settings.log_bytes_max
-        {
-            self.schedule.shorten_log();
+        let durable = self.schedule.durable_through();
+        let kept = appended.end.0.saturating_sub(durable.0);
+        if kept > self.replay_bound.asks_above() {
+            self.log_is_long(kept, durable);
         }
         let synced = if durability == Durability::Sync {
             SYNC_BYTES

@@ -11,9 +11,11 @@
 //!    writers take tens of milliseconds to fill these, which is as long as most hiccups of a disk
 //!    take. Then it grows to [`WAIT_NS_MAX`]. A record that waits for room counts as in use, or
 //!    writers of short records would take the room from a long one.
-//! 3. When memtable memory is short, the largest memtables are sealed, and writers wait until a
+//! 3. With a recovery target, a write that would keep more log than a replay reads in that time
+//!    waits for a checkpoint (`pacing::replay`).
+//! 4. When memtable memory is short, the largest memtables are sealed, and writers wait until a
 //!    merge frees some memory.
-//! 4. When the active memtable is full and the sealed one is still there, writers wait for the end
+//! 5. When the active memtable is full and the sealed one is still there, writers wait for the end
 //!    of the merge. After the stall limit a write fails with [`ErrorKind::Stalled`].
 //!
 //! A paced writer that completes a piece also naps for a moment if another writer should have been
@@ -23,7 +25,7 @@
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
-use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
+use terrapin_base::{Condition, Error, ErrorKind, Lsn, Purpose, Result, Wait, mutant};
 use terrapin_wal::Log;
 
 use crate::disk_space::room;
@@ -99,6 +101,7 @@ impl Core {
     ) -> Result<()> {
         if write.pieces > 0 {
             self.spare_the_ring(shared)?;
+            self.spare_the_replay(shared, write.bytes, patience)?;
             if !free_running {
                 self.yield_if_overdue(shared)?;
             }
@@ -121,6 +124,77 @@ impl Core {
                 self.wait_for_the_drain(log, beyond, ring / 4, shared.pace.late_ns())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Waits while a write of `bytes` would make the next open replay more than it may.
+    #[inline]
+    fn spare_the_replay(
+        &self,
+        shared: &KeyspaceShared,
+        bytes: u64,
+        patience: &mut Patience,
+    ) -> Result<()> {
+        if !self.replay_bound.holds(self.replay_bytes() + bytes) {
+            return Ok(());
+        }
+        self.wait_for_shorter_replay(shared, bytes, patience)
+    }
+
+    #[cold]
+    fn wait_for_shorter_replay(
+        &self,
+        shared: &KeyspaceShared,
+        bytes: u64,
+        patience: &mut Patience,
+    ) -> Result<()> {
+        let since = self.env.now_ns();
+        let deadline = patience.until_ns(&self.env, self.settings.stall_limit_ns);
+        let cause = "a checkpoint must shorten the log for the recovery target";
+        let stalled = self
+            .stalls
+            .merge
+            .begin(&self.env, cause, Some(&shared.name));
+        loop {
+            self.health.check_open()?;
+            let failures = self.schedule.failures();
+            let durable = self.schedule.durable_through();
+            let kept = self.replay_bytes();
+            let gives_way = self.schedule.disk_is_full()
+                || self.schedule.last_error().is_some()
+                || !self.ingests.held().is_empty()
+                || self.marks.replay.holds(durable.0)
+                || mutant::active("recovery-target-holds-nobody");
+            if gives_way || !self.replay_bound.holds(kept + bytes) {
+                break;
+            }
+            self.log_is_long(kept, durable);
+            let schedule = self.schedule.clone();
+            let shortened = Condition::new(self.schedule.progress(), move || {
+                schedule.durable_through() != durable
+                    || schedule.failures() != failures
+                    || schedule.is_stopping()
+                    || schedule.disk_is_full()
+            });
+            if self.env.wait(&shortened.until(deadline))? == Wait::TimedOut {
+                self.marks.replay.leave(durable.0);
+            }
+        }
+        drop(stalled);
+        let waited = self.env.now_ns().saturating_sub(since);
+        self.counters.waits.merge.record(waited);
+        self.counters.write_wait_ns.add(waited);
+        Ok(())
+    }
+
+    /// The log is longer than it should be: asks for a checkpoint that shortens it.
+    #[cold]
+    pub fn log_is_long(&self, kept: u64, durable: Lsn) {
+        if kept > self.settings.log_bytes_max {
+            self.schedule.shorten_log();
+        }
+        if self.replay_bound.asks(kept, durable) {
+            self.schedule.work().notify();
         }
     }
 

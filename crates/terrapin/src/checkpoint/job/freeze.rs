@@ -18,10 +18,19 @@ impl Coordinator {
         schedule.sealed_count() > 0
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
+            || Self::replay_is_long(core)
             || schedule.has_trees_to_give_up()
             || core.ingests.is_any_ready()
             || (!schedule.disk_is_full() && core.compactions.is_any_asked())
             || (Self::merges_deletes(core, gathers) && Gathering::has_some(core))
+    }
+
+    /// Whether the next open would replay more than half of what it may, and no checkpoint has
+    /// tried to shorten that.
+    fn replay_is_long(core: &Core) -> bool {
+        let durable = core.schedule.durable_through();
+        let is_due = core.replay_bound.is_due(core.replay_bytes(), durable);
+        is_due && !core.schedule.disk_is_full() && !mutant::active("recovery-target-asks-nobody")
     }
 
     /// Whether the disk is full and it is time to merge deletes, which may make room.
@@ -49,7 +58,11 @@ impl Coordinator {
     /// Seals the memtables that are asked for or that keep the log long, and freezes the state.
     pub(super) fn freeze(&mut self, may_compact: bool, gathers: bool) -> Checkpoint {
         let core = self.core.clone();
-        let long = core.schedule.log_is_long();
+        let replay_is_long = Self::replay_is_long(&core);
+        if replay_is_long {
+            core.replay_bound.tried(core.schedule.durable_through());
+        }
+        let long = core.schedule.log_is_long() || replay_is_long;
         let short = core.schedule.disk_is_full();
         let merges_deletes = Self::merges_deletes(&core, gathers);
         core.schedule.log_is_being_shortened();

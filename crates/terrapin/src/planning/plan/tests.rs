@@ -74,6 +74,10 @@ impl Random {
                 bytes_max: budget_bytes * (1 + self.below(64)),
                 record_bytes_max: 1 << self.below(20),
             }),
+            replay_bytes_max: match self.flag() {
+                true => self.magnitude(40),
+                false => u64::MAX,
+            },
             disk: DiskState::of_number(self.below(3) as u32),
         }
     }

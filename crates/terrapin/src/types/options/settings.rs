@@ -125,6 +125,7 @@ impl Options {
             background_threads: threads,
             reader_age_ns_max: nanoseconds(self.reader_age_max),
             stall_limit_ns: nanoseconds(self.stall_limit),
+            recovery_target_ns: self.recovery_target.map(nanoseconds),
             segment_bytes,
             log_bytes_max,
             log_check_shift: log_check_shift(segment_bytes),
@@ -197,6 +198,8 @@ pub(crate) struct Settings {
     pub range_compaction: bool,
     pub background_threads: usize,
     pub stall_limit_ns: u64,
+    /// The longest time of a replay after a kill.
+    pub recovery_target_ns: Option<u64>,
     /// How long a reader in another process may keep a checkpoint that was replaced.
     pub reader_age_ns_max: u64,
     pub segment_bytes: u64,
