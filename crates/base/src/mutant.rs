@@ -12,6 +12,8 @@ pub const NAMES: &[&str] = &[
     "read-shows-expired",
     "now-goes-back",
     "replay-forgets-now",
+    "recovery-target-asks-nobody",
+    "recovery-target-holds-nobody",
     "catalog-forgets-now",
     "merge-drops-expired-above-leaves",
     "expiring-record-is-cached",

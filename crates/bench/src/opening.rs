@@ -20,6 +20,8 @@ pub struct OpenReport {
     pub records: u64,
     /// Records of the log that the open replayed.
     pub replayed_records: u64,
+    /// Bytes of log that it replayed.
+    pub replayed_bytes: u64,
     /// How long the open took.
     pub seconds: f64,
     /// CPU of the open, all threads.
@@ -68,6 +70,7 @@ pub fn measure_open(
     Ok(OpenReport {
         records: config.records,
         replayed_records: metrics.replayed_records,
+        replayed_bytes: metrics.replay_bytes,
         seconds,
         cpu_seconds: after.cpu_seconds - before.cpu_seconds,
         device_bytes_read: after
@@ -83,9 +86,10 @@ pub fn measure_open(
 impl Figures for OpenReport {
     fn table_head() -> String {
         format!(
-            "{:>12}{:>12}{:>10}{:>9}{:>10}{:>9}{:>12}{:>14}{:>10}",
+            "{:>12}{:>12}{:>9}{:>10}{:>9}{:>10}{:>9}{:>12}{:>14}{:>10}",
             "records",
             "replayed",
+            "log MiB",
             "open ms",
             "CPU ms",
             "read MiB",
@@ -99,9 +103,10 @@ impl Figures for OpenReport {
     fn table_line(&self) -> String {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         format!(
-            "{:>12}{:>12}{:>10.1}{:>9.0}{:>10.1}{:>9.0}{:>12}{:>14.1}{:>10.3}",
+            "{:>12}{:>12}{:>9.1}{:>10.1}{:>9.0}{:>10.1}{:>9.0}{:>12}{:>14.1}{:>10.3}",
             self.records,
             self.replayed_records,
+            mib(self.replayed_bytes),
             self.seconds * 1000.0,
             self.cpu_seconds * 1000.0,
             mib(self.device_bytes_read),
@@ -114,10 +119,11 @@ impl Figures for OpenReport {
 
     fn json(&self) -> String {
         format!(
-            "{{\"records\":{},\"replayed_records\":{},\"seconds\":{:.6},\"cpu_seconds\":{:.2},\"device_bytes_read\":{},\
+            "{{\"records\":{},\"replayed_records\":{},\"replayed_bytes\":{},\"seconds\":{:.6},\"cpu_seconds\":{:.2},\"device_bytes_read\":{},\
              \"rss_peak_bytes\":{},\"first_gets\":{},\"first_gets_seconds\":{:.6},\"first_gets_reads\":{:.4}}}",
             self.records,
             self.replayed_records,
+            self.replayed_bytes,
             self.seconds,
             self.cpu_seconds,
             self.device_bytes_read,

@@ -44,6 +44,8 @@ pub struct Configuration {
     pub structures: Structures,
     /// Values of at least this many bytes are kept out of trees.
     pub separate_from: Option<u32>,
+    /// The longest replay after a kill. The bound is at least eight units of L.
+    pub recovery_target: Option<Duration>,
     /// How writes use deadlines.
     pub deadlines: Deadlines,
 }
@@ -81,6 +83,7 @@ impl Configuration {
             sync_interval_ms: 100,
             structures: Structures::Leveled,
             separate_from: None,
+            recovery_target: None,
             deadlines: Deadlines::None,
         }
     }
@@ -298,6 +301,13 @@ impl Configuration {
                 Deadlines::Far,
                 Deadlines::Near,
             ]),
+            // The least bound, and one of 128 KiB.
+            recovery_target: *apart.pick(&[
+                None,
+                None,
+                Some(Duration::from_nanos(1)),
+                Some(Duration::from_millis(2)),
+            ]),
         }
     }
 
@@ -379,6 +389,7 @@ impl Configuration {
             .log_bytes_max(self.segment_bytes * self.segments_max)
             .durability(self.durability)
             .sync_interval(Duration::from_millis(self.sync_interval_ms));
+        let options = options.recovery_target(self.recovery_target);
         let options = options.separate_from_for_tests(self.separate_from);
         let options = self.structures.choose(options);
         match self.fanout {

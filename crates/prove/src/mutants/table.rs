@@ -409,6 +409,20 @@ const ENGINE: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "recovery-target-asks-nobody",
+        does: "a log that is too long for the recovery target begins no checkpoint",
+        file: "crates/terrapin/src/checkpoint/job/freeze.rs",
+        breaks: "a kill leaves no more to replay than the target allows (decision 0075)",
+        script: Script::Check("what a kill leaves to replay", checks::lives::replay_target),
+    },
+    Mutant {
+        name: "recovery-target-holds-nobody",
+        does: "writes do not wait for the checkpoint that the recovery target needs",
+        file: "crates/terrapin/src/write/pressure.rs",
+        breaks: "a kill leaves no more to replay than the target allows (decision 0075)",
+        script: Script::Check("what a kill leaves to replay", checks::lives::replay_target),
+    },
+    Mutant {
         name: "late-write-left-out-of-log",
         does: "a checkpoint does not sync the clear that removed the memtable of a late write",
         file: "crates/terrapin/src/checkpoint/job.rs",

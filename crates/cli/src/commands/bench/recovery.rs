@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Args;
 use terrapin_base::{Error, Result};
@@ -29,6 +30,9 @@ pub(super) struct Recovery {
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = arguments::size)]
     memory: u64,
+    /// Recovery target in seconds: the longest replay that the killed process allows
+    #[arg(long, value_name = "SECONDS", value_parser = arguments::time)]
+    recovery_target: Option<Duration>,
     #[command(flatten)]
     fresh: Fresh,
     #[command(flatten)]
@@ -43,6 +47,7 @@ impl Recovery {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
+        let options = options.recovery_target(self.recovery_target);
         if let Some(directory) = &self.die_in {
             let database = options.open(directory)?;
             load(

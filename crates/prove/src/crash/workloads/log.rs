@@ -1,5 +1,7 @@
 //! The log: appending, rotation of its segments, the ring's end, trimming.
 
+use std::time::Duration;
+
 use terrapin::Durability;
 
 use super::super::workload::Workload;
@@ -69,6 +71,23 @@ put b 2",
 for 0..14 put k{} ~{}@4000
 pass 10
 for 0..6 put k{} ~1@4000
+pass 10",
+    },
+    Workload {
+        name: "a recovery target cuts the memtables",
+        options: |c| {
+            c.recovery_target = Some(Duration::from_nanos(1));
+            c.chi = Some(64);
+        },
+        script: "\
+create quiet
+@quiet put a 1
+for 0..8 put k{} ~{}@4000
+pass 10
+@quiet get a
+reopen
+for 0..6 put k{} ~2@4000
+@quiet put b 2
 pass 10",
     },
     Workload {

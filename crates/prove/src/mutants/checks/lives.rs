@@ -1,6 +1,7 @@
 //! Checks of lives: creations, opens, replays, flushes and closes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use terrapin::{CheckpointDistance, Compression, Database, Durability, KeyspaceOptions};
 use terrapin_base::{ErrorKind, Lsn};
@@ -62,6 +63,36 @@ pub(in crate::mutants) fn boundary_after_close(_scratch: &Path) -> Outcome {
             found.end()
         )),
     }
+}
+
+/// A kill leaves no more log to replay than the recovery target allows, whatever was written, and
+/// also if checkpoints run only while writers wait for them.
+pub(in crate::mutants) fn replay_target(_scratch: &Path) -> Outcome {
+    let options = tiny()
+        .log_bytes_max(4 << 20)
+        .recovery_target(Duration::from_nanos(1));
+    for breathes in [true, false] {
+        let world = Process::new(3, SimDisk::new(3));
+        world.sim.set_breathing(breathes);
+        let database = world.open(&options).map_err(text("open"))?;
+        let quiet = database.keyspace("quiet").map_err(text("create"))?;
+        quiet.put("a", "1").map_err(text("put"))?;
+        let keyspace = database.default_keyspace();
+        for number in 0..2000 {
+            // Half of them overwrite.
+            let key = key(number % 2 * number);
+            keyspace.put(key, [7; 100]).map_err(text("put"))?;
+            let metrics = database.metrics();
+            if metrics.replay_bytes > metrics.replay_bytes_max {
+                return Err(format!(
+                    "{} bytes would be replayed instead of {}",
+                    metrics.replay_bytes, metrics.replay_bytes_max
+                ));
+            }
+        }
+        world.kill(Some(database));
+    }
+    Ok(())
 }
 
 /// After an interrupted creation, whatever the call, the next open creates the database.
