@@ -536,8 +536,7 @@ impl Planner<'_> {
                     runs.push(run_of(run));
                     self.plan.ended.push(run.clone());
                 }
-                let hidden = place.sums.hidden;
-                self.split(place.stretch, runs, hidden)
+                self.split(place.stretch, runs, place.hidden)
             }
         }
     }

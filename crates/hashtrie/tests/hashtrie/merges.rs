@@ -108,6 +108,60 @@ fn keys_of_one_hash_make_one_large_leaf() {
     assert_eq!(world.oracle.len(), 6);
 }
 
+/// As the paper confirmed of its trie: inserts and deletes by halves, of twenty times the data,
+/// leave as many nodes and bytes a record as after the first time.
+#[test]
+fn churn_leaves_nodes_and_bytes_a_record_as_they_were() {
+    let mut world = shaped((4, 16));
+    world.options.group_bytes = 16 << 10;
+    world.options.space_amplification_percent = Some(130);
+    // 16 leaves of 24 KiB on average; the lowest limit is 32 KiB, far from what chance brings.
+    let (records, each) = (3_600, 180);
+    let figures = |world: &World| {
+        let stats = world.version.stats().unwrap();
+        [
+            world.figure("nodes"),
+            world.figure("leaves"),
+            stats.page_bytes,
+        ]
+    };
+    churn(&mut world, 0, records, 0);
+    assert_eq!(figures(&world)[..2], [1, 16]);
+    // Sums over each turn of the data.
+    let mut turns = vec![[0; 3]; 20];
+    for (turn, sums) in (0..).zip(&mut turns) {
+        for number in 0..10 {
+            churn(&mut world, (turn * 10 + number) * each, records, each);
+            for (sum, now) in sums.iter_mut().zip(figures(&world)) {
+                *sum += now;
+            }
+        }
+    }
+    // The first one brings what may be hidden.
+    for (turn, sums) in turns.iter().enumerate().skip(2) {
+        for (now, first) in sums.iter().zip(&turns[1]) {
+            assert!(now.abs_diff(*first) * 20 <= *first, "{turn}: {turns:?}");
+        }
+    }
+}
+
+/// Deletes some numbers from `first` on, and puts as many behind `records`; or loads.
+fn churn(world: &mut World, first: u32, records: u32, each: u32) {
+    let gone = numbered(first..first + each, 0).into_keys();
+    let mut messages: Messages = gone.map(|key| (key, None)).collect();
+    let from = if each == 0 { 0 } else { first + records };
+    let count = if each == 0 { records } else { each };
+    messages.extend(numbered(from..from + count, 95));
+    let merge = world.begin(&messages);
+    while !matches!(merge.step().unwrap(), MergeStep::Done) {}
+    let merged = merge.finish().unwrap();
+    world.version = merged.version;
+    world.generation += 1;
+    let generation = terrapin_base::Generation(world.generation);
+    world.store.commit(generation, merged.changes);
+    while world.store.reclaim_step().unwrap() {}
+}
+
 /// Put, delete and put again over several runs, which are joined while the base stays.
 #[test]
 fn deletes_stay_in_joined_runs() {
