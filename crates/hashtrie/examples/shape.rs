@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     figure_4(most);
     figure_9(most);
     own_figure_4(most)?;
-    own_figure_9(most)?;
+    own_figure_9(most / 4)?;
     churn(most / 10)
 }
 

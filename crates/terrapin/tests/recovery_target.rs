@@ -100,7 +100,7 @@ fn without_a_target_a_kill_leaves_what_memtables_hold() {
     let database = world.open(&options());
     assert_eq!(database.metrics().replay_bytes_max, 0);
     let most = write(&database, &world.sim, 4500);
-    assert!(most > 2 * BOUND_KIB << 10, "{most}");
+    assert!(most > (2 * BOUND_KIB) << 10, "{most}");
     database.close().unwrap();
 }
 
