@@ -131,6 +131,8 @@ pub const NAMES: &[&str] = &[
     "multi-get-forgets-last-key",
     "range-shows-handles",
     "hidden-values-take-no-room",
+    "swept-keys-stay-located",
+    "located-keys-not-compared",
     "ingest-keeps-collection",
     "conditional-append-ignores-collection",
     "checkpoint-merges-beneath-ingest",

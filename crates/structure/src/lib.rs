@@ -39,5 +39,5 @@ pub use merging::{Around, Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};
-pub use values::{StoredValues, Values, ValuesOwner, read_base, report_dropped};
+pub use values::{StoredValues, ValuePlace, Values, ValuesOwner, read_base, report_dropped};
 pub use version::Version;

@@ -4,6 +4,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use terrapin_base::{Fold, Message, Operator, Result, Slice, Stack, StackBase};
+use terrapin_pages::PageUse;
+
+use crate::Found;
 
 /// The values that a structure's handles name. A structure stores handles as they come, and tells
 /// here which of them a merge ends.
@@ -22,8 +25,33 @@ pub trait Values: Send + Sync + Debug {
     fn dropped(&self, handle: &[u8]) -> Result<()>;
 }
 
+/// Where a version has a value, until the value's page is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValuePlace {
+    /// The page.
+    pub page: PageUse,
+    /// Where the value's record begins in the page, in steps of 32 bytes.
+    pub place: u32,
+    /// Bytes of the record, or more.
+    pub bytes: u32,
+}
+
 /// The values that the handles of a version name, for its readers.
 pub trait StoredValues {
+    /// The version's number: each version of a process has a larger one than those before.
+    fn moment(&self) -> u64;
+    /// What [`crate::Version::get`] returns, and where a value is that a handle names.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Version::get`].
+    fn get_located(&self, key: &[u8], hash: u64) -> Result<(Found, Option<ValuePlace>)>;
+    /// The value at a place. `None` if the record there is another key's.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`] if no sound record is there; those of the read.
+    fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>>;
     /// Length of the value of a handle, in bytes. Reads nothing.
     ///
     /// # Errors

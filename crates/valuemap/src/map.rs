@@ -1,6 +1,6 @@
 //! The map: shards, epochs, memory.
 
-use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Budget, Purpose};
 use terrapin_disk::Words;
 
@@ -47,6 +47,10 @@ pub struct LocationMap {
     bytes_max: AtomicU64,
     /// The shard that a shrinking map looks at next.
     next_shrunk: AtomicUsize,
+    /// The shard that a growing map looks at next.
+    next_grown: AtomicUsize,
+    /// Whether a fill found its shard full since the map last grew as far as it may.
+    is_short: AtomicBool,
     pass: Mutex<()>,
 }
 
@@ -102,6 +106,8 @@ impl LocationMap {
             bytes: AtomicU64::new(0),
             bytes_max: AtomicU64::new(0),
             next_shrunk: AtomicUsize::new(0),
+            next_grown: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
             pass: Mutex::default(),
         }
     }
@@ -181,11 +187,19 @@ impl LocationMap {
     }
 
     /// A reader found a key's newest version by way of the tree, in a state that it loaded after it
-    /// took `epoch`. It does not grow the map, and does nothing in a full shard or a later epoch.
+    /// took `epoch`. It does nothing in a later epoch, nor in a full shard that may grow: the map
+    /// then asks for [`LocationMap::grow_step`]. In a full shard that may not, another key goes.
     pub fn fill(&self, key: Key, location: Location, epoch: Epoch) -> bool {
         let (shard, hash) = self.shard(key);
         let mut locked = shard.lock(&self.arrays);
-        if self.epoch() != epoch || locked.is_full() {
+        if self.epoch() != epoch {
+            return false;
+        }
+        if locked.is_full()
+            && let Some(larger) = locked.larger()
+            && self.may_take((larger - shard.buckets()) * BUCKET_BYTES)
+        {
+            self.is_short.store(true, Ordering::Relaxed);
             return false;
         }
         locked.set(hash, self.fingerprint_bits, location);
@@ -254,6 +268,48 @@ impl LocationMap {
             }
         }
         false
+    }
+
+    /// Grows one full shard by an eighth, if the map may take that much more. Whether it grew.
+    /// Readers go on in the old buckets meanwhile, and fills of this shard wait.
+    pub fn grow_step(&self) -> bool {
+        for _ in 0..self.shards.len() {
+            let next = self.next_grown.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let mut locked = self.shards[next].lock(&self.arrays);
+            if locked.is_full()
+                && let Some(larger) = locked.larger()
+                && self.take((larger - self.shards[next].buckets()) * BUCKET_BYTES)
+            {
+                locked.resize(larger, self.fingerprint_bits);
+                return true;
+            }
+        }
+        self.is_short.store(false, Ordering::Relaxed);
+        false
+    }
+
+    /// Whether [`LocationMap::grow_step`] or [`LocationMap::shrink_step`] has something to do: a
+    /// fill found no room, and the map may take more; or the map has more than it may.
+    #[must_use]
+    pub fn wants_step(&self) -> bool {
+        let (bytes, max) = (self.bytes(), self.bytes_max());
+        bytes > max || self.is_short.load(Ordering::Relaxed) && bytes < max
+    }
+
+    /// Bytes of memory that the map takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that the map may take.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    fn may_take(&self, bytes: u64) -> bool {
+        self.bytes() + bytes <= self.bytes_max()
     }
 
     fn take(&self, bytes: u64) -> bool {

@@ -28,6 +28,8 @@ const BUILD: Build = Build {
         "-p",
         "terrapin-recordcache",
         "-p",
+        "terrapin-valuemap",
+        "-p",
         "terrapin-pages",
         "-p",
         "terrapin-wal",

@@ -191,6 +191,9 @@ impl Preparation {
                     was_read: messages.was_read(),
                 };
                 was_there |= records.sweep(sweep.collection, key, hash, said, sweep.take);
+                if let Some(locations) = sweep.core.locations.get() {
+                    locations.remove(sweep.collection, hash);
+                }
             }
             self.input.replacing += u64::from(was_there);
             if is_asked && let Some(keyspace) = &self.asks {

@@ -9,6 +9,7 @@ use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Result, Step, 
 
 use crate::engine::compactions::Stretches;
 use crate::engine::core::Core;
+use crate::engine::locations::Locations;
 
 /// The rest after a failure to return space, in nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
@@ -189,6 +190,7 @@ impl Reclaim {
                 || !resting && core.store.reclaim_needed()
                 || core.counters.checkpoints.get() != checkpoints
                 || core.records.over_target()
+                || core.locations.get().is_some_and(Locations::wants_step)
                 || core.settings.record_cache && core.cache_split.is_due()
         });
         let resting_until = resting.then_some(self.resting_until);
@@ -221,6 +223,13 @@ impl Job for Reclaim {
             return Step::Again;
         }
         if core.records.shrink_step() {
+            return Step::Again;
+        }
+        if core
+            .locations
+            .get()
+            .is_some_and(|map| map.wants_step() && map.step())
+        {
             return Step::Again;
         }
         match self.give_back(now_ns) {

@@ -24,6 +24,7 @@ use crate::engine::clock::{Clock, Ends, Moment};
 use crate::engine::compactions::Compactions;
 use crate::engine::health::{Health, closed};
 use crate::engine::ingests::{Grafted, Ingests};
+use crate::engine::locations::Locations;
 use crate::engine::readers::Readers;
 use crate::engine::schedule::Schedule;
 use crate::engine::state::State;
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub store: Arc<PageStore>,
     /// Hot records of the trees.
     pub records: RecordCache,
+    /// Where separated values are. None while no keyspace has any.
+    pub locations: OnceLock<Locations>,
     /// The lowest number that no keyspace's cached records used yet.
     next_collection: AtomicU64,
     /// The division of memory between cached records and cached blocks.
@@ -237,6 +240,7 @@ impl Core {
             disk,
             store,
             records,
+            locations: OnceLock::new(),
             next_collection: AtomicU64::new(next_collection),
             cache_split: CacheSplit::default(),
             compactions: Compactions::default(),
@@ -277,6 +281,12 @@ impl Core {
             now_ms: self.clock.now(&self.env),
             ..self.settings.merge_of(options, space_is_short)
         }
+    }
+
+    /// The map of separated values, which is made now.
+    pub fn located(&self) -> &Locations {
+        let new = || Locations::new(&self.budget, self.env.random());
+        self.locations.get_or_init(new)
     }
 
     /// A new number for the cached records of a keyspace that is new or was just emptied.

@@ -1,9 +1,11 @@
 //! Gathers [`Metrics`] from the counters of all parts of the engine.
 
+use terrapin_base::Purpose;
 use terrapin_base::sync::Ordering;
 use terrapin_wal::LogMetrics;
 
 use crate::engine::core::Core;
+use crate::engine::locations::Locations;
 use crate::metrics::{MemoryUse, Metrics};
 
 /// Figures of the log for a read-only database, which has the log not open.
@@ -56,6 +58,8 @@ pub(crate) fn metrics(core: &Core) -> Metrics {
         watched_ns: log.watched_ns,
         user_bytes_written,
         record_hits: core.counters.record_hits.get(),
+        location_hits: core.locations.get().map_or(0, Locations::hits),
+        location_bytes: core.budget.used(Purpose::Locations),
         cached_records: records.records,
         cache_hits: store.hits,
         cache_misses: store.misses,

@@ -19,6 +19,7 @@ use terrapin_base::{Purpose, Result};
 use crate::engine::core::{Core, Install};
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::planning::cache_split::{Caches, Saved};
+use crate::planning::location_share::LocationSavings;
 use crate::planning::plan::{
     ARENA_PERMILLE, Facts, Plan, RecordCacheBounds, plan, pool_floor_bytes,
 };
@@ -164,6 +165,16 @@ impl Core {
         let room_bytes = self.budget.room_for_data();
         if let Some(permille) = self.cache_split.look(saved, caches, room_bytes) {
             self.records.set_share(permille);
+        }
+        if let Some(locations) = self.locations.get() {
+            let blocks = LocationSavings {
+                rescues: saved.blocks,
+                block_bytes: caches.block_bytes,
+                lookups: saved.block_lookups,
+                misses: saved.block_misses,
+                ..LocationSavings::default()
+            };
+            locations.look(blocks, self.budget.room_beside_writes());
         }
         true
     }

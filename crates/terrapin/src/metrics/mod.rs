@@ -243,6 +243,10 @@ pub struct Metrics {
     pub cache_misses: CacheCounts,
     /// Gets that a cached record answered.
     pub record_hits: u64,
+    /// Gets that the map of separated values answered with one read of the device.
+    pub location_hits: u64,
+    /// Bytes of memory of that map.
+    pub location_bytes: u64,
     /// Cached records, as of now.
     pub cached_records: u64,
     /// Reads of the data file, by purpose. They include reads that the system served from its page

@@ -130,6 +130,18 @@ impl Metrics {
             "Gets that the record cache answered.",
             self.record_hits,
         );
+        text.counter(
+            "location_hits",
+            "",
+            "Gets of separated values that needed no tree.",
+            self.location_hits,
+        );
+        text.gauge(
+            "location_bytes",
+            "bytes",
+            "Memory of the map of separated values.",
+            self.location_bytes,
+        );
         text.gauge(
             "cached_records",
             "",

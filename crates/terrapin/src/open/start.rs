@@ -156,6 +156,11 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         clock: Clock::at(base.catalog.last_now_ms),
     });
     core.plan_memory(&core.install.lock());
+    let state = core.state.load_full();
+    let mut versions = state.keyspaces.iter().map(|keyspace| &keyspace.version);
+    if versions.any(|version| version.stored_values().is_some()) {
+        core.located();
+    }
     core.schedule.committed(base.catalog.durable_through());
     if let Some(error) = &base.unread {
         core.health.damaged(error);

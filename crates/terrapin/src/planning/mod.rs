@@ -7,6 +7,7 @@
 
 pub mod cache_split;
 pub mod disk_state;
+pub mod location_share;
 pub mod plan;
 pub mod tree_size;
 pub mod workload;

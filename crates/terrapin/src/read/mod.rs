@@ -16,6 +16,7 @@ use terrapin_recordcache::{Collection, Epoch};
 
 use crate::engine::clock::Moment;
 use crate::engine::core::Core;
+use crate::engine::locations::Locations;
 use crate::engine::state::KeyspaceState;
 use crate::run::{Run, Spilled};
 
@@ -236,11 +237,57 @@ pub(crate) fn newest(
         return Ok(Some(value));
     }
     core.missed_records();
+    if let Some(locations) = core.locations.get() {
+        return located(core, locations, epoch, keyspace, at, (key, hash));
+    }
     let found = keyspace.version.get(key, hash)?;
     let lasts = resolve::lasts(&found);
     let value = resolve::value(&keyspace.operator, at, key, found)?;
     if lasts && let Some(value) = &value {
         core.keep(epoch, keyspace.collection, key, hash, value);
+    }
+    Ok(value)
+}
+
+/// The value of a key that neither memtables nor cached records have, where keyspaces have
+/// separated values. Asks the map of values before the tree, and adds what the tree says to it.
+#[inline(never)]
+fn located(
+    core: &Core,
+    locations: &Locations,
+    epoch: Epoch,
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    (key, hash): (&[u8], u64),
+) -> Result<Option<Slice>> {
+    let collection = keyspace.collection;
+    let values = keyspace.version.stored_values();
+    if let Some(values) = values
+        && let Some(value) = locations.get(collection, values, key, hash)
+    {
+        core.keep(epoch, collection, key, hash, &value);
+        return Ok(Some(value));
+    }
+    let found = match values {
+        Some(values) => {
+            // In this order: no sweep began between the reader's epoch, which came before its
+            // state, and the map's epoch, which the fill compares.
+            let filled_at = locations.epoch();
+            let is_current = core.records.is_still(epoch);
+            let (found, place) = values.get_located(key, hash)?;
+            if let Some(place) = place.filter(|_| is_current)
+                && locations.fill((collection, values.moment()), hash, &place, filled_at)
+            {
+                core.store.reclaim_signal().notify();
+            }
+            found
+        }
+        None => keyspace.version.get(key, hash)?,
+    };
+    let lasts = resolve::lasts(&found);
+    let value = resolve::value(&keyspace.operator, at, key, found)?;
+    if lasts && let Some(value) = &value {
+        core.keep(epoch, collection, key, hash, value);
     }
     Ok(value)
 }

@@ -14,4 +14,5 @@ pub use build::{PageBuilder, PageOptions, PendingPage};
 pub use directory::{Directory, PartEntry};
 pub(crate) use footer::FOOTER_BYTES;
 pub use footer::{Footer, PART_DIRECTORY, PART_VALUE_FOOTER};
+pub(crate) use read::value_of_key;
 pub use read::{CheckedPage, check_page, copy_live, record_at};

@@ -17,7 +17,7 @@ use super::Separating;
 use super::births::{Births, class_of};
 use super::collecting::Collecting;
 use super::input::SeparatedInput;
-use super::version::{DroppedValues, SeparatedVersion};
+use super::version::{DroppedValues, SeparatedVersion, next_moment};
 use crate::table::PartRef;
 
 /// What comes next. A phase with a merge in it is done by several workers.
@@ -283,6 +283,7 @@ impl Shared {
             table,
             dead,
             next_birth: collecting.next_birth,
+            moment: next_moment(),
         })))
     }
 

@@ -2,13 +2,14 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
-    StoredValues, StructureStats, Values, Version,
+    StoredValues, StructureStats, ValuePlace, Values, Version,
 };
 
 use super::collecting::tree_percent;
@@ -24,6 +25,16 @@ pub(crate) struct SeparatedVersion {
     /// The places that no tree refers to any more: keys of [`dead_key`], empty values.
     pub(super) dead: Arc<dyn Version>,
     pub(super) next_birth: u64,
+    /// See [`StoredValues::moment`].
+    pub(super) moment: u64,
+}
+
+/// The number of the next version.
+static NEXT_MOMENT: AtomicU64 = AtomicU64::new(1);
+
+/// A number for a new version.
+pub(super) fn next_moment() -> u64 {
+    NEXT_MOMENT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Bytes of a key of the tree of dead places.
@@ -60,6 +71,7 @@ impl SeparatedVersion {
             table: ValueTable::empty(store),
             dead,
             next_birth: 1,
+            moment: next_moment(),
         }
     }
 
@@ -74,6 +86,7 @@ impl SeparatedVersion {
             table: ValueTable::open(store, root.table),
             dead,
             next_birth: root.next_birth,
+            moment: next_moment(),
         }
     }
 
@@ -225,11 +238,15 @@ impl Version for SeparatedVersion {
     }
 
     fn live_bytes(&self) -> Result<u64> {
-        self.inner.live_bytes()
+        let seen = self
+            .live_record_bytes()
+            .saturating_sub(self.hidden_bytes()?);
+        Ok(self.inner.live_bytes()?.saturating_add(seen))
     }
 
     fn stored_bytes(&self) -> Result<u64> {
-        self.inner.stored_bytes()
+        let stored = self.inner.stored_bytes()?;
+        Ok(stored.saturating_add(self.live_record_bytes()))
     }
 
     fn stats(&self) -> Result<StructureStats> {
@@ -290,6 +307,23 @@ impl Version for SeparatedVersion {
 }
 
 impl StoredValues for SeparatedVersion {
+    fn moment(&self) -> u64 {
+        self.moment
+    }
+
+    fn get_located(&self, key: &[u8], hash: u64) -> Result<(Found, Option<ValuePlace>)> {
+        let found = self.inner.get(key, hash)?;
+        let place = match &found {
+            Found::Handle(handle) => Some(self.table.place(Handle::decode(handle)?, key)?),
+            _ => None,
+        };
+        Ok((self.resolve(found, key)?, place))
+    }
+
+    fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>> {
+        self.table.read_at(place, key)
+    }
+
     fn value_bytes(&self, handle: &[u8]) -> Result<usize> {
         Ok(Handle::decode(handle)?.value_bytes as usize)
     }

@@ -19,10 +19,11 @@ use format::{Leaf, Leaves, Listed};
 use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, Slice};
 use terrapin_pages::{PageKind, PageStore, PageUse, ReadFor};
+use terrapin_structure::ValuePlace;
 
 use crate::PLACE_BYTES;
 use crate::handle::{Handle, dangling};
-use crate::page::{Directory, record_at};
+use crate::page::{Directory, record_at, value_of_key};
 use crate::record::HEADER_BYTES;
 
 /// The table of one checkpoint. The owner keeps its pages.
@@ -144,6 +145,35 @@ impl ValueTable {
                         .map_err(|error| error.with("page", pieces[piece].0.id))
                 });
                 found(number, value);
+            })
+    }
+
+    /// Where the value of a handle of `key` is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ValueTable::get`].
+    pub(crate) fn place(&self, handle: Handle, key: &[u8]) -> Result<ValuePlace> {
+        let (part, piece) = self.piece(handle, key)?;
+        let place = piece.start / PLACE_BYTES as u64;
+        Ok(ValuePlace {
+            page: part.page,
+            place: u32::try_from(place).unwrap_or(u32::MAX),
+            bytes: u32::try_from(piece.end - piece.start).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The value at a place, if the record there is the key's.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`] if no sound record is there; those of the read.
+    pub(crate) fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>> {
+        let start = u64::from(place.place) * PLACE_BYTES as u64;
+        let end = (start + u64::from(place.bytes)).min(place.page.bytes);
+        self.store
+            .read_piece(&place.page, start..end, ReadFor::Get, |bytes| {
+                value_of_key(bytes, key)
             })
     }
 

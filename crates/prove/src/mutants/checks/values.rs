@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use terrapin::{CheckpointDistance, KeyspaceOptions, SpaceAmplification};
+use terrapin::{CheckpointDistance, Keyspace, KeyspaceOptions, SpaceAmplification};
 use terrapin_disk::SimDisk;
 
 use super::{Outcome, key, text, tiny};
@@ -52,4 +52,49 @@ pub(in crate::mutants) fn space(_scratch: &Path) -> Outcome {
         true => Ok(()),
         false => Err(format!("{most} bytes of pages for {bytes} of records")),
     }
+}
+
+/// The map of separated values gives no value of another key, and none that was overwritten.
+pub(in crate::mutants) fn located(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(81));
+    let options = tiny()
+        .memory(16 << 20)
+        .group_bytes(16 << 10)
+        .record_cache(false);
+    let database = world.open(&options).map_err(text("open"))?;
+    let created = database.create_keyspace("values", KeyspaceOptions::new().separate_from(512));
+    let keyspace = created.map_err(text("create"))?;
+    let value = |record: u64, round: u64| [record as u8, round as u8].repeat(300);
+    let check = |keyspace: &Keyspace, round: u64| {
+        for record in 0..RECORDS {
+            let got = keyspace.get(key(record)).map_err(text("get"))?;
+            if got.as_deref() != Some(&value(record, round)[..]) {
+                return Err(format!("a wrong value of record {record} in round {round}"));
+            }
+        }
+        Ok(())
+    };
+    for round in 0..3 {
+        for record in 0..RECORDS {
+            let put = keyspace.put(key(record), value(record, round));
+            put.map_err(text("put"))?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        for _ in 0..2 {
+            check(&keyspace, round)?;
+            world.sim.settle();
+        }
+    }
+    if database.metrics().location_hits < RECORDS {
+        return Err("the map answered few gets".to_owned());
+    }
+    for record in RECORDS..RECORDS + 60_000 {
+        let got = keyspace.get(record.to_be_bytes()).map_err(text("get"))?;
+        if got.is_some() {
+            return Err(format!("a value of record {record}, which was not put"));
+        }
+    }
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
 }

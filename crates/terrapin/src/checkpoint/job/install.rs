@@ -14,6 +14,7 @@ use crate::engine::compactions::Stretches;
 use crate::engine::core::Core;
 use crate::engine::events;
 use crate::engine::ingests::Grafted;
+use crate::engine::locations::Installed;
 use crate::engine::state::{SealedMemtable, State};
 
 impl Coordinator {
@@ -35,6 +36,7 @@ impl Coordinator {
                 let _ = size.measure_merged(&**merged, part.added, budget_bytes);
             }
         }
+        installing(&core, &checkpoint);
         let mut unsealed = 0;
         let mut is_grafted = false;
         let last = {
@@ -225,6 +227,22 @@ impl Coordinator {
             compactions.went_on(next);
             self.core.counters.compactions.add(1);
         }
+    }
+}
+
+/// Tells the map of separated values which versions come, before any reader sees them.
+fn installing(core: &Core, checkpoint: &Checkpoint) {
+    let installed = checkpoint.parts.iter().filter_map(|part| {
+        let memtable = part.sealed.as_ref().map(|sealed| &sealed.records.memtable);
+        Some(Installed {
+            collection: part.keyspace.collection,
+            moment: part.merged.as_ref()?.stored_values()?.moment(),
+            erases: memtable.is_some_and(|memtable| memtable.fragments().is_some()),
+        })
+    });
+    let installed: Vec<_> = installed.collect();
+    if core.locations.get().is_some() || !installed.is_empty() {
+        core.located().installing(&installed, &checkpoint.changes);
     }
 }
 

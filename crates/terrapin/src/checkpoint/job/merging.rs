@@ -84,7 +84,10 @@ impl Coordinator {
             // Every later reader finds the keys in this memtable. Cached records of these keys are
             // older.
             let take = checkpoint.takes;
-            if self.core.records.begin_sweep() || take {
+            let has_cached = self.core.records.begin_sweep();
+            let locations = self.core.locations.get();
+            locations.inspect(|locations| locations.begin_sweep());
+            if has_cached || take || locations.is_some() {
                 // If the keyspace was cleared meanwhile, no reader looks for them.
                 let state = self.core.state.load();
                 let current = state.keyspaces.get(part.keyspace.id);
