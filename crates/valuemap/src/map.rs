@@ -45,6 +45,8 @@ pub struct LocationMap {
     epoch: AtomicU64,
     bytes: AtomicU64,
     bytes_max: AtomicU64,
+    /// The part of `bytes` that pages take. It never shrinks.
+    page_bytes: AtomicU64,
     /// The shard that a shrinking map looks at next.
     next_shrunk: AtomicUsize,
     /// The shard that a growing map looks at next.
@@ -105,6 +107,7 @@ impl LocationMap {
             epoch: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             bytes_max: AtomicU64::new(0),
+            page_bytes: AtomicU64::new(0),
             next_shrunk: AtomicUsize::new(0),
             next_grown: AtomicUsize::new(0),
             is_short: AtomicBool::new(false),
@@ -212,6 +215,7 @@ impl LocationMap {
         let (index, taken) = self.pages.add(page)?;
         self.budget.take(Purpose::Locations, taken);
         self.bytes.fetch_add(taken, Ordering::Relaxed);
+        self.page_bytes.fetch_add(taken, Ordering::Relaxed);
         Some(index)
     }
 
@@ -289,11 +293,13 @@ impl LocationMap {
     }
 
     /// Whether [`LocationMap::grow_step`] or [`LocationMap::shrink_step`] has something to do: a
-    /// fill found no room, and the map may take more; or the map has more than it may.
+    /// fill found no room, and the map may take more; or the map has more than it may, and buckets
+    /// to give back.
     #[must_use]
     pub fn wants_step(&self) -> bool {
         let (bytes, max) = (self.bytes(), self.bytes_max());
-        bytes > max || self.is_short.load(Ordering::Relaxed) && bytes < max
+        let has_buckets = bytes > self.page_bytes.load(Ordering::Relaxed);
+        bytes > max && has_buckets || self.is_short.load(Ordering::Relaxed) && bytes < max
     }
 
     /// Bytes of memory that the map takes.

@@ -280,3 +280,31 @@ fn readers_beside_a_growing_map_find_newest_places_or_none() {
         done.store(true, Ordering::Relaxed);
     });
 }
+
+/// A map that may take less than its pages need has nothing to do: its owner would ask for ever.
+/// Found by random runs with little memory.
+#[test]
+fn a_map_without_room_for_its_pages_rests() {
+    let map = LocationMap::new(&Budget::new(1 << 30), 4 << 20, 9);
+    map.set_bytes_max(4096);
+    let page = Page {
+        id: 1,
+        offset: 0,
+        bytes: 1 << 20,
+        collection: 1,
+        born: 1,
+    };
+    let index = map.add_page(page).unwrap();
+    assert!(map.bytes() > map.bytes_max());
+    let location = Location {
+        page: index,
+        place: 1,
+        class: SizeClass::of(1000).unwrap(),
+    };
+    for hash in 0..1000 {
+        map.fill(map.key(1, hash), location, map.epoch());
+    }
+    while map.wants_step() {
+        assert!(map.shrink_step() || map.grow_step(), "asked for nothing");
+    }
+}
