@@ -18,6 +18,8 @@ struct Counts {
     leaves: u64,
     waiting_groups: u64,
     most_waiting: u64,
+    /// Segments with a model in the place of page bounds.
+    models: u64,
     /// How many segments have how many pages.
     segments: Vec<u64>,
 }
@@ -58,6 +60,7 @@ pub(crate) fn stats(version: &InPlaceVersion) -> Result<StructureStats> {
         number("segments", segments),
         number("pages", pages.sum()),
         number("median_segment_pages", median.unwrap_or(0) as u64),
+        number("segments_with_a_model", counts.models),
         number("waiting_groups", counts.waiting_groups),
         number("most_waiting_groups_of_a_leaf", counts.most_waiting),
     ];
@@ -89,6 +92,7 @@ impl Counts {
                 self.segments.resize(blocks + 1, 0);
             }
             self.segments[blocks] += 1;
+            self.models += u64::from(segment.index.has_model());
             self.page(PageUse::from(group));
             let parts = &mut self.stats.parts;
             parts.leaf_blocks = parts

@@ -151,9 +151,13 @@ impl Task {
         old: Option<OldLeaf>,
         fate: Fate,
     ) -> Task {
-        let options = match fate {
-            Fate::Waits { .. } => context.waiting,
-            Fate::Merged | Fate::Nothing => context.segment,
+        let builder = match fate {
+            Fate::Waits { .. } => GroupBuilder::new(context.waiting),
+            Fate::Merged | Fate::Nothing => {
+                let mut builder = GroupBuilder::new(context.segment);
+                builder.fit_models();
+                builder
+            }
         };
         Task {
             number,
@@ -162,7 +166,7 @@ impl Task {
             fate,
             phase: Phase::Begin,
             newer: None,
-            builder: GroupBuilder::new(options),
+            builder,
             leaf: None,
             next: 0,
             line: None,

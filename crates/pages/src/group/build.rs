@@ -24,6 +24,7 @@ use terrapin_filter::FilterBuilder;
 use super::RECORD_BYTES_MAX;
 use super::deadlines::Deadlines;
 use super::index::{self, BlockEntry};
+use super::model::Model;
 use super::pending::{Heir, PendingGroup};
 use crate::block::{Block, BlockBuilder, Compression, CutBlock, is_unit};
 use crate::cache::Standing;
@@ -102,6 +103,8 @@ pub struct GroupBuilder {
     filter: FilterBuilder,
     /// Whether groups come with the outlines of their filters.
     outlined: bool,
+    /// Whether a model may stand in the place of separators.
+    fits_models: bool,
     /// The standing in the cache of the blocks that the next records replace.
     standing: Standing,
     /// Records of the current block up to the last change of standing.
@@ -280,6 +283,7 @@ impl GroupBuilder {
             hashes: Vec::new(),
             filter: FilterBuilder::new(),
             outlined: false,
+            fits_models: false,
             standing: Standing::NONE,
             counted: 0,
             inherited: (0, Standing::NONE),
@@ -293,6 +297,12 @@ impl GroupBuilder {
     /// (decision 0016).
     pub fn outline_filters(&mut self) {
         self.outlined = true;
+    }
+
+    /// Has a model stand in the place of separators, in the index of each group whose keys are so
+    /// regular that it is smaller. Costs a look at the blocks of such groups.
+    pub fn fit_models(&mut self) {
+        self.fits_models = true;
     }
 
     /// Sets the standing in the cache of the block that the next records replace. A block enters
@@ -509,7 +519,11 @@ impl GroupBuilder {
         blocks
             .iter()
             .for_each(|block| deadlines.add(&block.deadlines));
-        let index = index::encode(&blocks, &separators, keys, &deadlines, unit);
+        let model = match self.fits_models {
+            true => Model::of(&image, &blocks, &separators, keys),
+            false => None,
+        };
+        let index = index::encode(&blocks, (&separators, model), keys, &deadlines, unit);
         image.extend_from_slice(&index);
 
         let records: u64 = blocks.iter().map(|b| u64::from(b.records)).sum();

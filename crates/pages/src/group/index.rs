@@ -22,6 +22,7 @@ use terrapin_disk::LongBox;
 
 use super::deadlines::Deadlines;
 use super::format::{decode_optional_sums, encode_optional_sums};
+use super::model::Model;
 use super::sums::{SLACK_BYTES, Sums};
 use super::{GROUP_TARGET_BYTES_MAX, LOGICAL_BYTES_MAX};
 use crate::block::{PART_INDEX, common_prefix, part_seed};
@@ -30,6 +31,8 @@ use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks.
 pub(super) const HEADER_BYTES: usize = 12;
+/// The bit of the number of blocks that says that a model stands in the place of separators.
+pub(super) const MODEL_BIT: u32 = 1 << 31;
 /// Least bytes of the index for each block.
 const ENTRY_BYTES_MIN: usize = 4;
 /// Most bytes of all separators of a group. A builder counts them towards its target.
@@ -55,10 +58,10 @@ pub(super) struct BlockEntry {
 }
 
 /// Encodes an index, padded to whole units, with a checksum of zero. `separators` are concatenated;
-/// the first block's separator is ignored.
+/// the first block's separator is ignored, and a model stands in the place of all.
 pub(super) fn encode(
     blocks: &[BlockEntry],
-    separators: &[u8],
+    (separators, model): (&[u8], Option<Model>),
     (first_key, last_key): (&[u8], &[u8]),
     deadlines: &Deadlines,
     unit: u32,
@@ -70,7 +73,10 @@ pub(super) fn encode(
         cut.push(separator);
         rest = tail;
     }
-    let inner = cut.get(1..).unwrap_or_default();
+    let inner = match model {
+        Some(_) => &[],
+        None => cut.get(1..).unwrap_or_default(),
+    };
     // Separators ascend: all share the prefix that the first and the last share.
     let prefix = match (inner.first(), inner.last()) {
         (Some(first), Some(last)) => &first[..common_prefix(first, last)],
@@ -96,9 +102,14 @@ pub(super) fn encode(
     for separator in inner {
         put_prefixed(&mut out, &separator[prefix.len()..]);
     }
+    let mut count = blocks.len() as u32;
+    if let Some(model) = model {
+        model.encode(first_key, &mut out);
+        count |= MODEL_BIT;
+    }
     let used = out.len() as u32;
     out[4..8].copy_from_slice(&used.to_le_bytes());
-    out[8..12].copy_from_slice(&(blocks.len() as u32).to_le_bytes());
+    out[8..12].copy_from_slice(&count.to_le_bytes());
     out.resize(out.len().next_multiple_of(unit as usize), 0);
     out
 }
@@ -236,13 +247,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn read(
-        reader: &mut Reader<'a>,
-        blocks: usize,
-        prefix: &[u8],
-        first_key: &[u8],
-        last_key: &[u8],
-    ) -> Result<Self> {
+    fn read_sums(reader: &mut Reader<'_>, blocks: usize) -> Result<Self> {
         let (separated_all, deadlines) = decode_optional_sums(reader)?;
         let has_separated = separated_all > 0;
         let sums = || Vec::with_capacity(blocks + 1);
@@ -281,7 +286,24 @@ impl<'a> Parts<'a> {
         if separated_sum != separated_all {
             return Err(reader.corrupt("separated bytes of blocks and group differ"));
         }
+        Ok(Parts {
+            starts,
+            records,
+            logical_bytes,
+            hidden_bytes,
+            separated_bytes,
+            deadlines,
+            suffixes: Vec::new(),
+        })
+    }
 
+    fn read_separators(
+        &mut self,
+        reader: &mut Reader<'a>,
+        blocks: usize,
+        prefix: &[u8],
+        (first_key, last_key): (&[u8], &[u8]),
+    ) -> Result<()> {
         let mut suffixes: Vec<&[u8]> = Vec::with_capacity(blocks - 1);
         let mut separators_bytes = 0;
         for i in 1..blocks {
@@ -306,15 +328,8 @@ impl<'a> Parts<'a> {
         if beyond || first_key > last_key || reader.remaining() != 0 {
             return Err(reader.corrupt("keys and separators contradict each other"));
         }
-        Ok(Parts {
-            starts,
-            records,
-            logical_bytes,
-            hidden_bytes,
-            separated_bytes,
-            deadlines,
-            suffixes,
-        })
+        self.suffixes = suffixes;
+        Ok(())
     }
 }
 
@@ -342,7 +357,9 @@ impl GroupIndex {
         let mut reader = Reader::new("group index", bytes);
         reader.u32()?;
         let used = reader.u32()? as usize;
-        let blocks = reader.u32()? as usize;
+        let count = reader.u32()?;
+        let has_model = count & MODEL_BIT != 0;
+        let blocks = (count & !MODEL_BIT) as usize;
         // This bounds the allocations below.
         let blocks_max = bytes.len() / ENTRY_BYTES_MIN;
         if used < HEADER_BYTES || used > bytes.len() || !(1..=blocks_max).contains(&blocks) {
@@ -355,8 +372,26 @@ impl GroupIndex {
         let mut reader = Reader::new("group index", &bytes[HEADER_BYTES..used]);
         let first_key = key(&mut reader)?;
         let last_key = key(&mut reader)?;
-        let prefix = key(&mut reader)?;
-        let parts = Parts::read(&mut reader, blocks, prefix, first_key, last_key)?;
+        let mut prefix = key(&mut reader)?;
+        if has_model && !prefix.is_empty() {
+            return Err(reader.corrupt("a model with a prefix"));
+        }
+        let mut expanded = Vec::new();
+        let mut parts = Parts::read_sums(&mut reader, blocks)?;
+        let mut separators = match has_model {
+            false => reader,
+            true => {
+                let model = Model::decode(&mut reader, first_key)?;
+                let shared = model.expand(first_key, blocks, &mut expanded);
+                let shared = shared.filter(|_| reader.remaining() == 0);
+                let Some(shared) = shared else {
+                    return Err(reader.corrupt("an impossible model"));
+                };
+                prefix = &first_key[..shared];
+                Reader::new("model of a group index", &expanded)
+            }
+        };
+        parts.read_separators(&mut separators, blocks, prefix, (first_key, last_key))?;
 
         let mut memory = Vec::new();
         let form = Form::lay_out(&parts.suffixes, &mut memory);

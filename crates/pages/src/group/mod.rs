@@ -16,6 +16,7 @@ mod check;
 mod deadlines;
 mod format;
 mod index;
+mod model;
 mod node_index;
 mod pending;
 mod rescue;

@@ -10,7 +10,8 @@ use terrapin_base::codec::Reader;
 use terrapin_base::{Error, PageId, Result};
 
 use super::format::decode_optional_sums;
-use super::index::HEADER_BYTES;
+use super::index::{HEADER_BYTES, MODEL_BIT};
+use super::model::Model;
 use super::{GroupIndex, GroupRef};
 
 /// The longest index that a node holds a copy of, in bytes with its padding.
@@ -107,10 +108,10 @@ impl<'a> NodeIndex<'a> {
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] if the bytes are no index.
     pub fn find(self, key: &[u8]) -> Result<Option<BlockPlace>> {
-        let blocks = Reader::new("group index in a node", self.0.get(8..).unwrap_or_default())
-            .u32()? as usize;
+        let (blocks, has_model) = self.count()?;
         let mut reader = self.reader();
-        if key < reader.prefixed()? || key > reader.prefixed()? {
+        let first_key = reader.prefixed()?;
+        if key < first_key || key > reader.prefixed()? {
             return Ok(None);
         }
         let prefix = reader.prefixed()?;
@@ -124,6 +125,11 @@ impl<'a> NodeIndex<'a> {
             }
         }
         let mut number = 0;
+        if has_model {
+            let model = Model::decode(&mut reader, first_key)?;
+            number = model.find(key, first_key, blocks);
+            return sum(lengths, number, behind);
+        }
         let common = prefix.len().min(key.len());
         match key[..common].cmp(&prefix[..common]) {
             Ordering::Less => {}
@@ -136,21 +142,39 @@ impl<'a> NodeIndex<'a> {
                 }
             }
         }
-        let mut reader = Reader::new("group index in a node", lengths);
-        let (mut offset, mut bytes) = (0u32, 0u32);
-        for at in 0..=number {
-            offset = offset.saturating_add(bytes);
-            bytes = u32::try_from(reader.varint()?).unwrap_or(u32::MAX);
-            for _ in 0..behind * usize::from(at < number) {
-                reader.varint()?;
-            }
-        }
-        Ok(Some(BlockPlace {
-            number,
-            offset,
-            bytes,
-        }))
+        sum(lengths, number, behind)
     }
+
+    /// The number of blocks, and whether a model stands in the place of separators.
+    fn count(self) -> Result<(usize, bool)> {
+        let bytes = self.0.get(8..).unwrap_or_default();
+        let count = Reader::new("group index in a node", bytes).u32()?;
+        Ok(((count & !MODEL_BIT) as usize, count & MODEL_BIT != 0))
+    }
+
+    /// Whether a linear model stands in the place of separators.
+    #[must_use]
+    pub fn has_model(self) -> bool {
+        self.count().is_ok_and(|(_, has_model)| has_model)
+    }
+}
+
+/// The place of a block, from the lengths of all blocks; `behind` further numbers follow each.
+fn sum(lengths: &[u8], number: usize, behind: usize) -> Result<Option<BlockPlace>> {
+    let mut reader = Reader::new("group index in a node", lengths);
+    let (mut offset, mut bytes) = (0u32, 0u32);
+    for at in 0..=number {
+        offset = offset.saturating_add(bytes);
+        bytes = u32::try_from(reader.varint()?).unwrap_or(u32::MAX);
+        for _ in 0..behind * usize::from(at < number) {
+            reader.varint()?;
+        }
+    }
+    Ok(Some(BlockPlace {
+        number,
+        offset,
+        bytes,
+    }))
 }
 
 fn contradicts(id: PageId) -> Error {
