@@ -5,7 +5,7 @@ mod common;
 use common::{TestDirectory, fail, run, succeed, text};
 use serde_json::Value;
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "phase",
     "threads",
     "records",

@@ -1,15 +1,16 @@
-//! Which page bounds a segment of sixteen pages needs, for real and synthetic keys: a linear model as
-//! TreeLine has it, a model of byte offsets, or separators (decision 0055).
+//! Which page bounds a segment of sixteen pages needs, for real and synthetic keys: a linear model
+//! as TreeLine has it, a model of byte offsets, or separators (decision 0055).
 //!
 //! `cargo run --release -p terrapin-inplace --example key_models -- FILE...`
 //!
 //! Each file has a key on each line, in any order. For each set of keys it prints, for records of
 //! 64 and 128 bytes in pages of 4 KiB:
 //!
-//! - *paper*: a segment of 16, 8, 4, 2 or 1 pages is as long as one line through positions misses no
-//!   record by more than ε (5 of 54 records of 64 bytes a page; the same share for 128 bytes). The
-//!   share of pages in segments of two or more, and pages in a segment.
-//! - *offsets*: the same with byte offsets, where pages are 68 % full and may be as full as they are.
+//! - *paper*: a segment of 16, 8, 4, 2 or 1 pages is as long as one line through positions misses
+//!   no record by more than ε (5 of 54 records of 64 bytes a page; the same share for 128 bytes).
+//!   The share of pages in segments of two or more, and pages in a segment.
+//! - *offsets*: the same with byte offsets, where pages are 68 % full and may be as full as they
+//!   are.
 //! - *separators*: bytes of a segment of 16 pages, and the same with Terrapin's models, which stand
 //!   in the place of separators only where they divide the same pages. Their share.
 

@@ -1,6 +1,6 @@
-//! A model of insert forecasting (TreeLine, §3.3) on the tree as it is: a merge streams the segments
-//! that records touch into new ones. It counts segments that are split, for a synthetic workload:
-//! inserts at hot places that move. Decision 0058 has its table.
+//! A model of insert forecasting (TreeLine, §3.3) on the tree as it is: a merge streams the
+//! segments that records touch into new ones. It counts segments that are split, for a synthetic
+//! workload: inserts at hot places that move. Decision 0058 has its table.
 //!
 //! `cargo test -p terrapin-inplace --test forecast -- --nocapture` prints it.
 

@@ -24,7 +24,7 @@ use terrapin_filter::FilterBuilder;
 use super::RECORD_BYTES_MAX;
 use super::deadlines::Deadlines;
 use super::index::{self, BlockEntry};
-use super::model::Model;
+use super::model::{BlockSizes, Model};
 use super::pending::{Heir, PendingGroup};
 use crate::block::{Block, BlockBuilder, Compression, CutBlock, is_unit};
 use crate::cache::Standing;
@@ -520,7 +520,15 @@ impl GroupBuilder {
             .iter()
             .for_each(|block| deadlines.add(&block.deadlines));
         let model = match self.fits_models {
-            true => Model::of(&image, &blocks, &separators, keys),
+            true => {
+                let sizes = |block: &BlockEntry| BlockSizes {
+                    bytes: block.bytes,
+                    records: block.records,
+                    separator_bytes: block.separator_bytes,
+                };
+                let sizes: Vec<_> = blocks.iter().map(sizes).collect();
+                Model::of(&image, &sizes, &separators, keys)
+            }
             false => None,
         };
         let index = index::encode(&blocks, (&separators, model), keys, &deadlines, unit);

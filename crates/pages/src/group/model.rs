@@ -3,9 +3,10 @@
 //!
 //! The *tail* of a key is the number in its eight bytes from the place where the last eight bytes
 //! of the group's first key begin, padded with zeros. The model says the least tail of block i:
-//! `start + (fraction + (i - 1) * step) / 2^16`, for i = 1, 2, … The separator of the block is that number as
-//! bytes, behind what all keys of the group share, without the zeros at its end. So a key is at or
-//! above a separator exactly if its tail is at or above the number, and no key needs a second look.
+//! `start + (fraction + (i - 1) * step) / 2^16`, for i = 1, 2, … The separator of the block is that
+//! number as bytes, behind what all keys of the group share, without the zeros at its end. So a key
+//! is at or above a separator exactly if its tail is at or above the number, and no key needs a
+//! second look.
 //!
 //! All arithmetic is on whole numbers of up to 128 bits, so every machine finds the same block. The
 //! builder uses a model only if its separators divide the blocks and it is smaller than they are.
@@ -13,7 +14,6 @@
 use terrapin_base::Result;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 
-use super::index::BlockEntry;
 use crate::block::{Block, common_prefix};
 use crate::heads::head;
 
@@ -25,6 +25,14 @@ const BLOCKS_MIN: usize = 4;
 const BLOCKS_MAX: usize = 64;
 /// Separators may be this many mean distances of keys off a line before a fit is not tried.
 const DISTANCES_MAX: u128 = 4;
+
+/// What a fit needs to know of a block.
+pub(super) struct BlockSizes {
+    pub(super) bytes: u32,
+    pub(super) records: u32,
+    /// Bytes of the separator in front of the block.
+    pub(super) separator_bytes: u32,
+}
 
 /// The numbers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +125,7 @@ impl Model {
     /// separators. `separators` are concatenated; the first block's is ignored.
     pub(super) fn of(
         image: &[u8],
-        blocks: &[BlockEntry],
+        blocks: &[BlockSizes],
         separators: &[u8],
         (first_key, last_key): (&[u8], &[u8]),
     ) -> Option<Model> {
@@ -196,7 +204,7 @@ impl Model {
 
 /// Whether separators are so near a line that a fit is worth reading the blocks' keys.
 fn is_about_a_line(
-    blocks: &[BlockEntry],
+    blocks: &[BlockSizes],
     separators: &[u8],
     (first_key, last_key): (&[u8], &[u8]),
 ) -> bool {
@@ -356,7 +364,7 @@ mod tests {
             };
             for tail in (0..500).chain((1 << 50)..(1 << 50) + 5).chain([u64::MAX]) {
                 let below = |&block: &usize| model.bound(block).is_some_and(|b| b <= tail);
-                let last = (1..100).filter(below).last().unwrap_or(0);
+                let last = (1..100).filter(below).next_back().unwrap_or(0);
                 assert_eq!(model.block_of(tail, 100), last, "{model:?} {tail}");
             }
         }
