@@ -364,7 +364,7 @@ mod tests {
             };
             for tail in (0..500).chain((1 << 50)..(1 << 50) + 5).chain([u64::MAX]) {
                 let below = |&block: &usize| model.bound(block).is_some_and(|b| b <= tail);
-                let last = (1..100).filter(below).next_back().unwrap_or(0);
+                let last = (1..100).rfind(below).unwrap_or(0);
                 assert_eq!(model.block_of(tail, 100), last, "{model:?} {tail}");
             }
         }
