@@ -162,6 +162,7 @@ fn main() -> Result<()> {
         values: None,
         separate_from: None,
         runs: None,
+        maplets: false,
         around: terrapin_structure::Around::default(),
         now_ms: 0,
     };

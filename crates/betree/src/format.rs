@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! height u16 | replaced permille u16 | pivots u16 | levels u8 | flags u8: 1 if live parts count
-//!                        the whole records that puts replace, else 0
+//!                        the whole records that puts replace; 2 if there are maplets
 //! pivots times: lower bound (v length, bytes) | child
 //!     child at height 1: group reference
 //!     child above:       page reference (20 bytes) | sums: records v | leaf bytes v
@@ -16,6 +16,9 @@
 //!         pivot v (difference to the one before, less one; the first as it is)
 //!         | records v | bytes v | hidden bytes v
 //!         | separated bytes v, if the group has any
+//! if there are maplets: their number v, then for each
+//!     pivot v (difference to the one before, less one; the first as it is)
+//!     | maplet ([`Maplet::encode`])
 //! ```
 //!
 //! A root reference is a kind u8 (0 empty, 1 leaf, 2 node). Then follows nothing, a group
@@ -31,6 +34,7 @@ use terrapin_pages::group::{
 };
 
 use crate::load::HEIGHT_MAX;
+use crate::maplet::Maplet;
 use crate::node::{Child, LivePart, Node, Pivot, Root, SUM_MAX, Segment, Sums};
 
 /// Most pivots of a node: live parts number them in 16 bits.
@@ -40,6 +44,10 @@ pub(crate) const PIVOTS_MAX: usize = u16::MAX as usize;
 const PIVOT_BYTES_MIN: usize = 13;
 const SEGMENT_BYTES_MIN: usize = 19;
 const LIVE_PART_BYTES_MIN: usize = 4;
+const MAPLET_BYTES_MIN: usize = 24;
+
+const FLAG_COUNTS_REPLACED: u8 = 1;
+const FLAG_MAPLETS: u8 = 2;
 
 const ROOT_EMPTY: u8 = 0;
 const ROOT_LEAF: u8 = 1;
@@ -119,7 +127,10 @@ impl Node {
         out.extend_from_slice(&self.height.to_le_bytes());
         out.extend_from_slice(&self.replaced_permille.to_le_bytes());
         out.extend_from_slice(&pivots.to_le_bytes());
-        out.extend_from_slice(&[levels, u8::from(self.counts_replaced)]);
+        let maplets = self.pivots.iter().filter(|p| p.maplet.is_some()).count();
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.counts_replaced, FLAG_COUNTS_REPLACED);
+        out.extend_from_slice(&[levels, flags | flag(maplets > 0, FLAG_MAPLETS)]);
         for pivot in &self.pivots {
             put_prefixed(&mut out, &pivot.lower);
             match &pivot.child {
@@ -134,6 +145,17 @@ impl Node {
             put_varint(&mut out, level.len() as u64);
             for segment in level {
                 segment.encode(&mut out);
+            }
+        }
+        if maplets > 0 {
+            put_varint(&mut out, maplets as u64);
+            let mut next = 0;
+            for (number, pivot) in self.pivots.iter().enumerate() {
+                if let Some(maplet) = &pivot.maplet {
+                    put_varint(&mut out, (number - next) as u64);
+                    maplet.encode(&mut out);
+                    next = number + 1;
+                }
             }
         }
         Ok(out)
@@ -155,14 +177,14 @@ impl Node {
         let possible = (1..=HEIGHT_MAX).contains(&height)
             && replaced_permille <= 1000
             && (1..=reader.remaining() / PIVOT_BYTES_MIN).contains(&pivots)
-            && flags <= 1;
+            && flags <= FLAG_COUNTS_REPLACED | FLAG_MAPLETS;
         if !possible {
             return Err(reader.corrupt("the node's header is out of bounds"));
         }
         let mut node = Node {
             height,
             replaced_permille,
-            counts_replaced: flags == 1,
+            counts_replaced: flags & FLAG_COUNTS_REPLACED != 0,
             pivots: Vec::with_capacity(pivots),
             levels: Vec::with_capacity(levels),
         };
@@ -188,6 +210,7 @@ impl Node {
                 child,
                 deadlines,
                 pending_bytes: 0,
+                maplet: None,
             });
         }
         for number in 0..levels {
@@ -204,6 +227,21 @@ impl Node {
                 level.push(segment);
             }
             node.levels.push(level);
+        }
+        if flags & FLAG_MAPLETS != 0 {
+            let count = count(&mut reader, MAPLET_BYTES_MIN)?;
+            let mut rest = node.pivots.iter_mut();
+            for _ in 0..count {
+                let skipped = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
+                let maplet = Maplet::decode(&mut reader)?;
+                let Some(pivot) = rest.nth(skipped) else {
+                    return Err(reader.corrupt("a maplet of a pivot that the node does not have"));
+                };
+                pivot.maplet = Some(Box::new(maplet));
+            }
+            if count == 0 {
+                return Err(reader.corrupt("a node without maplets says that it has some"));
+            }
         }
         if reader.remaining() != 0 {
             return Err(reader.corrupt("bytes behind the end"));
@@ -343,6 +381,7 @@ fn count(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize> {
 mod tests {
     use proptest::prelude::*;
     use terrapin_base::{ErrorKind, PageId};
+    use terrapin_filter::MapletShape;
     use terrapin_pages::group::SEPARATED_BYTES_MAX;
 
     use super::*;
@@ -370,6 +409,19 @@ mod tests {
         let mut counts = [0; 16];
         counts[records as usize] = records;
         Deadlines::new(1_800_000_000_000, counts)
+    }
+
+    fn maplet(number: u64) -> Maplet {
+        let partitions = number as u32 % 3 + 1;
+        Maplet {
+            page: PageRef {
+                id: PageId(1000 + number),
+                offset: 4096 * number,
+                bytes: 4096 * partitions,
+            },
+            shape: MapletShape::new(13 + number as u32 % 20, 3, partitions).unwrap(),
+            groups: [number, number + 1, 1 << 50].map(PageId).into(),
+        }
     }
 
     fn key(number: usize) -> LongBox {
@@ -414,6 +466,7 @@ mod tests {
                 child: child(i),
                 deadlines: deadlines(i as u64 / 5 % 4),
                 pending_bytes: 0,
+                maplet: (i % 3 == 2).then(|| Box::new(maplet(i as u64))),
             })
             .collect();
         let segment = |(i, parts): (usize, &Parts)| {

@@ -2,8 +2,9 @@
 //!
 //! In each buffer level at most one segment can hold the key. The outline of its filter denies most
 //! absent keys cheaply, and the filter nearly all others. So a lookup reads one block: the one with
-//! the answer. The filter of a leaf is asked last, and only while leaf filters deny some keys
-//! (`leaf_filters.rs`).
+//! the answer. Where a pivot has a maplet, one question to it stands for those to the filters of
+//! all runs that it covers (`maplet.rs`). The filter of a leaf is asked last, and only while leaf
+//! filters deny some keys (`leaf_filters.rs`).
 
 use std::sync::Arc;
 
@@ -111,8 +112,17 @@ impl<'v, 'k> Walk<'v, 'k> {
                 At::Root(node) => node,
                 At::Node(node) => node,
             };
-            while let Some(candidate) = node.next_candidate(&mut self.way, key, hash) {
-                if node.segment_may_contain(store, candidate, hash)? {
+            loop {
+                let candidate = match node.has_maplets() {
+                    false => node
+                        .next_candidate(&mut self.way, key, hash)
+                        .map(|c| (c, true)),
+                    true => node.next_mapped(store, &mut self.way, key, hash)?,
+                };
+                let Some((candidate, is_asked)) = candidate else {
+                    break;
+                };
+                if !is_asked || node.segment_may_contain(store, candidate, hash)? {
                     let (segment, at) = candidate;
                     let index = store.index_by(&segment.group, node.handle_of(at))?;
                     let number = index.find(key);

@@ -22,6 +22,7 @@ mod format;
 mod get;
 mod leaf_filters;
 mod load;
+mod maplet;
 mod merge;
 mod node;
 mod plan;

@@ -10,6 +10,7 @@ use terrapin_pages::{
     GroupHandle, Handle, OutlinePlaces, PageKind, PageRef, PageStore, SegmentOutlines,
 };
 
+use crate::maplet::Mapped;
 use crate::node::{Child, LivePart, Node, Segment};
 
 /// Most levels of nodes in a tree. With four children a node and one record a leaf, 16 levels have
@@ -48,6 +49,8 @@ pub(crate) struct LoadedNode {
     /// For each segment, level by level: where its outlines are.
     outline_places: Box<[OutlinePlaces]>,
     outlines: SegmentOutlines,
+    /// For each pivot, its maplet. Empty if no pivot has one.
+    mapped: Box<[Option<Mapped>]>,
 }
 
 /// What a node has for a key.
@@ -214,6 +217,10 @@ impl LoadedNode {
             }));
         }
         run_starts.resize(pivots + 1, split.len() as u32);
+        let mapped = match node.pivots.iter().any(|pivot| pivot.maplet.is_some()) {
+            true => Self::mapped(&node, &split, &run_starts, &level_starts),
+            false => Box::default(),
+        };
         let leaves = node
             .pivots
             .iter()
@@ -238,7 +245,78 @@ impl LoadedNode {
             segment_handles: (0..segments).map(|_| GroupHandle::default()).collect(),
             outline_places,
             outlines,
+            mapped,
         })
+    }
+
+    /// The maplets of all pivots, beside the runs that the node has for them.
+    fn mapped(
+        node: &Node,
+        runs: &[SegmentRun],
+        run_starts: &[u32],
+        level_starts: &[u32],
+    ) -> Box<[Option<Mapped>]> {
+        let mapped = (node.pivots.iter().zip(run_starts.windows(2))).map(|(pivot, starts)| {
+            let maplet = pivot.maplet.as_ref()?;
+            let runs = &runs[starts[0] as usize..starts[1] as usize];
+            let groups = runs.iter().map(|run| {
+                let level = usize::from(run.level);
+                let segments = &node.levels[level];
+                let first = level_starts[level] as usize;
+                run.numbers()
+                    .map(move |number| segments[number - first].group.id)
+            });
+            Some(Mapped::new(maplet, groups))
+        });
+        mapped.collect()
+    }
+
+    /// Whether a pivot has a maplet.
+    #[inline]
+    pub(crate) fn has_maplets(&self) -> bool {
+        !self.mapped.is_empty()
+    }
+
+    /// The next segment that may hold a key, like [`LoadedNode::next_candidate`], and whether its
+    /// filter is still to be asked. Where a maplet covers a run, the maplet decides.
+    pub(crate) fn next_mapped(
+        &self,
+        store: &PageStore,
+        way: &mut Way,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<Option<((&Segment, usize), bool)>> {
+        let Some(Some(mapped)) = self.mapped.get(way.pivot) else {
+            let candidate = self.next_candidate(way, key, hash);
+            return Ok(candidate.map(|candidate| (candidate, true)));
+        };
+        if way.runs.is_empty() {
+            return Ok(None);
+        }
+        let Mapped { maplet, handle, .. } = mapped;
+        let found = store.ask_maplet(&maplet.page, &maplet.shape, handle, hash)?;
+        let (first, known) = (self.run_starts[way.pivot] as usize, self.outlines.known());
+        for at in way.runs.clone() {
+            let (run, values) = (&self.runs[at], mapped.values[at - first]);
+            let is_covered = values != 0;
+            if is_covered && values & found == 0 || way.head < run.min || way.head > run.max {
+                continue;
+            }
+            let Some(number) = self.in_run(run, key, way.head) else {
+                continue;
+            };
+            let segment = self.segment(usize::from(run.level), number);
+            let is_denied = match is_covered {
+                true => !mapped.has(found, segment.group.id),
+                false => known.deny(self.outline_places[number], hash),
+            };
+            if !is_denied {
+                way.runs.start = at + 1;
+                return Ok(Some(((segment, number), !is_covered)));
+            }
+        }
+        way.runs.start = way.runs.end;
+        Ok(None)
     }
 
     /// The handle of a pivot's child, which must be a leaf. Panics if it is a node.
@@ -463,6 +541,13 @@ impl LoadedNode {
                 Child::Node { .. } => size_of::<Handle<LoadedNode>>(),
             };
         }
+        bytes += size_of_val(&self.mapped[..]);
+        bytes += self
+            .mapped
+            .iter()
+            .flatten()
+            .map(Mapped::memory_bytes)
+            .sum::<usize>();
         bytes += size_of_val(&self.level_starts[..]) + size_of_val(&self.run_starts[..]);
         bytes + self.outlines.memory_bytes()
     }
@@ -585,6 +670,7 @@ mod tests {
                     child: Child::Leaf(group(lower)),
                     deadlines: Deadlines::default(),
                     pending_bytes: 0,
+                    maplet: None,
                 })
                 .collect(),
             levels: levels

@@ -22,6 +22,8 @@ use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::{Deadlines, GroupRef};
 
+use crate::maplet::Maplet;
+
 /// The top of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
@@ -65,6 +67,10 @@ pub(crate) struct Pivot {
     /// Key and value bytes of all live parts for the child. Not stored: computed when a node is
     /// decoded.
     pub(crate) pending_bytes: u64,
+    /// Tells which of the pivot's segments may hold a key. Segments that it does not name are asked
+    /// themselves. All its segments had, when it was made, the keys that they have for the pivot
+    /// now.
+    pub(crate) maplet: Option<Box<Maplet>>,
 }
 
 /// The target of a pivot.
@@ -260,6 +266,7 @@ impl Node {
                 child: Child::Leaf(leaf),
                 deadlines,
                 pending_bytes: 0,
+                maplet: None,
             }],
             levels: Vec::new(),
         }

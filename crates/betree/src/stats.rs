@@ -73,8 +73,37 @@ pub(crate) fn pages(
             visit(PageUse::from(&segment.group))?;
         }
         for pivot in &node.pivots {
+            if let Some(maplet) = &pivot.maplet {
+                visit(PageUse::from(&maplet.page))?;
+            }
             if let Child::Leaf(group) = &pivot.child {
                 visit(PageUse::from(group))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Calls `visit` for each page group and maplet, once for each reference, with the height of the
+/// node that refers to it as part of its buffer; 0 for leaves.
+pub(crate) fn by_height(
+    store: &PageStore,
+    root: &Root,
+    visit: &mut dyn FnMut(u16, PageUse),
+) -> Result<()> {
+    if let Root::Leaf(group, _) = root {
+        visit(0, PageUse::from(group));
+    }
+    nodes(store, root, None, &mut |_, node| {
+        for segment in node.levels.iter().flatten() {
+            visit(node.height, PageUse::from(&segment.group));
+        }
+        for pivot in &node.pivots {
+            if let Some(maplet) = &pivot.maplet {
+                visit(node.height, PageUse::from(&maplet.page));
+            }
+            if let Child::Leaf(group) = &pivot.child {
+                visit(0, PageUse::from(group));
             }
         }
         Ok(())
@@ -191,7 +220,8 @@ impl Runs {
 /// The figures of a tree. Its own ones are `height` (levels of nodes above the leaves; 0 for an
 /// empty tree and for a tree of one leaf), `nodes`, `groups`, `buffer_level_bytes` (live bytes of
 /// each buffer level, the newest level first), `buffer_runs_hundredths` (a hundred times the runs
-/// that a record of a leaf has above it, on average), and `buffer_runs_max` (most runs of a pivot).
+/// that a record of a leaf has above it, on average), `buffer_runs_max` (most runs of a pivot), and
+/// `maplets` (pivots that have one).
 pub(crate) fn stats(
     store: &PageStore,
     root: &Root,
@@ -212,7 +242,7 @@ pub(crate) fn stats(
         Root::Node(_, height) => u64::from(*height),
         Root::Leaf(..) | Root::Empty => 0,
     };
-    let (mut node_count, mut level_bytes) = (0, Vec::new());
+    let (mut node_count, mut maplet_count, mut level_bytes) = (0, 0, Vec::new());
     let mut segments: HashMap<PageId, Met> = HashMap::new();
     let mut leaves = HashSet::new();
     let mut superseded = Superseded::default();
@@ -251,6 +281,11 @@ pub(crate) fn stats(
         superseded.count(node, buffered);
         runs.count(node);
         for pivot in &node.pivots {
+            if let Some(maplet) = &pivot.maplet {
+                maplet_count += 1;
+                add(&mut stats.page_bytes, u64::from(maplet.page.bytes));
+                add(&mut stats.parts.filters, u64::from(maplet.page.bytes));
+            }
             if let Child::Leaf(group) = &pivot.child {
                 add(&mut stats.leaf_records, group.records);
                 add(&mut stats.leaf_bytes, group.logical_bytes);
@@ -277,6 +312,7 @@ pub(crate) fn stats(
             Figure::Number(runs.hundredths(stats.leaf_records)),
         ),
         ("buffer_runs_max", Figure::Number(runs.most)),
+        ("maplets", Figure::Number(maplet_count)),
     ];
     Ok(stats)
 }

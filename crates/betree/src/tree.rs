@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Budget, Error, Result};
-use terrapin_pages::PageStore;
+use terrapin_pages::{PageStore, PageUse};
 use terrapin_structure::{
     Compaction, Compacts, Ingest, Ingests, Merge, MergeInput, MergeOptions, NoInput, Reclaimable,
     Structure, StructureId, ToCompact, Version,
@@ -13,6 +13,7 @@ use crate::compact::{find_stretch, find_waste};
 use crate::merge::{Context, ErasedRanges, TreeIngest, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
+use crate::stats::by_height;
 use crate::tiered::RUNS_WANTED;
 use crate::version::TreeVersion;
 use terrapin_runs::run::KeyRange;
@@ -69,6 +70,19 @@ impl BeTree {
             params.fanout
         );
         Arc::new(BeTree { store, params })
+    }
+
+    /// Calls `visit` for each page group of a version, with the height of its node; 0 for leaves.
+    /// For measurements. Reads all nodes.
+    ///
+    /// Errors: those of reading nodes.
+    #[doc(hidden)]
+    pub fn groups_by_height(
+        &self,
+        version: &Arc<dyn Version>,
+        visit: &mut dyn FnMut(u16, PageUse),
+    ) -> Result<()> {
+        by_height(&self.store, own(version)?.tree_root(), visit)
     }
 
     /// The context that all tasks of a merge into a version share.

@@ -6,12 +6,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use terrapin_base::checksum::hash64;
 use terrapin_base::{PageId, Result};
+use terrapin_filter::PARTITION_BYTES_MAX;
 use terrapin_pages::group::{Deadlines, GroupIndex, GroupRef, check_group};
-use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
+use terrapin_pages::{PageKind, PageRef, PageStore, PageUse, ReadFor};
 use terrapin_structure::{Direction, Finding};
 
 use crate::load::LoadedNode;
+use crate::maplet::Maplet;
 use crate::node::{Child, Node, Root, Segment, Sums};
 use terrapin_runs::bounds::{lets_in_above, lets_in_below};
 use terrapin_runs::cursor::GroupCursor;
@@ -132,6 +135,9 @@ impl Check<'_> {
                     upper,
                 )?;
             }
+        }
+        for number in 0..node.pivots.len() {
+            self.maplet(&node, number, upper, &place())?;
         }
         // A node's sums are computed from its children's, down to the leaves. So they are correct
         // if each child's are.
@@ -260,6 +266,93 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks a pivot's maplet: its own bytes, and that it finds each key of each group that it
+    /// covers.
+    fn maplet(
+        &mut self,
+        node: &LoadedNode,
+        pivot: usize,
+        upper: Bound<&[u8]>,
+        node_place: &str,
+    ) -> Result<()> {
+        let Some(maplet) = &node.pivots[pivot].maplet else {
+            return Ok(());
+        };
+        let place = || format!("{node_place}, maplet {} of pivot {pivot}", maplet.page.id);
+        let page = PageUse::from(&maplet.page);
+        if self.pages.insert(maplet.page.id, page).is_some() {
+            self.report(place(), "the maplet has the id of another page");
+        }
+        let read = self.store.read_maplet(&maplet.page, ReadFor::Verify);
+        let read = read.and_then(|bytes| {
+            for (number, partition) in (0..).zip(bytes.chunks(PARTITION_BYTES_MAX)) {
+                maplet.shape.entries(partition, number, |_, _| ())?;
+            }
+            Ok(bytes)
+        });
+        let Some(bytes) = self.survive(place, read)? else {
+            return Ok(());
+        };
+        let (lower, upper) = (
+            (pivot > 0).then(|| &node.pivots[pivot].lower[..]),
+            match (node.pivots.get(pivot + 1), upper) {
+                (Some(next), _) => Some(&next.lower[..]),
+                (None, Bound::Excluded(upper)) => Some(upper),
+                (None, _) => None,
+            },
+        );
+        for segment in node.segments_for(pivot) {
+            let Some(value) = maplet.value_of(segment.group.id) else {
+                continue;
+            };
+            if !self.group(&segment.group)? {
+                continue;
+            }
+            let missing = self.keys_not_in(maplet, &bytes, (segment, value), (lower, upper));
+            if let Some(missing @ 1..) = self.survive(place, missing)? {
+                let group = segment.group.id;
+                self.report(
+                    place(),
+                    format!("{missing} keys of group {group} are missing"),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// How many keys of a segment for a pivot a maplet does not find.
+    fn keys_not_in(
+        &self,
+        maplet: &Maplet,
+        bytes: &[u8],
+        (segment, value): (&Segment, usize),
+        (lower, upper): (Option<&[u8]>, Option<&[u8]>),
+    ) -> Result<u64> {
+        let min = lower.map_or(&segment.min[..], |lower| lower.max(&segment.min[..]));
+        let max = match upper {
+            Some(upper) if upper <= &segment.max[..] => Bound::Excluded(upper),
+            _ => Bound::Included(&segment.max[..]),
+        };
+        if matches!(max, Bound::Excluded(max) if max <= min) || min > &segment.max[..] {
+            return Ok(0);
+        }
+        let bounds = (Bound::Included(min), max);
+        let (store, forward) = (self.store, Direction::Forward);
+        let mut cursor =
+            GroupCursor::prepare(store, &segment.group, bounds, forward, ReadAhead::MERGE)?;
+        cursor.start()?;
+        let mut missing = 0;
+        while let Some(key) = cursor.current_key() {
+            let hash = hash64(key);
+            let number = maplet.shape.partition_of(hash) as usize;
+            let partition = bytes.chunks(PARTITION_BYTES_MAX).nth(number);
+            let found = maplet.shape.find(partition.unwrap_or_default(), hash)?;
+            missing += u64::from(found >> value & 1 == 0);
+            cursor.step()?;
+        }
+        Ok(missing)
     }
 
     /// Checks what a reference says of deadlines against the group's index.

@@ -135,6 +135,7 @@ impl Bed {
             values: None,
             separate_from: None,
             runs: None,
+            maplets: false,
             around: terrapin_structure::Around::default(),
             now_ms: 0,
         };

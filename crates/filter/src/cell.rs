@@ -291,7 +291,7 @@ const TOPS: u64 = ONES << 7;
 /// Not `count_zeros`: few target processors are known to have an instruction for it, and the caller
 /// uses the sums of all bytes.
 #[inline]
-fn zeros_up_to(word: u64) -> u64 {
+pub(crate) fn zeros_up_to(word: u64) -> u64 {
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let ones = ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
@@ -301,7 +301,7 @@ fn zeros_up_to(word: u64) -> u64 {
 /// Position of the `rank`-th zero of a word with more zeros than `rank`. The sums find the byte,
 /// and setting bits finds the bit.
 #[inline]
-fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
+pub(crate) fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
     // A byte's top bit stays set where `rank - sum` does not borrow. The lowest byte that borrows
     // contains the zero.
     let not_above = ((rank * ONES) | TOPS) - sums;

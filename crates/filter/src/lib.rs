@@ -37,9 +37,13 @@
 
 mod build;
 mod cell;
+mod maplet;
 mod outline;
 
 pub use build::FilterBuilder;
+pub use maplet::{
+    MAPLET_PARTITIONS_MAX, MAPLET_VALUES_MAX, MapletBuilder, MapletShape, fingerprint_bits_for,
+};
 pub use outline::Outline;
 
 use terrapin_base::checksum::crc32c_append;

@@ -390,7 +390,9 @@ impl Configuration {
             .durability(self.durability)
             .sync_interval(Duration::from_millis(self.sync_interval_ms));
         let options = options.recovery_target(self.recovery_target);
-        let options = options.separate_from_for_tests(self.separate_from);
+        let options = options
+            .separate_from_for_tests(self.separate_from)
+            .always_maplets_for_tests(self.filter_bits.is_multiple_of(2));
         let options = self.structures.choose(options);
         match self.fanout {
             Some(children) => options.fanout(children),

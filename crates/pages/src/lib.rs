@@ -23,7 +23,8 @@ pub use metrics::{CacheCounts, DeviceReads, ReadFor, StoreMetrics, WrittenBytes}
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
 pub use store::{
-    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, KnownOutlines, OutlinePlaces, PageStore,
-    Presence, PrivatePages, Reading, SegmentOutlines, StoreOptions, UNFINISHED_FILE,
+    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, KnownOutlines, MapletHandle, OutlinePlaces,
+    PageStore, Presence, PrivatePages, Reading, SegmentOutlines, StoreOptions, UNFINISHED_FILE,
+    check_maplet_partition,
 };
 pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

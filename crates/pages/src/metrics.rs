@@ -61,7 +61,7 @@ impl DeviceReads {
 pub struct WrittenBytes {
     /// Page groups written as leaves.
     pub leaves: u64,
-    /// Page groups written as buffer segments.
+    /// Page groups written as buffer segments, and the maplets over them.
     pub segments: u64,
     /// Nodes.
     pub nodes: u64,

@@ -18,6 +18,7 @@ fn main() -> io::Result<()> {
     write("group", seeds::groups())?;
     write("block", seeds::blocks())?;
     write("filter", seeds::filters())?;
+    write("maplet", seeds::maplets())?;
     write("log", seeds::logs())
 }
 

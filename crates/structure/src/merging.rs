@@ -36,6 +36,8 @@ pub struct MergeOptions {
     /// Sorted runs that a read visits in a node, from which on a structure with tiered buffers
     /// merges them. `None` lets the structure choose.
     pub runs: Option<u32>,
+    /// Lookups are common enough that a structure with sorted runs should write maplets over them.
+    pub maplets: bool,
     /// Damage that the merge stays away from.
     pub around: Around,
 }

@@ -220,3 +220,36 @@ fn an_idle_keyspace_gives_its_waste_back() {
     database.close().unwrap();
     world.verify();
 }
+
+/// Maplets of a keyspace after loads with gets between them.
+fn maplets_after(memory_bytes: u64, gets: u64) -> u64 {
+    let world = World::new(11);
+    let options = tiny().memory(memory_bytes).record_cache(false);
+    let database = world.open(&options);
+    let keyspace = database.create_keyspace("k", tiered().runs(24)).unwrap();
+    let mut truth = Map::new();
+    for round in 0..12u64 {
+        let numbers = (0..2000).map(|i| (round * 2000 + i) * 7919 % 100_003);
+        fill(&keyspace, &mut truth, numbers.clone(), 20);
+        for number in numbers.take(gets as usize) {
+            assert_eq!(
+                keyspace.get(key(number)).unwrap().as_deref(),
+                Some(&truth[&key(number)][..])
+            );
+        }
+        database.checkpoint().unwrap();
+    }
+    let stat = database.stat().unwrap();
+    let of_keyspace = stat.keyspaces.iter().find(|k| k.name == "k").unwrap();
+    for (key, value) in &truth {
+        assert_eq!(keyspace.get(key).unwrap().as_deref(), Some(&value[..]));
+    }
+    of_keyspace.tree.figure("maplets").unwrap()
+}
+
+#[test]
+fn maplets_are_made_while_a_keyspace_is_read_and_memory_lacks_outlines() {
+    assert!(maplets_after(1 << 20, 2000) > 0);
+    assert_eq!(maplets_after(1 << 20, 0), 0, "nobody reads");
+    assert_eq!(maplets_after(64 << 20, 2000), 0, "outlines have room");
+}

@@ -149,6 +149,9 @@ impl Erase {
             }
         }
         for pivot in &node.pivots {
+            changes
+                .released
+                .extend(pivot.maplet.as_ref().map(|maplet| maplet.page.id));
             match &pivot.child {
                 Child::Leaf(leaf) => changes.released.push(leaf.id),
                 Child::Node { page, .. } => self.left.push((*page, height - 1)),

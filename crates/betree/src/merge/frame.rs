@@ -9,6 +9,7 @@
 use terrapin_base::{Error, Result, mutant};
 use terrapin_pages::Changes;
 
+use super::map::FrameMaplet;
 use super::runs::run_of_level;
 use super::slot::{ChildSlot, ChildState, Target};
 use super::write::{LevelPart, WrittenLeaves};
@@ -37,11 +38,18 @@ pub(super) struct Frame {
     pub(super) waiting: usize,
     /// The parts of the new level that are written so far.
     level_parts: Vec<Option<Vec<Segment>>>,
+    /// The maplets of the slots (`map.rs`).
+    pub(super) maplets: Vec<FrameMaplet>,
+    /// Whether the tasks that make maplets were planned.
+    pub(super) is_mapped: bool,
 }
 
 impl Frame {
     /// Makes a frame from a node, whose key range is `range`.
-    pub(super) fn new(id: u64, target: Target, node: Node, range: KeyRange) -> Frame {
+    pub(super) fn new(id: u64, target: Target, mut node: Node, range: KeyRange) -> Frame {
+        let maplets = (node.pivots.iter_mut().enumerate())
+            .filter_map(|(slot, pivot)| Some((slot, pivot.maplet.take()?)))
+            .collect();
         let mut slots: Vec<ChildSlot> = node
             .pivots
             .into_iter()
@@ -55,7 +63,7 @@ impl Frame {
         if let Some(first) = slots.first_mut() {
             first.lower = range.lo.clone().unwrap_or_default();
         }
-        Frame {
+        let mut frame = Frame {
             id,
             target,
             height: node.height,
@@ -68,7 +76,11 @@ impl Frame {
             replaced: 0,
             waiting: 0,
             level_parts: Vec::new(),
-        }
+            maplets: Vec::new(),
+            is_mapped: false,
+        };
+        frame.hold_maplets(maplets);
+        frame
     }
 
     /// Makes the frame of an empty tree. Each of its slots waits for its first leaves.
@@ -86,6 +98,8 @@ impl Frame {
             messages: 0,
             replaced: 0,
             level_parts: Vec::new(),
+            maplets: Vec::new(),
+            is_mapped: false,
         }
     }
 

@@ -8,13 +8,14 @@
 //!
 //! The events of one node are in this order: `Descend` (plan); `WriteLevel`, `WriteLeaves`, or
 //! `Descend` for children; `Settle`. `Settle` may add tasks of a second phase, and runs again after
-//! them. The result goes to the frame above, or becomes the root.
+//! them. The last tasks of a node make maplets. The result goes to the frame above, or becomes the
+//! root.
 //!
 //! `slot`, `frame` and `task` hold the data of a merge. `first`, `descend`, `settle` and `root`
 //! decide; `stack` decides for tiered buffers. `erase` gives up what range deletes hide, and
 //! `ingest` goes through the tree with sorted records. `write` writes page groups, and `nodes`
-//! changes and writes nodes. `runs` describes what flows down, and `hidden` counts what messages
-//! hide.
+//! changes and writes nodes. `map` makes maplets. `runs` describes what flows down, and `hidden`
+//! counts what messages hide.
 
 mod descend;
 mod erase;
@@ -22,6 +23,7 @@ mod first;
 mod frame;
 mod hidden;
 mod ingest;
+mod map;
 mod nodes;
 mod root;
 mod runs;
@@ -45,6 +47,7 @@ use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
 use first::first_tasks;
 use frame::Frame;
+use map::MadeMaplet;
 use root::Made;
 use settle::Settled;
 use slot::{ChildSlot, Target};
@@ -62,6 +65,8 @@ enum Outcome {
     Waits(Frame, Vec<Task>),
     Leaves(Target, WrittenLeaves),
     Level(LevelPart, Option<Vec<Segment>>),
+    /// The maplet of a frame's slot.
+    Maplet(u64, MadeMaplet),
     Slots(Target, Vec<ChildSlot>, u16),
     Root(Made),
 }
@@ -201,6 +206,10 @@ impl Shared {
                 None => Outcome::Unfinished(Task::Level(task)),
                 Some(segments) => Outcome::Level(task.of, segments),
             },
+            Task::Map(mut task) => match task.step(context, changes, consumed)? {
+                None => Outcome::Unfinished(Task::Map(task)),
+                Some(made) => Outcome::Maplet(task.frame, made),
+            },
             Task::Settle(frame) => {
                 let height = frame.height;
                 match (*frame).settle(context, &mut || self.new_frame(), changes)? {
@@ -250,6 +259,13 @@ impl Shared {
                 } = graph;
                 frame_of(frames, of.frame)?.take_level(of, segments, changes);
                 self.settle_if_complete(graph, of.frame);
+            }
+            Outcome::Maplet(frame, made) => {
+                let Graph {
+                    frames, changes, ..
+                } = graph;
+                frame_of(frames, frame)?.take_maplet(made, changes);
+                self.settle_if_complete(graph, frame);
             }
             Outcome::Slots(target, slots, height) => {
                 self.take_slots(graph, target, slots, height)?

@@ -9,7 +9,7 @@ use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, OpenNode};
 use crate::format::PIVOTS_MAX;
 use crate::load::load_node;
-use crate::node::{Child, LivePart, Node, Segment};
+use crate::node::{Child, LivePart, Node, Pivot, Segment};
 use terrapin_runs::run::Key;
 
 /// Target bytes of an encoded node. A longer node is split, if each part keeps at least
@@ -51,7 +51,11 @@ pub(super) fn write_node(
 
 /// Approximate bytes of the encoded node, rather too large than too small.
 fn encoded_bytes(node: &Node) -> usize {
-    let pivots: usize = node.pivots.iter().map(|pivot| pivot.lower.len() + 50).sum();
+    let maplet = |pivot: &Pivot| pivot.maplet.as_ref().map_or(0, |m| m.encoded_bytes());
+    let pivots = node.pivots.iter();
+    let pivots: usize = pivots
+        .map(|pivot| pivot.lower.len() + 50 + maplet(pivot))
+        .sum();
     let segments = node.levels.iter().flatten();
     pivots
         + segments

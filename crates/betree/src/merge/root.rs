@@ -42,6 +42,7 @@ pub(super) fn make_root(
                 child,
                 deadlines,
                 pending_bytes: 0,
+                maplet: None,
             });
         }
         pivots[0].lower = LongBox::default();

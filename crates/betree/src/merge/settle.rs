@@ -46,6 +46,7 @@ impl Frame {
                     "a node lost its children before its buffer",
                 ));
             }
+            self.give_maplets(changes);
             return Ok(Settled::Done(self.target, Vec::new()));
         }
         let tasks = if self.slots.len() == 1 || context.options.around.adds_only {
@@ -63,6 +64,11 @@ impl Frame {
             let message = "a leaf became empty, and its neighbours cannot take its range: they need \
                            damaged pages";
             return Err(Error::corrupt(message));
+        }
+        let tasks = self.map_runs(context);
+        if !tasks.is_empty() {
+            self.waiting = tasks.len();
+            return Ok(Settled::Waits(self, tasks));
         }
         let target = self.target;
         Ok(Settled::Done(target, self.finish(context, changes)?))
@@ -316,8 +322,9 @@ impl Frame {
             self.sink();
         }
         let has_small_child = self.slots.len() == 1 && self.slots[0].is_small;
+        let maplets = self.give_maplets(changes);
         let mut pivots = Vec::with_capacity(self.slots.len());
-        for slot in self.slots {
+        for (slot, maplet) in self.slots.into_iter().zip(maplets) {
             let (child, deadlines) = match slot.child {
                 ChildState::Child(child) => (child, slot.deadlines),
                 ChildState::Open(open) => write_node(context, &open.node, changes)?,
@@ -328,6 +335,7 @@ impl Frame {
                 child,
                 deadlines,
                 pending_bytes: 0,
+                maplet,
             });
         }
         let lower = self.range.lo.clone().unwrap_or_default();

@@ -5,6 +5,7 @@ use terrapin_pages::group::{Deadlines, GroupRef};
 
 use super::erase::Erase;
 use super::frame::Frame;
+use super::map::MapRuns;
 use super::slot::{ChildSlot, Target};
 use super::write::{WriteLeaves, WriteLevel};
 use terrapin_runs::run::{KeyRange, Run};
@@ -15,6 +16,7 @@ pub(super) enum Task {
     Erase(Box<Erase>),
     Leaves(Box<WriteLeaves>),
     Level(Box<WriteLevel>),
+    Map(Box<MapRuns>),
     Settle(Box<Frame>),
     /// Makes the root from these slots, which have this height.
     Finish(Vec<ChildSlot>, u16),
@@ -26,6 +28,7 @@ impl Task {
             Task::Descend(task) => task.expected_bytes,
             Task::Leaves(task) => task.expected_bytes,
             Task::Level(task) => task.expected_bytes,
+            Task::Map(task) => task.expected_bytes,
             Task::Erase(_) | Task::Settle(_) | Task::Finish(..) => 0,
         }
     }

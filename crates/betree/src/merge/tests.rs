@@ -7,6 +7,7 @@ mod hidden;
 mod ingest;
 mod large;
 mod lone;
+mod maplets;
 mod panics;
 mod short;
 mod stacks;
@@ -134,6 +135,9 @@ fn churn_of(mut tree: Tree, seed: u64, rounds: usize, changes: Option<u64>) -> T
             let _ = tree.compact(&from, group_bytes * (1 + random.below(40)));
         }
         was_empty += usize::from(tree.oracle.is_empty());
+        if tree.options.maplets && round % 4 == 0 {
+            maplets::check_gets(&tree);
+        }
         if round % 16 == 0 {
             tree.verify();
         }

@@ -270,6 +270,7 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
                 child,
                 deadlines: Deadlines::default(),
                 pending_bytes: 0,
+                maplet: None,
             });
         let node = Node {
             height,
@@ -360,6 +361,7 @@ fn a_damaged_block_behind_a_gap_is_reported_after_the_records_before_it() {
                 child: Child::Leaf(leaf),
                 deadlines: Deadlines::default(),
                 pending_bytes: 0,
+                maplet: None,
             }],
             levels: vec![vec![Segment {
                 group: buffered,

@@ -155,6 +155,7 @@ impl Grown {
                 child,
                 deadlines: Deadlines::default(),
                 pending_bytes: 0,
+                maplet: None,
             });
         }
         for _ in 0..random.below(5) {

@@ -117,6 +117,7 @@ pub fn merge(count: u64) -> Result<()> {
         values: None,
         separate_from: None,
         runs: None,
+        maplets: false,
         around: terrapin_structure::Around::default(),
         now_ms: 0,
     };

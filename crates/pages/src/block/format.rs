@@ -31,6 +31,8 @@ pub const PART_FOOTER: u32 = u32::MAX - 1;
 /// Part number of a group's first filter partition; the others follow. Blocks have the numbers
 /// below.
 pub const PART_FILTER: u32 = 1 << 31;
+/// Part number of a maplet's first partition; the others follow.
+pub const PART_MAPLET: u32 = 1 << 31 | 1 << 30;
 
 /// First byte after the checksum: identifies a block and its format.
 pub(super) const BLOCK_MAGIC: u8 = 0xb1;

@@ -27,8 +27,8 @@ pub use codec::{Compression, Compressor, decompress};
 pub use decode::{Block, Entry, EntryPlace, KeyMemory, RecordPlace};
 pub(crate) use format::stored_block_bytes;
 pub use format::{
-    BLOCK_HEADER_BYTES, PART_FILTER, PART_FOOTER, PART_INDEX, TARGET_BYTES_MAX, UNIT_BYTES_MAX,
-    UNIT_BYTES_MIN, is_unit, part_seed,
+    BLOCK_HEADER_BYTES, PART_FILTER, PART_FOOTER, PART_INDEX, PART_MAPLET, TARGET_BYTES_MAX,
+    UNIT_BYTES_MAX, UNIT_BYTES_MIN, is_unit, part_seed,
 };
 pub use record::{Record, RecordKind};
 

@@ -19,7 +19,7 @@ use crate::page::{PageKind, PageRef};
 const USES: u8 = 16;
 /// Most partitions of a filter that get handles: far more than a group of the largest target has. A
 /// larger filter is asked through the cache, so a hostile reference cannot allocate many handles.
-const PARTITIONS_MAX: u32 = 256;
+pub(super) const PARTITIONS_MAX: u32 = 256;
 
 /// A direct pointer to a decoded page while the cache holds the page.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl<T> Handle<T> {
 
     /// The value through the handle, or from `visit`, which takes the number of uncounted uses.
     #[inline]
-    fn get_or(&self, visit: impl FnOnce(u64) -> Result<Arc<T>>) -> Result<Arc<T>> {
+    pub(super) fn get_or(&self, visit: impl FnOnce(u64) -> Result<Arc<T>>) -> Result<Arc<T>> {
         match self.get() {
             Ok(value) => Ok(value),
             Err(uncounted) => {

@@ -8,6 +8,7 @@
 mod fill;
 mod filter_page;
 mod handle;
+mod maplet;
 mod open;
 mod outlines;
 mod pieces;
@@ -28,6 +29,7 @@ use crate::superblock::Superblock;
 
 pub use fill::Fill;
 pub use handle::{GroupHandle, Handle};
+pub use maplet::{MapletHandle, check_maplet_partition};
 pub use open::Presence;
 pub use outlines::{KnownOutlines, OutlinePlaces, SegmentOutlines};
 pub use read::DecodePage;

@@ -118,6 +118,16 @@ impl PageStore {
         class: SpaceClass,
         image: impl FnOnce(PageId, u64) -> AlignedBuf,
     ) -> Result<PageUse> {
+        self.write_laid_out(WriteOf::Values, bytes, class, image)
+    }
+
+    pub(super) fn write_laid_out(
+        &self,
+        what: WriteOf,
+        bytes: u64,
+        class: SpaceClass,
+        image: impl FnOnce(PageId, u64) -> AlignedBuf,
+    ) -> Result<PageUse> {
         let id = self.begin_page()?;
         let extent = self.space.allocate(bytes, class)?;
         let mut image = image(id, extent.offset);
@@ -127,7 +137,7 @@ impl PageStore {
                 .with("bytes", image.len())
                 .with("said", bytes));
         }
-        self.write_image(WriteOf::Values, id, extent, &mut image)?;
+        self.write_image(what, id, extent, &mut image)?;
         Ok(PageUse {
             id,
             offset: extent.offset,

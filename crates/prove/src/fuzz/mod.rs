@@ -34,7 +34,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -82,6 +82,12 @@ pub const TARGETS: [Target; 10] = [
         run: targets::filter,
         change: mutate::bytes,
         bytes_max: 65 + 256,
+    },
+    Target {
+        name: "maplet",
+        run: targets::maplet,
+        change: mutate::bytes,
+        bytes_max: 68 + 4096,
     },
     Target {
         name: "log",

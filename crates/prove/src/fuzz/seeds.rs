@@ -8,7 +8,7 @@ use terrapin::{Compression, Database, KeyspaceOptions, Options, StructureKind};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Message, PageId};
 use terrapin_disk::SimDisk;
-use terrapin_filter::{FilterBuilder, PARTITION_BYTES_MAX};
+use terrapin_filter::{FilterBuilder, MapletBuilder, PARTITION_BYTES_MAX};
 use terrapin_pages::PAGES_START;
 use terrapin_pages::block::{BlockBuilder, Record, RecordKind};
 use terrapin_pages::group::{GroupBuilder, GroupOptions};
@@ -298,6 +298,37 @@ pub fn filters() -> Inputs {
         asked.resize(8, 7);
         input.extend(asked.iter().flat_map(|hash| hash.to_le_bytes()));
         input.extend_from_slice(&partition[..128]);
+        inputs.push((format!("{keys}-keys"), input));
+    }
+    inputs
+}
+
+/// Inputs of the maplet target.
+#[must_use]
+pub fn maplets() -> Inputs {
+    let mut inputs = Vec::new();
+    for (keys, values, bits) in [
+        (0u32, 1usize, 12u32),
+        (40, 5, 20),
+        (500, 16, 24),
+        (1900, 64, 40),
+    ] {
+        let mut builder = MapletBuilder::new(bits);
+        let hashes: Vec<u64> = (0..keys).map(|n| hash64(&n.to_le_bytes())).collect();
+        for (number, hash) in hashes.iter().enumerate() {
+            builder.add(*hash, number % values);
+        }
+        let Some((shape, mut partition)) = builder.finish(values) else {
+            continue;
+        };
+        partition.truncate(PARTITION_BYTES_MAX);
+        let last = partition.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+        let mut input = vec![0, bits as u8, values as u8, shape.partitions() as u8];
+        let mut asked: Vec<u64> = hashes.into_iter().take(4).collect();
+        asked.extend([0, u64::MAX, 1 << 40, 0x1234_5678_9abc_def0]);
+        asked.resize(8, 7);
+        input.extend(asked.iter().flat_map(|hash| hash.to_le_bytes()));
+        input.extend_from_slice(&partition[..=last]);
         inputs.push((format!("{keys}-keys"), input));
     }
     inputs

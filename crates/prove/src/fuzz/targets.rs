@@ -13,7 +13,9 @@ use terrapin_base::codec::Reader;
 use terrapin_base::{Budget, Env, Generation, Lsn, PageId};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::largest_buffer;
-use terrapin_filter::{Outline, PARTITION_BYTES_MAX, check_partition, may_contain, seal_partition};
+use terrapin_filter::{
+    MapletShape, Outline, PARTITION_BYTES_MAX, check_partition, may_contain, seal_partition,
+};
 use terrapin_pages::block::{AnyBlock, BlockBuilder, Compression, TARGET_BYTES_MAX};
 use terrapin_pages::group::{Footer, GroupRef, check_group};
 use terrapin_pages::{Fill, PAGES_START, PageKind, PageRef, PageStore};
@@ -455,6 +457,60 @@ pub fn filter(input: &[u8]) -> bool {
             }
         }
         good
+    })
+}
+
+/// Maplets. Input: bits of a fingerprint, values, partitions, hashes to look up (eight of eight
+/// bytes), then a partition without the zeros at its end.
+pub fn maplet(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let (shape, input) = input.split_at(input.len().min(3));
+    let &[bits, values, partitions] = shape else {
+        return false;
+    };
+    let shape = MapletShape::new(bits.into(), values.into(), partitions.into());
+    let Some(shape) = shape else {
+        return false;
+    };
+    let (hashes, bytes) = input.split_at(input.len().min(64));
+    let mut partition = bytes.to_vec();
+    partition.resize(PARTITION_BYTES_MAX, 0);
+    measured(PARTITION_BYTES_MAX, SMALL, || {
+        if repaired {
+            seal_partition(&mut partition, 7);
+        }
+        let sealed = check_partition(&partition, 7);
+        sealed.as_ref().err().into_iter().for_each(check_error);
+        let mut entries = Vec::new();
+        let sound = shape.entries(&partition, 0, |fingerprint, value| {
+            assert!(value < usize::from(values), "a value that there is not");
+            entries.push((fingerprint, value));
+        });
+        sound.as_ref().err().into_iter().for_each(check_error);
+        let given = hashes
+            .chunks_exact(8)
+            .filter_map(|eight| eight.first_chunk().copied().map(u64::from_le_bytes));
+        for hash in given {
+            match shape.find(&partition, hash) {
+                Ok(_) => {}
+                Err(error) => {
+                    check_error(&error);
+                    assert!(sound.is_err(), "a sound partition does not answer");
+                }
+            }
+        }
+        if sound.is_ok() {
+            for (fingerprint, value) in entries {
+                let hash = (fingerprint << (64 - u32::from(bits))).rotate_right(32);
+                let found = shape.find(&partition, hash);
+                let is_found = found.is_ok_and(|found| found >> value & 1 == 1);
+                assert!(
+                    is_found && shape.partition_of(hash) == 0,
+                    "an entry is not found"
+                );
+            }
+        }
+        sound.is_ok() && sealed.is_ok()
     })
 }
 

@@ -193,6 +193,7 @@ impl World {
                 separate_from: None,
                 now_ms: 0,
                 runs: None,
+                maplets: false,
                 around: terrapin_structure::Around::default(),
             },
             oracle: Records::new(),

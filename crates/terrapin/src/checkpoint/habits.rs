@@ -1,5 +1,6 @@
 //! What users do with each keyspace between its merges. A keyspace with tiered buffers keeps fewer
-//! sorted runs while it is read as often as it is written.
+//! sorted runs while it is read as often as it is written, and it has maplets over them while gets
+//! are not rare.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,25 @@ use crate::metrics::KeyspaceMetrics;
 const TELLING_READS: u64 = 4096;
 /// Sorted runs of a keyspace that is read.
 const RUNS_OF_READ: u32 = 8;
+/// A maplet costs each record some 45 ns and one read of its block, and saves a get up to 400 ns
+/// and several reads. So maplets are worth while from one get in this many writes on.
+const WRITES_OF_GET: u64 = 8;
+
+/// What the habits of a keyspace's users ask of its next merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Sorted runs. `None`: as many as the structure wants. Nothing flaps: either number is a
+    /// bound that merges approach within an allowance.
+    pub(super) runs: Option<u32>,
+    /// Maplets over runs.
+    pub(super) maplets: bool,
+}
 
 /// Reads and writes since the database was opened.
 #[derive(Clone, Copy, Default)]
 struct Done {
-    reads: u64,
+    gets: u64,
+    scans: u64,
     writes: u64,
 }
 
@@ -25,22 +40,27 @@ struct Done {
 pub(super) struct Habits(BTreeMap<KeyspaceId, Done>);
 
 impl Habits {
-    /// The number of sorted runs for the merge that begins. `None`: as many as the structure
-    /// wants. Nothing flaps: either number is a bound that merges approach within an allowance.
-    pub fn runs_of(&mut self, keyspace: &KeyspaceState) -> Option<u32> {
-        let read = keyspace.shared.counters.read("", keyspace.id, 0)?;
-        self.runs_after(keyspace.id, &read)
+    /// What the merge that begins should do.
+    pub fn of(&mut self, keyspace: &KeyspaceState) -> Wanted {
+        let read = keyspace.shared.counters.read("", keyspace.id, 0);
+        self.after(keyspace.id, &read.unwrap_or_default())
     }
 
-    fn runs_after(&mut self, id: KeyspaceId, read: &KeyspaceMetrics) -> Option<u32> {
+    fn after(&mut self, id: KeyspaceId, read: &KeyspaceMetrics) -> Wanted {
         let now = Done {
-            reads: read.gets.saturating_add(read.scans),
+            gets: read.gets,
+            scans: read.scans,
             writes: read.puts.saturating_add(read.deletes),
         };
         let then = self.0.insert(id, now).unwrap_or_default();
-        let reads = now.reads.saturating_sub(then.reads);
+        let gets = now.gets.saturating_sub(then.gets);
+        let reads = gets.saturating_add(now.scans.saturating_sub(then.scans));
         let writes = now.writes.saturating_sub(then.writes);
-        (reads >= TELLING_READS && reads >= writes).then_some(RUNS_OF_READ)
+        let is_read = reads >= TELLING_READS && reads >= writes;
+        Wanted {
+            runs: is_read.then_some(RUNS_OF_READ),
+            maplets: gets > 0 && gets >= writes / WRITES_OF_GET,
+        }
     }
 }
 
@@ -49,17 +69,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keyspace_that_is_read_keeps_fewer_runs() {
+    fn a_keyspace_that_is_read_keeps_fewer_runs_and_maplets_over_them() {
         let mut habits = Habits::default();
         let mut read = KeyspaceMetrics::default();
         let id = KeyspaceId(1);
         read.puts = 1_000_000;
-        assert_eq!(habits.runs_after(id, &read), None);
+        let mut after = |read: &KeyspaceMetrics| {
+            let Wanted { runs, maplets } = habits.after(id, read);
+            (runs, maplets)
+        };
+        assert_eq!(after(&read), (None, false));
         read.gets = 4000;
-        assert_eq!(habits.runs_after(id, &read), None, "too few");
+        assert_eq!(after(&read), (None, true), "too few for fewer runs");
         (read.gets, read.puts) = (104_000, 1_100_000);
-        assert_eq!(habits.runs_after(id, &read), Some(RUNS_OF_READ));
+        assert_eq!(after(&read), (Some(RUNS_OF_READ), true));
+        (read.gets, read.puts) = (154_000, 1_500_000);
+        assert_eq!(after(&read), (None, true), "written eight times as often");
+        (read.gets, read.puts) = (204_000, 2_500_000);
+        assert_eq!(after(&read), (None, false));
         (read.scans, read.deletes) = (50_000, 100_000);
-        assert_eq!(habits.runs_after(id, &read), None);
+        assert_eq!(after(&read), (None, false), "ranges ask no maplet");
     }
 }

@@ -116,6 +116,7 @@ pub struct Options {
     further_structures: Vec<StructureMaker>,
     default_structure: StructureId,
     separate_from: Option<u32>,
+    always_maplets: bool,
     operators: Operators,
 }
 
@@ -147,6 +148,7 @@ impl Default for Options {
             fanout: None,
             further_structures: Vec::new(),
             separate_from: None,
+            always_maplets: false,
             default_structure: StructureId::LEVELED,
             operators: Operators::default(),
         }
@@ -498,6 +500,14 @@ impl Options {
     #[must_use]
     pub fn separate_from_for_tests(mut self, bytes: impl Into<Option<u32>>) -> Self {
         self.separate_from = bytes.into();
+        self
+    }
+
+    /// Tiered keyspaces get maplets although nobody reads and memory is ample, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn always_maplets_for_tests(mut self, always: bool) -> Self {
+        self.always_maplets = always;
         self
     }
 

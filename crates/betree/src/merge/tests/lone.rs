@@ -55,6 +55,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
         child,
         deadlines: Deadlines::default(),
         pending_bytes: 0,
+        maplet: None,
     };
     let above = Node {
         height: height + 1,

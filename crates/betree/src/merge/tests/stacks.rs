@@ -9,7 +9,8 @@ fn random_merges_with_tiered_buffers_match_a_map_and_keep_every_rule() {
         let fanout = [4, 5, 8][seed as usize % 3];
         let group_bytes = [2048, 3000, 8192][seed as usize / 3 % 3];
         let space = [None, Some(130), Some(110)][seed as usize / 2 % 3];
-        let tree = Tree::tiered(group_bytes, fanout, space);
+        let mut tree = Tree::tiered(group_bytes, fanout, space);
+        tree.options.maplets = seed % 4 != 3;
         height = height.max(churn_of(tree, seed, 120, None).height_max);
     }
     assert!(height >= 3, "{height}");
@@ -20,7 +21,8 @@ fn buffers_change_their_kind_between_merges() {
     for seed in 20..32 {
         let fanout = [4, 5, 8][seed as usize % 3];
         let space = [None, Some(130), Some(110)][seed as usize / 2 % 3];
-        let tree = Tree::new(2048, fanout, space);
+        let mut tree = Tree::new(2048, fanout, space);
+        tree.options.maplets = seed % 2 == 0;
         churn_of(tree, seed, 120, Some([3, 20, 60][seed as usize % 3]));
     }
 }

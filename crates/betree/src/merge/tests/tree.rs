@@ -199,6 +199,7 @@ impl Tree {
                 values: None,
                 separate_from: None,
                 runs: None,
+                maplets: false,
                 around: terrapin_structure::Around::default(),
                 now_ms: 0,
             },

@@ -99,6 +99,45 @@ pub(in crate::mutants) fn loads(_scratch: &Path) -> Outcome {
     is_sound(&world)
 }
 
+/// Maplets over more runs than half a word has bits.
+pub(in crate::mutants) fn maplets(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(80));
+    let options = options()
+        .group_bytes(8 << 10)
+        .always_maplets_for_tests(true);
+    let database = world.open(&options).map_err(text("open"))?;
+    let created = database.create_keyspace("k", tiered().runs(64));
+    let keyspace = created.map_err(text("create"))?;
+    let mut truth = Truth::new();
+    for number in 0..800 {
+        put(&keyspace, &mut truth, number, 0)?;
+    }
+    for round in 1..80 {
+        for i in 0..24 {
+            put(
+                &keyspace,
+                &mut truth,
+                (i * 331 + round * 104_729) % 1600,
+                round,
+            )?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        if round % 8 == 0 {
+            compare(&keyspace, &truth, &format!("round {round}"))?;
+        }
+    }
+    let (runs, maplets) = (
+        figure(&database, "buffer_runs_max")?,
+        figure(&database, "maplets")?,
+    );
+    drop(keyspace);
+    database.close().map_err(text("close"))?;
+    match runs > 36 && maplets > 1 {
+        true => is_sound(&world),
+        false => Err(format!("{maplets} maplets over up to {runs} runs only")),
+    }
+}
+
 fn is_sound(world: &Process) -> Outcome {
     let report = verify_on(
         world.env.clone(),
@@ -171,7 +210,7 @@ pub(in crate::mutants) fn damage(_scratch: &Path) -> Outcome {
         done.map_err(text("a checkpoint beside damage"))?;
     }
     let failed = database.metrics().checkpoints_failed;
-    let runs = runs_max(&database)?;
+    let runs = figure(&database, "buffer_runs_max")?;
     drop(keyspace);
     world.kill(Some(database));
     match failed == 0 && runs <= 20 {
@@ -182,12 +221,12 @@ pub(in crate::mutants) fn damage(_scratch: &Path) -> Outcome {
     }
 }
 
-/// Most runs of a pivot of the keyspace.
-fn runs_max(database: &Database) -> Result<u64, String> {
+/// A figure of the keyspace's tree.
+fn figure(database: &Database, name: &str) -> Result<u64, String> {
     let stat = database.stat().map_err(text("stat"))?;
     let keyspace = stat.keyspaces.iter().find(|keyspace| keyspace.name == "k");
-    let runs = keyspace.and_then(|keyspace| keyspace.tree.figure("buffer_runs_max"));
-    runs.ok_or_else(|| "stat has no runs".to_owned())
+    let runs = keyspace.and_then(|keyspace| keyspace.tree.figure(name));
+    runs.ok_or_else(|| format!("stat has no {name}"))
 }
 
 /// A keyspace that becomes tiered, is overwritten, and rests.
@@ -211,7 +250,7 @@ pub(in crate::mutants) fn idle(_scratch: &Path) -> Outcome {
         }
     }
     database.checkpoint().map_err(text("checkpoint"))?;
-    let runs = runs_max(&database)?;
+    let runs = figure(&database, "buffer_runs_max")?;
     let before = database.metrics().data_live_bytes;
     let bytes: u64 = truth.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
     if runs < 3 {

@@ -6,7 +6,9 @@ use crate::mutants::script::Script;
 const LOADS: Script = Script::Check("tiered buffers under all loads", checks::tiered::loads);
 const DAMAGE: Script = Script::Check("damage in tiered buffers", checks::tiered::damage);
 const IDLE: Script = Script::Check("idle tiered buffers", checks::tiered::idle);
+const MAPLETS: Script = Script::Check("maplets over many runs", checks::tiered::maplets);
 /// What most of these mutants break.
+const DENIES: &str = "a maplet denies no key of a group that it names";
 const NEWEST: &str = "for each key, what is newer lies above what is older";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -79,5 +81,33 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/terrapin/src/keyspaces/schema.rs",
         breaks: "a changed structure counts from the next checkpoint on",
         script: IDLE,
+    },
+    Mutant {
+        name: "maplet-answers-in-half-a-word",
+        does: "a maplet's answer names 32 groups at most",
+        file: "crates/filter/src/maplet.rs",
+        breaks: DENIES,
+        script: MAPLETS,
+    },
+    Mutant {
+        name: "maplet-values-one-off",
+        does: "a value of a maplet is taken for that of the next group",
+        file: "crates/betree/src/maplet.rs",
+        breaks: DENIES,
+        script: MAPLETS,
+    },
+    Mutant {
+        name: "maplet-cuts-fingerprints",
+        does: "a maplet made of an older one loses the last bit of its fingerprints",
+        file: "crates/filter/src/maplet.rs",
+        breaks: DENIES,
+        script: MAPLETS,
+    },
+    Mutant {
+        name: "maplet-leaves-a-run-out",
+        does: "a maplet names groups whose keys it does not have",
+        file: "crates/betree/src/merge/map.rs",
+        breaks: DENIES,
+        script: MAPLETS,
     },
 ];

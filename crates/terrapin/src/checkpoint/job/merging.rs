@@ -210,9 +210,10 @@ impl Coordinator {
             pages: self.damage.of(part.keyspace.id),
             adds_only: checkpoint.adds_only,
         };
-        if options.runs.is_none() {
-            options.runs = self.habits.runs_of(&part.keyspace);
-        }
+        let habits = self.habits.of(&part.keyspace);
+        options.runs = options.runs.or(habits.runs);
+        // Outlines in memory answer faster than maplets, where they have room.
+        options.maplets |= habits.maplets && !core.store.has_room_for_outlines();
         let KeyspaceState {
             structure, version, ..
         } = &*part.keyspace;

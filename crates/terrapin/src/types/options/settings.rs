@@ -117,6 +117,7 @@ impl Options {
                 values: None,
                 separate_from: self.separate_from,
                 runs: None,
+                maplets: self.always_maplets,
                 around: terrapin_structure::Around::default(),
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),

@@ -1,0 +1,282 @@
+//! Point lookups in a tree of many sorted runs, with maplets and without: instructions (counted by
+//! valgrind, if it is installed) and device reads for each lookup, of keys that are there and of
+//! absent ones. Memory holds everything, or 2, 1 and ½ % of the data.
+//!
+//! Arguments: MiB of records of 128 bytes (default 32); lookups (default 20 000).
+#![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
+
+use std::mem::ManuallyDrop;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
+use terrapin_betree::{BeTree, BeTreeParams, Buffers};
+use terrapin_disk::SimDisk;
+use terrapin_pages::block::Compression;
+use terrapin_pages::{PageStore, StoreOptions};
+use terrapin_structure::{
+    Erased, Estimate, Found, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
+};
+
+const VALUE_BYTES: usize = 120;
+const RECORD_BYTES: u64 = 128;
+const GROUP_BYTES: u64 = 64 << 10;
+/// Merges of runs begin at half of this.
+const RUNS: u32 = 32;
+const MEMTABLE_RECORDS: u64 = GROUP_BYTES / RECORD_BYTES;
+/// Shares of the data that memory holds, in thousandths. With the first it holds all metadata, too.
+const MEMORIES: [u64; 4] = [4000, 20, 10, 5];
+
+struct Memtable {
+    keys: Vec<u64>,
+}
+
+struct Cursor {
+    memtable: Arc<Memtable>,
+    at: usize,
+    end: usize,
+    key: [u8; 8],
+}
+
+impl Memtable {
+    fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
+        let Some(key) = key else { return otherwise };
+        self.keys.partition_point(|k| k.to_be_bytes()[..] < *key)
+    }
+}
+
+impl Cursor {
+    fn load(&mut self) {
+        if self.at < self.end {
+            self.key = self.memtable.keys[self.at].to_be_bytes();
+        }
+    }
+}
+
+impl MessageCursor for Cursor {
+    fn key(&self) -> Option<&[u8]> {
+        (self.at < self.end).then_some(&self.key[..])
+    }
+
+    fn message(&self) -> Message<'_> {
+        Message::Put(&[7; VALUE_BYTES])
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.at += 1;
+        self.load();
+        Ok(())
+    }
+}
+
+impl MergeInput for Memtable {
+    fn cursor(
+        self: Arc<Self>,
+        lo: Option<&[u8]>,
+        hi: Option<&[u8]>,
+    ) -> Result<Box<dyn MessageCursor>> {
+        let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
+        let mut cursor = Cursor {
+            memtable: self,
+            at,
+            end,
+            key: [0; 8],
+        };
+        cursor.load();
+        Ok(Box::new(cursor))
+    }
+
+    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
+        let from = self.place(lo, 0);
+        let records = self.place(hi, self.keys.len()).saturating_sub(from) as u64;
+        Estimate {
+            records,
+            bytes: records * RECORD_BYTES,
+        }
+    }
+
+    fn erased(&self) -> &[Erased] {
+        &[]
+    }
+}
+
+/// A permutation of 64-bit numbers: keys are uniform and never repeat.
+fn scramble(number: u64) -> u64 {
+    let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The lookups that count.
+#[inline(never)]
+fn measured_gets(version: &dyn Version, keys: &[[u8; 8]]) -> Result<u64> {
+    let mut found = 0;
+    for key in keys {
+        found += u64::from(version.get(key, hash64(key))? != Found::Nothing);
+    }
+    Ok(found)
+}
+
+/// A kind of measurement.
+#[derive(Clone, Copy)]
+struct Case {
+    maplets: bool,
+    memory_permille: u64,
+    absent: bool,
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, otherwise: u64| -> Result<u64> {
+        args.get(at).map_or(Ok(otherwise), |arg| {
+            arg.parse().map_err(|_| Error::invalid("not a number"))
+        })
+    };
+    let (mib, lookups) = (number(0, 32)?, number(1, 20_000)?);
+    if args.len() > 2 {
+        // Under valgrind: one case.
+        let case = Case {
+            maplets: number(2, 0)? == 1,
+            memory_permille: number(3, 0)?,
+            absent: number(4, 0)? == 1,
+        };
+        return measure(mib, lookups, case, None);
+    }
+    let columns = "maplets  memory  keys     instructions     ns  blocks  metadata  runs  loaded: written   read   ms";
+    println!("{columns}");
+    for memory_permille in MEMORIES {
+        for absent in [false, true] {
+            for maplets in [false, true] {
+                let case = Case {
+                    maplets,
+                    memory_permille,
+                    absent,
+                };
+                measure(mib, lookups, case, instructions(mib, lookups, case))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Instructions of all lookups; `None` if valgrind cannot be had. Valgrind does not run code that
+/// gives memory back to the kernel, so only lookups in ample memory are counted.
+fn instructions(mib: u64, lookups: u64, case: Case) -> Option<u64> {
+    if case.memory_permille < 1000 {
+        return None;
+    }
+    let numbers = [
+        mib,
+        lookups,
+        u64::from(case.maplets),
+        case.memory_permille,
+        u64::from(case.absent),
+    ];
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*measured_gets*")
+        .arg(std::env::current_exe().ok()?)
+        .args(numbers.map(|number| number.to_string()))
+        .output();
+    let text = String::from_utf8(output.ok()?.stderr).ok()?;
+    let (_, counted) = text.split_once("Collected : ")?;
+    counted.split_whitespace().next()?.parse().ok()
+}
+
+fn measure(mib: u64, lookups: u64, case: Case, instructions: Option<u64>) -> Result<()> {
+    let budget = Budget::new(1 << 30);
+    let options = StoreOptions {
+        budget: budget.clone(),
+        reserve_bytes: 1 << 20,
+        system_cache: false,
+    };
+    // Dropped by nobody: see `instructions`.
+    let store = ManuallyDrop::new(PageStore::create(&SimDisk::new(1).handle(), options, 1)?);
+    store.begin_life(Incarnation(1));
+    let params = BeTreeParams {
+        buffers: Buffers::Tiered,
+        ..BeTreeParams::new(budget.clone())
+    };
+    let tree = ManuallyDrop::new(BeTree::new(Arc::clone(&store), params));
+    let options = MergeOptions {
+        group_bytes: GROUP_BYTES,
+        block_bytes: 4096,
+        compression: Compression::None,
+        space_amplification_percent: Some(130),
+        filter_bits: 12,
+        space_is_short: false,
+        operator: terrapin_base::Operator::default(),
+        values: None,
+        separate_from: None,
+        runs: Some(RUNS),
+        maplets: case.maplets,
+        around: terrapin_structure::Around::default(),
+        now_ms: 0,
+    };
+    let records = (mib << 20) / RECORD_BYTES;
+    let mut version = ManuallyDrop::new(tree.empty());
+    let mut time = Duration::ZERO;
+    for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {
+        let end = records.min(from + MEMTABLE_RECORDS);
+        let mut keys: Vec<u64> = (from..end).map(scramble).collect();
+        keys.sort_unstable();
+        let begun = Instant::now();
+        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys }), &options)?;
+        while !matches!(merge.step()?, MergeStep::Done) {}
+        let merged = merge.finish()?;
+        time += begun.elapsed();
+        *version = merged.version;
+        store.commit(Generation(generation as u64 + 2), merged.changes);
+        while store.reclaim_step()? {}
+    }
+    let load = store.metrics();
+
+    if case.memory_permille < 1000 {
+        budget.set_limit((mib << 20) * case.memory_permille / 1000);
+        store.shrink_fully();
+    }
+    let draw = |i: u64| match case.absent {
+        true => scramble(i + (1 << 40)).to_be_bytes(),
+        false => scramble(scramble(i + (1 << 40)) % records).to_be_bytes(),
+    };
+    let keys: Vec<[u8; 8]> = (0..2 * lookups).map(draw).collect();
+    let (first, keys) = keys.split_at(lookups as usize);
+    // The first half fills the cache, and in ample memory all others, too.
+    for key in first {
+        version.get(key, hash64(key))?;
+    }
+    if case.memory_permille > 1000 {
+        for key in (0..records)
+            .map(|i| scramble(i).to_be_bytes())
+            .chain(keys.iter().copied())
+        {
+            version.get(&key, hash64(&key))?;
+        }
+    }
+    let before = store.metrics().read;
+    let begun = Instant::now();
+    let found = measured_gets(&**version, keys)?;
+    let nanoseconds = begun.elapsed().as_nanos() as u64;
+    assert_eq!(found, if case.absent { 0 } else { lookups });
+    let after = store.metrics().read;
+    let each = |count: u64| count as f64 / lookups as f64;
+    let runs = version.stats()?.figure("buffer_runs_hundredths");
+    println!(
+        "{:7} {:5.1} %  {:7}  {:>12} {:6.0}  {:6.3}  {:8.3}  {:4.1}  {:15.2} {:6.2} {:4}",
+        if case.maplets { "on" } else { "off" },
+        case.memory_permille as f64 / 10.0,
+        if case.absent { "absent" } else { "present" },
+        instructions.map_or("-".to_owned(), |count| format!("{:.0}", each(count))),
+        each(nanoseconds),
+        each(after.get_reads - before.get_reads),
+        each(after.meta_reads - before.meta_reads),
+        runs.unwrap_or(0) as f64 / 100.0,
+        load.written.total() as f64 / (mib << 20) as f64,
+        load.read.merge_bytes as f64 / (mib << 20) as f64,
+        time.as_millis(),
+    );
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! See `prove::fuzz::targets::maplet`.
+#![no_main]
+
+terrapin_fuzz::target!("maplet");
