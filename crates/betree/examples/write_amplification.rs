@@ -1,12 +1,16 @@
 //! Loads records with uniform keys into a tree on a simulated disk. Prints the bytes written per
 //! user byte beside the expectation of the fluid model. Then overwrites the records, and prints
 //! space too. Build with `--release` for speed.
+//!
+//! With an argument, only runs whose name has it. With `plot`, draws the bytes written by the share
+//! of ascending input, and shows which height of the tree they went to.
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrapin_base::{Budget, Generation, Incarnation, Message, Result};
+use terrapin_base::{Budget, Generation, Incarnation, Message, PageId, Result};
 use terrapin_betree::{BeTree, BeTreeParams, Buffers};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
@@ -196,7 +200,33 @@ fn scramble(number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// Draws the bytes written for each byte of loads with a growing share of ascending keys.
+fn plot() -> Result<()> {
+    println!("ascending  buffers   bytes written for each byte (leaves + segments by height)");
+    for percent in [0, 25, 50, 75, 99, 100] {
+        let input = match percent {
+            0 => Input::Load,
+            _ => Input::Ascending(percent),
+        };
+        for buffers in [Buffers::Leveled, Buffers::Tiered] {
+            let measured = measure(&run(input, 16, 64, 130), buffers)?;
+            let total = measured.leaf + measured.level;
+            let heights: Vec<String> = measured.heights.iter().map(|h| format!("{h:.2}")).collect();
+            println!(
+                "{percent:7} %  {:8} {total:5.2} {:50} {}",
+                format!("{buffers:?}").to_lowercase(),
+                "#".repeat((total * 20.0) as usize),
+                heights.join(" + "),
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
+    if std::env::args().nth(1).as_deref() == Some("plot") {
+        return plot();
+    }
     println!(
         "{:34} {:>36}   {:>20}   {:>9}",
         "", "measured", "model", "ns per"
@@ -211,11 +241,46 @@ fn main() -> Result<()> {
     for run in RUNS {
         for buffers in [Buffers::Leveled, Buffers::Tiered] {
             if run.name(buffers).contains(&wanted) {
-                measure(&run, buffers)?;
+                measure(&run, buffers)?.print(&run, buffers);
             }
         }
     }
     Ok(())
+}
+
+/// The figures of a run, for each byte of its user.
+struct Measured {
+    leaf: f64,
+    level: f64,
+    /// Bytes of groups that were still there after their merge: leaves, then the segments of nodes
+    /// of height 1, 2, and so on.
+    heights: Vec<f64>,
+    space: f64,
+    read: f64,
+    runs: f64,
+    /// The merge that wrote most, for each byte of its memtable.
+    worst: f64,
+    nanoseconds: f64,
+}
+
+impl Measured {
+    fn print(&self, run: &Run, buffers: Buffers) {
+        let model = match run.model[usize::from(buffers == Buffers::Tiered)] {
+            Some([leaf, level, space]) => format!("{leaf:6.2} {level:6.2} {space:6.2}"),
+            None => String::new(),
+        };
+        let Measured { leaf, level, .. } = self;
+        println!(
+            "{:34} {leaf:6.2} {level:6.2} {:6.2} {:7.2} {:7.2} {:5.1} {:5.1}   {model:>20}   {:9.0}",
+            run.name(buffers),
+            leaf + level,
+            self.space,
+            self.read,
+            self.runs,
+            self.worst,
+            self.nanoseconds,
+        );
+    }
 }
 
 impl Run {
@@ -246,7 +311,7 @@ impl Run {
     }
 }
 
-fn measure(run: &Run, buffers: Buffers) -> Result<()> {
+fn measure(run: &Run, buffers: Buffers) -> Result<Measured> {
     let budget = Budget::new(256 << 20);
     let options = StoreOptions {
         budget: budget.clone(),
@@ -271,6 +336,7 @@ fn measure(run: &Run, buffers: Buffers) -> Result<()> {
         values: None,
         separate_from: None,
         runs: None,
+        maplets: false,
         around: terrapin_structure::Around::default(),
         now_ms: 0,
     };
@@ -280,6 +346,7 @@ fn measure(run: &Run, buffers: Buffers) -> Result<()> {
     let mut generation = 1;
     let mut time = Duration::ZERO;
     let mut worst = 0f64;
+    let mut heights: Vec<u64> = Vec::new();
     let mut merge = |mut keys: Vec<u64>, replacing: u16| -> Result<()> {
         keys.sort_unstable();
         keys.dedup();
@@ -291,6 +358,14 @@ fn measure(run: &Run, buffers: Buffers) -> Result<()> {
         let merged = merge.finish()?;
         time += begun.elapsed();
         version = merged.version;
+        let added: HashSet<PageId> = merged.changes.added.iter().map(|page| page.id).collect();
+        let mut seen = HashSet::new();
+        tree.groups_by_height(&version, &mut |height, page| {
+            if added.contains(&page.id) && seen.insert(page.id) {
+                heights.resize(heights.len().max(usize::from(height) + 1), 0);
+                heights[usize::from(height)] += page.bytes;
+            }
+        })?;
         generation += 1;
         store.commit(Generation(generation), merged.changes);
         while store.reclaim_step()? {}
@@ -333,17 +408,16 @@ fn measure(run: &Run, buffers: Buffers) -> Result<()> {
     let per_record = time.as_nanos() as f64 / (groups_written(&store) / RECORD_BYTES as u64) as f64;
     let stats = version.stats()?;
     let runs = stats.figure("buffer_runs_hundredths").unwrap_or(0) as f64 / 100.0;
-    let model = match run.model[usize::from(buffers == Buffers::Tiered)] {
-        Some([leaf, level, space]) => format!("{leaf:6.2} {level:6.2} {space:6.2}"),
-        None => String::new(),
-    };
-    println!(
-        "{:34} {leaf:6.2} {level:6.2} {:6.2} {space:7.2} {:7.2} {runs:5.1} {worst:5.1}   {model:>20}   {per_record:9.0}",
-        run.name(buffers),
-        leaf + level,
-        read as f64 / user,
-    );
-    Ok(())
+    Ok(Measured {
+        leaf,
+        level,
+        heights: heights.iter().map(|&bytes| bytes as f64 / user).collect(),
+        space,
+        read: read as f64 / user,
+        runs,
+        worst,
+        nanoseconds: per_record,
+    })
 }
 
 fn groups_written(store: &PageStore) -> u64 {

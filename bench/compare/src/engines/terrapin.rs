@@ -1,7 +1,8 @@
 //! Terrapin with default options and the cell's memory: a log that survives the death of the
-//! process, and χ by memory.
+//! process, and χ by memory. The variant with tiered buffers has its records in a keyspace of that
+//! structure.
 
-use terrapin::{Durability, Options};
+use terrapin::{Durability, KeyspaceOptions, Options, StructureKind};
 use terrapin_base::Result;
 use terrapin_bench::TerrapinStore;
 
@@ -9,7 +10,7 @@ use super::Engine;
 use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
-pub(super) const ENGINES: &[Engine] = &[Engine {
+const PLAIN: Engine = Engine {
     name: "terrapin",
     packages: &[],
     logged: true,
@@ -18,13 +19,24 @@ pub(super) const ENGINES: &[Engine] = &[Engine {
     small_only: false,
     is_data_file: None,
     how: "direct I/O, log in shared memory, synced every 100 ms",
-    run: |job| run(job, Options::new()),
-}];
+    run: |job| run(job, StructureKind::Leveled),
+};
 
-fn run(job: &Job, options: Options) -> Result<()> {
+pub(super) const ENGINES: &[Engine] = &[
+    PLAIN,
+    Engine {
+        name: "terrapin-tiered",
+        how: "as terrapin, with tiered buffers",
+        run: |job| run(job, StructureKind::Tiered),
+        ..PLAIN
+    },
+];
+
+fn run(job: &Job, structure: StructureKind) -> Result<()> {
     let memory = job.plan.memory_bytes;
-    let database = options.memory(memory).open(&job.directory)?;
+    let database = Options::new().memory(memory).open(&job.directory)?;
     let store = TerrapinStore::new(database.clone(), Durability::Process, memory);
+    let store = store.stored(KeyspaceOptions::new().structure(structure))?;
     worker::drive(job, &store)?;
     database.close().map(drop)
 }
