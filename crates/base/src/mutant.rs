@@ -132,7 +132,6 @@ pub const NAMES: &[&str] = &[
     "range-shows-handles",
     "hidden-values-take-no-room",
     "swept-keys-stay-located",
-    "located-keys-not-compared",
     "ingest-keeps-collection",
     "conditional-append-ignores-collection",
     "checkpoint-merges-beneath-ingest",

@@ -54,7 +54,7 @@ pub(in crate::mutants) fn space(_scratch: &Path) -> Outcome {
     }
 }
 
-/// The map of separated values gives no value of another key, and none that was overwritten.
+/// The map of separated values gives no value that was overwritten.
 pub(in crate::mutants) fn located(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(81));
     let options = tiny()
@@ -87,12 +87,6 @@ pub(in crate::mutants) fn located(_scratch: &Path) -> Outcome {
     }
     if database.metrics().location_hits < RECORDS {
         return Err("the map answered few gets".to_owned());
-    }
-    for record in RECORDS..RECORDS + 60_000 {
-        let got = keyspace.get(record.to_be_bytes()).map_err(text("get"))?;
-        if got.is_some() {
-            return Err(format!("a value of record {record}, which was not put"));
-        }
     }
     drop(keyspace);
     world.kill(Some(database));

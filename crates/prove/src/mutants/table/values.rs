@@ -22,11 +22,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: "a get returns the newest value",
         script: LOCATED,
     },
-    Mutant {
-        name: "located-keys-not-compared",
-        does: "a get believes the map without a look at the record's key",
-        file: "crates/valuelog/src/page/read.rs",
-        breaks: "a key that was not put has no value",
-        script: LOCATED,
-    },
 ];
