@@ -1,5 +1,6 @@
 //! The lazy-trie by itself: compared with a map, damaged, hostile, and killed at each step.
 
+mod costs;
 mod damage;
 mod kind;
 #[path = "../../../structure/tests/trials/leaves.rs"]
