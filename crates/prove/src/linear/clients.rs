@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrapin::{
     CheckpointDistance, ConflictCause, Database, Durability, Isolation, Keyspace, KeyspaceOptions,
-    Requirement, TransactionOptions,
+    Requirement, StructureKind, TransactionOptions,
 };
 use terrapin_base::checksum::hash64;
 
@@ -48,6 +48,8 @@ pub(super) trait Recorder {
 pub(super) struct ClientKeyspaces {
     database: Database,
     keyspaces: [Keyspace; 3],
+    /// The keyspaces that have an order: one number for each, of itself or of one that has.
+    ordered: [usize; 3],
 }
 
 /// The operations of a client.
@@ -108,19 +110,24 @@ pub(super) fn pause(env: &Env, us: u64) -> Result<(), Find> {
 }
 
 impl ClientKeyspaces {
-    /// The keyspaces of a database, created if necessary.
-    pub fn new(database: &Database) -> Result<Self, Find> {
-        let keyspace = |name| match database.create_keyspace(name, KeyspaceOptions::default()) {
+    /// The keyspaces of a database, created if necessary. `hashed`: whether the second one is then
+    /// hashed.
+    pub fn new(database: &Database, hashed: bool) -> Result<Self, Find> {
+        let keyspace = |name, options| match database.create_keyspace(name, options) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => database.open_keyspace(name),
             outcome => outcome,
         };
+        let plain = KeyspaceOptions::default();
+        let options = match hashed {
+            true => plain.structure(StructureKind::Hashed),
+            false => plain,
+        };
+        let other = keyspace(OTHER, options)?;
+        let is_ordered = other.options()?.structure != StructureKind::Hashed;
         Ok(ClientKeyspaces {
             database: database.clone(),
-            keyspaces: [
-                database.default_keyspace(),
-                keyspace(OTHER)?,
-                keyspace(QUEUE)?,
-            ],
+            keyspaces: [database.default_keyspace(), other, keyspace(QUEUE, plain)?],
+            ordered: [0, usize::from(is_ordered), 2],
         })
     }
 
@@ -146,7 +153,7 @@ impl ClientKeyspaces {
 
     fn scan(&self, half: usize, back: bool) -> Result<Vec<u64>, Find> {
         let mut values = vec![0; EACH];
-        let range = self.keyspaces[half].prefix("key/");
+        let keyspace = &self.keyspaces[half];
         let mut take = |record: terrapin_base::Result<(Slice, Slice)>| {
             let (key, value) = record?;
             let at = (0..EACH).find(|at| name(half * EACH + at).as_bytes() == &key[..]);
@@ -154,10 +161,17 @@ impl ClientKeyspaces {
             values[at] = number(Some(&value))?;
             Ok::<(), Find>(())
         };
-        if back {
-            range.rev().try_for_each(&mut take)?;
+        if self.ordered[half] != half {
+            let is_own = |record: &terrapin_base::Result<(Slice, Slice)>| {
+                let key = record.as_ref().map(|(key, _)| key.starts_with(b"key/"));
+                key.unwrap_or(true)
+            };
+            let mut all = keyspace.unordered().filter(is_own);
+            all.try_for_each(&mut take)?;
+        } else if back {
+            keyspace.prefix("key/").rev().try_for_each(&mut take)?;
         } else {
-            range.into_iter().try_for_each(&mut take)?;
+            keyspace.prefix("key/").try_for_each(&mut take)?;
         }
         Ok(values)
     }
@@ -250,7 +264,7 @@ impl ClientKeyspaces {
                 self.keyspaces[half].clear()?;
             }
             5 => {
-                let half = random.index(2);
+                let half = self.ordered[random.index(2)];
                 let from = half * EACH + random.index(EACH);
                 let to = (from + random.index(EACH)).min((half + 1) * EACH - 1);
                 let all: Vec<_> = (from..=to).map(|key| (key, 0)).collect();
@@ -420,7 +434,7 @@ impl ClientKeyspaces {
         if client.choice == Choice::SyncedWrites {
             options = options.durability(Durability::Sync);
         }
-        let part = random.index(3);
+        let part = self.ordered[random.index(3)];
         let here: Vec<usize> = (part * EACH..KEYS.min((part + 1) * EACH)).collect();
         // What it saw, and whether it depends on that.
         let mut saw: Vec<(usize, u64)>;
@@ -536,7 +550,8 @@ impl ClientKeyspaces {
     ) -> Result<(), Find> {
         let mut held = Vec::new();
         while !stop.load(Ordering::Relaxed) {
-            let keyspace = &self.keyspaces[random.index(2)];
+            let half = random.index(2);
+            let keyspace = &self.keyspaces[half];
             match random.below(16) {
                 0 => self.database.checkpoint()?,
                 1 => self.database.flush()?,
@@ -545,7 +560,7 @@ impl ClientKeyspaces {
                 4 => affordable(self.database.set_memory(memory + random.below(memory)))?,
                 5 if held.len() < 3 => {
                     let snapshot = self.database.snapshot()?;
-                    held.push(snapshot.iter(keyspace));
+                    held.push(snapshot.iter(&self.keyspaces[self.ordered[half]]));
                 }
                 5 => drop(held.swap_remove(random.index(held.len()))),
                 6 | 7 => {

@@ -70,7 +70,7 @@ fn work(directory: &Path, unit: u64, life: u64) -> Result<(), Find> {
     // Lives alternate between direct reads and the page cache.
     let options = configuration.options().system_cache(life % 2 == 1);
     let database = options.open(directory)?;
-    let place = &ClientKeyspaces::new(&database)?;
+    let place = &ClientKeyspaces::new(&database, unit.is_multiple_of(2))?;
     let env = &env;
     let clients: Vec<Client> = (0..2 + random.below(3))
         .map(|client| Client {
@@ -321,7 +321,7 @@ pub(super) fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     }
     let database = configuration(unit, lives).options().open(&directory)?;
     let mut last = Last(&mut listener);
-    ClientKeyspaces::new(&database)?.read_all(&mut last)?;
+    ClientKeyspaces::new(&database, false)?.read_all(&mut last)?;
     database.close()?;
     drop(database);
     check_files(&directory)?;

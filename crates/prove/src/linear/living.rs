@@ -159,6 +159,8 @@ struct Run<'a> {
     disk: Option<SimDisk>,
     /// Whether some writes are not in the log.
     unlogged: bool,
+    /// Whether one of the keyspaces is hashed.
+    hashed: bool,
     database: Option<Database>,
 }
 
@@ -172,6 +174,7 @@ pub(super) fn unit(unit: u64, scratch: &Path, place: StoreKind) -> Result<u64, F
         scratch,
         disk: matches!(place, StoreKind::Simulated).then(|| SimDisk::new(random.bits())),
         unlogged: random.one_in(2),
+        hashed: random.one_in(2),
         random,
         database: None,
     };
@@ -197,7 +200,7 @@ impl Run<'_> {
 
     fn keys(&self) -> Result<ClientKeyspaces, Find> {
         match &self.database {
-            Some(database) => ClientKeyspaces::new(database),
+            Some(database) => ClientKeyspaces::new(database, self.hashed),
             None => Err(Find("the database is not open".to_owned())),
         }
     }
