@@ -187,6 +187,27 @@ fn writes_go_on_where_no_checkpoint_can_shorten_the_log() {
     database.close().unwrap();
 }
 
+/// Such a write waited for the stall limit: no checkpoint could help, and none began.
+#[test]
+fn a_write_that_is_larger_than_the_bound_waits_for_nothing() {
+    let world = World::new(9);
+    let least = || {
+        options()
+            .group_bytes(1 << 10)
+            .recovery_target(Duration::from_nanos(1))
+    };
+    let database = world.open(&least());
+    let keyspace = database.default_keyspace();
+    let bound = database.metrics().replay_bytes_max;
+    let before_ns = world.env.now_ns();
+    for number in 0..20_u32 {
+        keyspace.put(number.to_be_bytes(), [1; 12_000]).unwrap();
+        assert!(database.metrics().replay_bytes <= bound / 2 + 16_384);
+    }
+    assert!(world.env.now_ns() - before_ns < 1_000_000_000);
+    database.close().unwrap();
+}
+
 #[test]
 fn writes_that_the_log_does_not_hold_count_little() {
     let world = World::new(7);

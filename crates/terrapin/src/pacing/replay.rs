@@ -10,14 +10,15 @@
 //!    new keys then meet neither of the others, since their pace fills a memtable while the one
 //!    before is merged.
 //! 2. Above B/2, the coordinator seals the memtables that keep the older half of the kept bytes,
-//!    and runs a checkpoint. It tries that once for each durable LSN. So a memtable that cannot be
-//!    merged causes no endless row of checkpoints.
+//!    and runs a checkpoint, again and again as long as there is a memtable to merge. So a memtable
+//!    that cannot be merged causes no endless row of checkpoints.
 //! 3. A write that would keep more than B waits for a checkpoint ([`ReplayBound::holds`]). A margin
 //!    of B/16 is for the bytes that threads write between two looks.
 //!
 //! The bound gives way where only waiting would hold it: on a full disk, after a failed checkpoint,
-//! while a sorted ingest holds a keyspace, and when a write has waited for the stall limit. No
-//! write is refused because of it.
+//! while a sorted ingest holds a keyspace, when no checkpoint can help (a single write of more than
+//! half of B, or no memtable to merge), and when a write has waited for the stall limit. No write
+//! is refused because of it.
 
 use terrapin_base::Lsn;
 use terrapin_base::sync::{AtomicU64, Ordering};
@@ -116,7 +117,7 @@ impl ReplayBound {
         self.is_half(kept) && self.tried.load(Ordering::Relaxed) != durable.0 + 1
     }
 
-    /// Notes that a checkpoint begins that is to shorten what is kept.
+    /// Notes that a checkpoint which is to shorten what is kept finds no memtable to merge.
     pub fn tried(&self, durable: Lsn) {
         self.tried.store(durable.0 + 1, Ordering::Relaxed);
     }

@@ -157,13 +157,14 @@ impl Core {
             .begin(&self.env, cause, Some(&shared.name));
         loop {
             self.health.check_open()?;
-            let failures = self.schedule.failures();
+            let (failures, releases) = (self.schedule.failures(), self.schedule.releases());
             let durable = self.schedule.durable_through();
             let kept = self.replay_bytes();
             let gives_way = self.schedule.disk_is_full()
                 || self.schedule.last_error().is_some()
                 || !self.ingests.held().is_empty()
                 || self.marks.replay.holds(durable.0)
+                || !self.replay_bound.is_due(kept, durable)
                 || mutant::active("recovery-target-holds-nobody");
             if gives_way || !self.replay_bound.holds(kept + bytes) {
                 break;
@@ -173,6 +174,7 @@ impl Core {
             let shortened = Condition::new(self.schedule.progress(), move || {
                 schedule.durable_through() != durable
                     || schedule.failures() != failures
+                    || schedule.releases() != releases
                     || schedule.is_stopping()
                     || schedule.disk_is_full()
             });

@@ -59,9 +59,6 @@ impl Coordinator {
     pub(super) fn freeze(&mut self, may_compact: bool, gathers: bool) -> Checkpoint {
         let core = self.core.clone();
         let replay_is_long = Self::replay_is_long(&core);
-        if replay_is_long {
-            core.replay_bound.tried(core.schedule.durable_through());
-        }
         let long = core.schedule.log_is_long() || replay_is_long;
         let short = core.schedule.disk_is_full();
         let merges_deletes = Self::merges_deletes(&core, gathers);
@@ -97,6 +94,11 @@ impl Coordinator {
                 (parts, Changes::default())
             }
         };
+        // A checkpoint that merges a memtable may leave one that got its first record meanwhile.
+        // Then the next one goes on.
+        if replay_is_long && parts.iter().all(|part| part.sealed.is_none()) {
+            core.replay_bound.tried(core.schedule.durable_through());
+        }
         self.tell_aside(&seal.state);
         Checkpoint {
             began_ns: core.env.now_ns(),
