@@ -181,6 +181,7 @@ impl<'v, 'k> Walk<'v, 'k> {
 
 /// What the record of a block holds. Operands come without their bytes: the caller
 /// [gathers](gather) them.
+#[inline(always)] // each lookup
 pub(crate) fn found_in(block: &Arc<Block>, at: usize) -> Found {
     match block.put_slice(at) {
         Ok(value) => Found::Value(value),

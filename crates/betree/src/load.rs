@@ -571,7 +571,7 @@ pub(crate) fn load_child(
 
 /// Like [`load_child`], for the child of a pivot of a node in memory. Panics if the child is a
 /// leaf.
-#[inline]
+#[inline(always)] // each lookup
 pub(crate) fn load_child_of(
     store: &PageStore,
     node: &LoadedNode,

@@ -171,6 +171,13 @@ impl Memtable {
         charge.resize(ranges.fragments.tree().memory_bytes());
     }
 
+    /// Whether there ever was a range delete. Those that enter later do not count.
+    #[must_use]
+    #[inline]
+    pub fn has_range_deletes(&self) -> bool {
+        self.ranges.get().is_some()
+    }
+
     /// The range deletes, if there ever was one. Those that enter later are missing.
     #[must_use]
     #[inline]
@@ -214,7 +221,7 @@ impl Memtable {
     /// Like [`Self::get`], and marks the version as read. [`Cursor::was_read`] reports the mark,
     /// and later versions of the key inherit it.
     #[must_use]
-    #[inline]
+    #[inline(always)] // gets ask two memtables one after the other
     pub fn read(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
         let newest = self.leaf(key).and_then(|leaf| leaf.newest(before));
         if let Some(version) = newest {
@@ -547,6 +554,7 @@ impl<'a> Insert<'a, '_> {
     }
 
     /// A leaf for the key that no reader can reach yet. All attempts use the same leaf.
+    #[inline(always)] // puts
     fn fresh_leaf(&mut self) -> LeafRef<'a> {
         if let Some((leaf, _)) = self.fresh {
             return leaf;

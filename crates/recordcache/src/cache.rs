@@ -122,7 +122,7 @@ impl RecordCache {
 
     /// The cached value of a key, if the epoch has not changed. O(1), with one allocation.
     #[must_use]
-    #[inline]
+    #[inline(always)] // each lookup
     pub fn get(
         &self,
         epoch: Epoch,

@@ -119,7 +119,7 @@ impl Shard {
     }
 
     /// Finds a record, passes it to `take`, and counts a use.
-    #[inline]
+    #[inline(always)] // each lookup
     pub(crate) fn get<R>(
         &self,
         strips: &Strips,

@@ -172,13 +172,20 @@ trait Driver: Send + Sync {
 
 /// Clocks, randomness and jobs. Clones share one environment.
 #[derive(Clone)]
-pub struct Env(Arc<dyn Driver>);
+pub struct Env {
+    driver: Arc<dyn Driver>,
+    /// Whether [`Env::breathe`] steps jobs; `None` in production. Every operation asks.
+    breathing: Option<Arc<AtomicBool>>,
+}
 
 impl Env {
     /// The production environment: monotonic clock, the system's randomness, one thread per job.
     #[must_use]
     pub fn threads() -> Self {
-        Env(Arc::new(threads::Threads::new()))
+        Env {
+            driver: Arc::new(threads::Threads::new()),
+            breathing: None,
+        }
     }
 
     /// A simulated environment without threads. `seed` decides everything random, and the test
@@ -186,13 +193,17 @@ impl Env {
     #[must_use]
     pub fn simulated(seed: u64) -> (Self, Sim) {
         let sim = Sim::new(seed);
-        (Env(sim.driver()), sim)
+        let env = Env {
+            driver: sim.driver(),
+            breathing: Some(sim.breathing().clone()),
+        };
+        (env, sim)
     }
 
     /// Nanoseconds of a monotonic clock with an arbitrary zero.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.0.now_ns()
+        self.driver.now_ns()
     }
 
     /// Milliseconds since 1970 (UTC) of the wall clock; 0 if that clock shows an earlier time.
@@ -209,13 +220,13 @@ impl Env {
     /// ```
     #[must_use]
     pub fn wall_ms(&self) -> u64 {
-        self.0.wall_ms()
+        self.driver.wall_ms()
     }
 
     /// Random bits; in simulation they follow from the seed.
     #[must_use]
     pub fn random(&self) -> u64 {
-        self.0.random()
+        self.driver.random()
     }
 
     /// Starts a job. Fails if the system refuses a thread.
@@ -224,7 +235,7 @@ impl Env {
             env: self.clone(),
             state: Arc::default(),
         };
-        self.0.spawn(job, &handle)?;
+        self.driver.spawn(job, &handle)?;
         Ok(handle)
     }
 
@@ -233,7 +244,7 @@ impl Env {
     /// In simulation this steps jobs until the condition holds. If no job can run, it returns an
     /// error with the names of all jobs.
     pub fn wait(&self, condition: &Condition) -> Result<Wait> {
-        self.0.wait(condition)
+        self.driver.wait(condition)
     }
 
     /// In simulation, runs a few random steps of jobs, or none. Does nothing in production.
@@ -242,13 +253,17 @@ impl Env {
     /// interleaves with calls that never wait.
     #[inline]
     pub fn breathe(&self) {
-        self.0.breathe();
+        if let Some(breathing) = &self.breathing
+            && breathing.load(Ordering::Relaxed)
+        {
+            self.driver.breathe();
+        }
     }
 
     /// Whether this is a simulation.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
-        self.0.simulated()
+        self.driver.simulated()
     }
 }
 

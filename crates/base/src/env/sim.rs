@@ -2,7 +2,7 @@
 //! chooses the next job. Equal seeds and calls give equal runs.
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::{Error, Result};
 
 /// A test's handle on a simulated environment.
@@ -11,6 +11,8 @@ pub struct Sim(Arc<Driven>);
 
 struct Driven {
     state: Mutex<State>,
+    /// Whether [`super::Env::breathe`] steps jobs.
+    breathing: Arc<AtomicBool>,
 }
 
 struct State {
@@ -22,7 +24,6 @@ struct State {
     jobs: Vec<SimJob>,
     stepping: bool,
     steps: u64,
-    breathing: bool,
 }
 
 struct SimJob {
@@ -55,11 +56,15 @@ impl Sim {
             jobs: Vec::new(),
             stepping: false,
             steps: 0,
-            breathing: true,
         };
         Sim(Arc::new(Driven {
             state: Mutex::new(state),
+            breathing: Arc::new(AtomicBool::new(true)),
         }))
+    }
+
+    pub(super) fn breathing(&self) -> &Arc<AtomicBool> {
+        &self.0.breathing
     }
 
     pub(super) fn driver(&self) -> Arc<dyn Driver> {
@@ -97,7 +102,7 @@ impl Sim {
     /// Sets whether [`super::Env::breathe`] steps jobs, which it does initially. A test that
     /// chooses all steps itself turns it off.
     pub fn set_breathing(&self, on: bool) {
-        self.0.state.lock().breathing = on;
+        self.0.breathing.store(on, Ordering::Relaxed);
     }
 
     /// Drops every job without another step, like the death of the process.
@@ -270,7 +275,7 @@ impl Driver for Driven {
     fn breathe(&self) {
         let steps = {
             let mut state = self.state.lock();
-            if !state.breathing || state.stepping {
+            if state.stepping {
                 return;
             }
             match next(&mut state.rng) % 8 {

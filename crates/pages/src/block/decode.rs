@@ -656,7 +656,7 @@ impl Block {
     }
 
     /// As [`Block::value_slice`], for a put; the kind of another record.
-    #[inline]
+    #[inline(always)] // each lookup
     pub fn put_slice(self: &Arc<Self>, index: usize) -> Result<Slice, MessageKind> {
         match self.record(index) {
             (KIND_PUT, _, value, end) => Ok(self.slice(value..end)),

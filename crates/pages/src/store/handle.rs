@@ -69,7 +69,7 @@ impl<T> Handle<T> {
     }
 
     /// The value through the handle, or from `visit`, which takes the number of uncounted uses.
-    #[inline]
+    #[inline(always)] // each lookup
     pub(super) fn get_or(&self, visit: impl FnOnce(u64) -> Result<Arc<T>>) -> Result<Arc<T>> {
         match self.get() {
             Ok(value) => Ok(value),

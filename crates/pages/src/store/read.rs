@@ -276,6 +276,7 @@ impl PageStore {
 
     /// Prefetches the memory that lookups of cached blocks visit. The processor then waits once a
     /// step instead of once a block. Of very many blocks only the first are prefetched.
+    #[inline]
     pub fn prefetch_blocks<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
         let (keys, count) = first_keys(blocks);
         self.cache.prefetch_blocks(&keys[..count]);

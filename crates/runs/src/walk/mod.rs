@@ -258,6 +258,7 @@ impl BlockWalk {
 
     /// Searches the next block, if it is in memory, and prefetches its first record inside the
     /// range.
+    #[inline]
     pub fn search<'k>(&mut self, bounds: impl FnOnce() -> KeyBounds<'k>) {
         if let Some(block) = &self.given {
             let found = self.records_of(block, self.next_number, bounds);

@@ -7,6 +7,7 @@ use terrapin_base::{Error, ErrorKind, KeyspaceId, Message, Result, Shares, mutan
 use crate::engine::core::Core;
 use crate::engine::owner::Owner;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
+use crate::types::key_form::KeyForm;
 use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions};
 
 /// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any
@@ -106,11 +107,20 @@ impl Keyspace {
         value: impl AsRef<[u8]>,
         durability: Durability,
     ) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        match self.shared.form {
+            KeyForm::AsGiven => self.core().put(&self.shared, key, value, durability),
+            KeyForm::Hashed(_) => self.put_hashed(key, value, durability),
+        }
+    }
+
+    /// [`Keyspace::put_with`] of a hashed keyspace, out of line: an order key on the stack costs
+    /// every put.
+    #[inline(never)]
+    fn put_hashed(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let mut buffer = None;
-        let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
-        let message = Message::Put(value.as_ref());
-        self.core()
-            .write_one(&self.shared, key, message, durability)
+        let key = self.shared.form.written(key, &mut buffer)?;
+        self.core().put(&self.shared, key, value, durability)
     }
 
     /// Removes a key. A missing key is no error. Durability and errors as for [`Keyspace::put`].

@@ -9,6 +9,7 @@ use crate::engine::view::ViewHandle;
 use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
 use crate::read::{in_memtables, is_there, newest, newest_of_many, resolve};
+use crate::types::key_form::{KeyForm, KeyHash};
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 
 impl Keyspace {
@@ -60,19 +61,34 @@ impl Keyspace {
     /// ```
     #[doc(alias("find", "lookup"))]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        match &self.shared.form {
+            KeyForm::AsGiven => self.get_stored(key.as_ref()),
+            KeyForm::Hashed(hash) => self.get_hashed(hash, key.as_ref()),
+        }
+    }
+
+    /// [`Keyspace::get`] of a hashed keyspace, out of line: an order key on the stack costs every
+    /// get.
+    #[inline(never)]
+    fn get_hashed(&self, hash: &KeyHash, key: &[u8]) -> Result<Option<Slice>> {
+        self.get_stored(hash.order_key(key).bytes())
+    }
+
+    #[inline(always)]
+    fn get_stored(&self, key: &[u8]) -> Result<Option<Slice>> {
         let core = self.core();
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
         let epoch = core.records.epoch();
-        let mut buffer = None;
-        let key = self.shared.form.stored(key.as_ref(), &mut buffer);
-        self.observed(|keyspace, at| {
-            let value = newest(core, epoch, keyspace, at, key);
-            core.counters.gets.add(1);
-            keyspace.shared.counters.looked_up(1);
-            core.counters.get_done(&core.env, timer);
-            value
-        })
+        let observed = core.observe()?;
+        let Some(keyspace) = observed.state.keyspaces.get(self.shared.id) else {
+            return Err(self.dropped());
+        };
+        let value = newest(core, epoch, keyspace, observed.moment(None), key);
+        core.counters.gets.add(1);
+        keyspace.shared.counters.looked_up(1);
+        core.counters.get_done(&core.env, timer);
+        value.map_err(|error| self.named(error))
     }
 
     /// Whether a key has a value. Costs as much as [`Keyspace::get`] without the copy. Errors as

@@ -207,7 +207,7 @@ impl Metrics {
         let help = "Bytes of log that the next open would replay if the process died now.";
         text.gauge("replay_bytes", "bytes", help, self.replay_bytes);
         let help = "The most that the recovery target lets the next open replay; 0 without one.";
-        text.gauge("replay_bytes_max", "bytes", help, self.replay_bytes_max);
+        text.gauge("replay_max_bytes", "bytes", help, self.replay_bytes_max);
         let help = "Bytes that the log's files occupy.";
         text.gauge("log_disk_bytes", "bytes", help, self.log_disk_bytes);
         let help = "Bytes of live pages in the data file.";

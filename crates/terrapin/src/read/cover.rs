@@ -11,7 +11,7 @@ use terrapin_base::{Lsn, mutant};
 use terrapin_memtable::FragmentTree;
 use terrapin_structure::KeyBounds;
 
-use crate::engine::state::KeyspaceState;
+use crate::engine::state::{KeyspaceState, LoggedMemtable};
 use crate::read::{Layer, layers};
 use crate::run::Spilled;
 
@@ -43,7 +43,21 @@ impl Gap {
 
 impl Cover {
     /// The range deletes of a keyspace's layers. None if there are none.
+    #[inline]
     pub fn of(keyspace: &KeyspaceState, before: Lsn) -> Option<Cover> {
+        let sealed = keyspace.sealed.as_ref().map(|sealed| &sealed.records);
+        let has_none = |records: &LoggedMemtable| !records.memtable.has_range_deletes();
+        match keyspace.spilled.is_none()
+            && has_none(&keyspace.active)
+            && sealed.is_none_or(|records| has_none(records))
+        {
+            true => None,
+            false => Self::of_layers(keyspace, before),
+        }
+    }
+
+    #[cold]
+    fn of_layers(keyspace: &KeyspaceState, before: Lsn) -> Option<Cover> {
         let none = Spilled::default();
         let spilled = keyspace.spilled.as_deref().unwrap_or(&none);
         let trees = layers(keyspace, spilled, before).map(|layer| match layer? {

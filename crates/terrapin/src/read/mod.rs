@@ -13,8 +13,9 @@ use std::sync::Arc;
 use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
 use terrapin_memtable::Memtable;
 use terrapin_recordcache::{Collection, Epoch};
+use terrapin_structure::Found;
 
-use crate::engine::clock::Moment;
+use crate::engine::clock::{Ends, Moment};
 use crate::engine::core::Core;
 use crate::engine::locations::Locations;
 use crate::engine::state::KeyspaceState;
@@ -23,29 +24,38 @@ use crate::run::{Run, Spilled};
 /// The memtables that may hold records below `before`, newest first.
 #[inline]
 pub(crate) fn memtables(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Memtable>; 2] {
+    [active_of(keyspace, before), sealed_of(keyspace, before)]
+}
+
+/// The active memtable, if it may hold records below `before`.
+#[inline(always)]
+fn active_of(keyspace: &KeyspaceState, before: Lsn) -> Option<&Memtable> {
     let active = &keyspace.active;
-    let active =
-        (active.start < before && !active.memtable.is_empty()).then_some(&*active.memtable);
-    let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
-    let sealed = sealed
-        .filter(|w| w.start < before && !w.memtable.is_empty())
-        .map(|w| &*w.memtable);
-    let sealed = sealed.filter(|_| !mutant::active("reads-skip-sealed-memtable"));
-    [active, sealed]
+    (active.start < before && !active.memtable.is_empty()).then_some(&*active.memtable)
+}
+
+/// The sealed memtable, if there is one that may hold records below `before`.
+#[inline(always)]
+fn sealed_of(keyspace: &KeyspaceState, before: Lsn) -> Option<&Memtable> {
+    let sealed = &keyspace.sealed.as_ref()?.records;
+    let is_asked = sealed.start < before && !sealed.memtable.is_empty();
+    (is_asked && !mutant::active("reads-skip-sealed-memtable")).then_some(&*sealed.memtable)
 }
 
 /// The newest message of the memtables for a key, range deletes included. The memtable remembers
 /// that the key was read.
-#[inline]
+#[inline(always)] // each lookup
 pub(crate) fn in_memtables<'a>(
     keyspace: &'a KeyspaceState,
     before: Lsn,
     key: &[u8],
 ) -> Option<Message<'a>> {
-    memtables(keyspace, before)
-        .into_iter()
-        .flatten()
-        .find_map(|memtable| memtable.read(key, before))
+    if let Some(active) = active_of(keyspace, before)
+        && let Some(message) = active.read(key, before)
+    {
+        return Some(message);
+    }
+    sealed_of(keyspace, before)?.read(key, before)
 }
 
 /// Whether the memtables have no message for a key. Does not count as a read, since no user asked.
@@ -219,7 +229,8 @@ pub(crate) fn newest_apart(
 }
 
 /// The value of a key in the newest state. Asks the record cache before the tree, and adds the
-/// tree's value to it.
+/// tree's value to it. Only rare answers need the moment whole, so it is taken apart for them: it
+/// then stays in registers.
 #[inline(always)]
 pub(crate) fn newest(
     core: &Core,
@@ -228,8 +239,12 @@ pub(crate) fn newest(
     at: Moment<'_>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    if let Some(message) = in_memtables(keyspace, at.before, key) {
-        return answer(keyspace, at, key, message);
+    let (before, rest) = (at.before, (at.now_ms, at.ends));
+    if let Some(message) = in_memtables(keyspace, before, key) {
+        return match message {
+            Message::Put(value) => Ok(Some(Slice::copy(value))),
+            message => answer_apart(keyspace, before, rest, key, message),
+        };
     }
     let hash = hash64(key);
     if let Some(value) = core.records.get(epoch, keyspace.collection, key, hash) {
@@ -238,15 +253,65 @@ pub(crate) fn newest(
     }
     core.missed_records();
     if let Some(locations) = core.locations.get() {
-        return located(core, locations, epoch, keyspace, at, (key, hash));
+        return located(
+            core,
+            locations,
+            (epoch, keyspace),
+            before,
+            rest,
+            (key, hash),
+        );
     }
-    let found = keyspace.version.get(key, hash)?;
+    match keyspace.version.get(key, hash)? {
+        Found::Nothing => Ok(None),
+        Found::Value(value) => {
+            core.keep(epoch, keyspace.collection, key, hash, &value);
+            Ok(Some(value))
+        }
+        found => {
+            let (value, lasts) = resolved_apart(keyspace, before, rest, key, found)?;
+            if lasts && let Some(value) = &value {
+                core.keep(epoch, keyspace.collection, key, hash, value);
+            }
+            Ok(value)
+        }
+    }
+}
+
+/// What a memtable answers that is not a put, out of line.
+#[inline(never)]
+fn answer_apart(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    (now_ms, ends): (u64, Option<&Ends>),
+    key: &[u8],
+    message: Message<'_>,
+) -> Result<Option<Slice>> {
+    let at = Moment {
+        before,
+        now_ms,
+        ends,
+    };
+    answer(keyspace, at, key, message)
+}
+
+/// The value of what a tree found that is not a plain value, and whether it
+/// [lasts](resolve::lasts), out of line.
+#[inline(never)]
+fn resolved_apart(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    (now_ms, ends): (u64, Option<&Ends>),
+    key: &[u8],
+    found: Found,
+) -> Result<(Option<Slice>, bool)> {
     let lasts = resolve::lasts(&found);
-    let value = resolve::value(&keyspace.operator, at, key, found)?;
-    if lasts && let Some(value) = &value {
-        core.keep(epoch, keyspace.collection, key, hash, value);
-    }
-    Ok(value)
+    let at = Moment {
+        before,
+        now_ms,
+        ends,
+    };
+    Ok((resolve::value(&keyspace.operator, at, key, found)?, lasts))
 }
 
 /// The value of a key that neither memtables nor cached records have, where keyspaces have
@@ -255,11 +320,16 @@ pub(crate) fn newest(
 fn located(
     core: &Core,
     locations: &Locations,
-    epoch: Epoch,
-    keyspace: &KeyspaceState,
-    at: Moment<'_>,
+    (epoch, keyspace): (Epoch, &KeyspaceState),
+    before: Lsn,
+    (now_ms, ends): (u64, Option<&Ends>),
     (key, hash): (&[u8], u64),
 ) -> Result<Option<Slice>> {
+    let at = Moment {
+        before,
+        now_ms,
+        ends,
+    };
     let collection = keyspace.collection;
     let values = keyspace.version.stored_values();
     if let Some(values) = values

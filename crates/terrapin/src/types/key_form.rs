@@ -92,7 +92,7 @@ impl KeyHash {
 
     /// The order key of a key.
     #[inline(never)]
-    fn order_key(self, key: &[u8]) -> OrderKey {
+    pub(crate) fn order_key(self, key: &[u8]) -> OrderKey {
         let bytes = PREFIX_BYTES + key.len();
         let prefix = self.prefix(key);
         if bytes > SHORT_BYTES {
@@ -115,7 +115,7 @@ pub(crate) enum OrderKey {
 
 impl OrderKey {
     #[inline]
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         match self {
             OrderKey::Short(bytes, length) => &bytes[..usize::from(*length)],
             OrderKey::Long(bytes) => bytes,
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_keys_are_the_upper_bits_of_the_hash_and_the_key() {
+    pub(crate) fn order_keys_are_the_upper_bits_of_the_hash_and_the_key() {
         let form = KeyForm::Hashed(KeyHash::seeded(7));
         for bytes in [0, 1, 8, 122, 123, 124, 200, HASHED_KEY_BYTES_MAX] {
             let key = vec![b'k'; bytes];

@@ -145,9 +145,33 @@ impl Core {
         checked.map_err(|error| error.with("keyspace", &shared.name))
     }
 
+    /// Puts a stored key: [`Core::write_one`], compiled for the most frequent message.
+    #[inline(never)]
+    pub fn put(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<()> {
+        self.write_message(shared, key, Message::Put(value), durability)
+    }
+
     /// Writes one message of a stored key. The operand of a merge was
     /// [checked](Core::check_operand).
+    #[inline(never)]
     pub fn write_one(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        key: &[u8],
+        message: Message<'_>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.write_message(shared, key, message, durability)
+    }
+
+    #[inline(always)]
+    fn write_message(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],

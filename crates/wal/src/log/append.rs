@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// Writes a record at the tail and returns its LSN. The ring must have room for the record.
-    #[inline]
+    #[inline(always)] // each append
     fn write_record(&self, tail: &mut Tail, draft: &mut Draft<'_>) -> u64 {
         let lsn = tail.lsn;
         // Appends return early without a writer. The drain's fillers and marks precede the release.

@@ -194,6 +194,7 @@ impl<'a> Region<'a> {
 /// Fills a chunk from the tree only, as far as the memtables are known to have no key. Returns what
 /// [`Merging::with`] returns. Returns none if the memtables have the next key or if that is
 /// unknown.
+#[inline(always)] // each chunk of a range
 pub(super) fn from_tree(
     (tree, keyspace, at): (&mut TreeScan, &KeyspaceState, Moment<'_>),
     region: Region<'_>,
@@ -215,7 +216,7 @@ pub(super) fn from_tree(
 
 /// Fills a chunk from the tree up to a bound. Operands that the tree holds are applied, deadlines
 /// count, and handles stay.
-#[inline]
+#[inline(always)] // each chunk of a range
 fn fill(
     scan: &mut dyn Scan,
     (keyspace, at): (&KeyspaceState, Moment<'_>),
@@ -256,6 +257,7 @@ fn resolve_next(
     Ok(())
 }
 
+#[inline(always)] // each record of a range
 fn push(chunk: &mut Batch, key: &[u8], value: &[u8]) {
     let value = if chunk.keys_only() { &[] } else { value };
     chunk.push(key, value, 0);
@@ -337,6 +339,7 @@ impl Source for Above<'_> {
 
 impl Merging<'_> {
     /// Merges the memtables, or the runs that replaced them, with the tree: see [`Merging::with`].
+    #[inline(always)] // each chunk of a range
     pub fn above(
         self,
         keyspace: &KeyspaceState,
@@ -365,6 +368,7 @@ impl Merging<'_> {
     /// Merges the sources, newer first, with the tree from one end of the region. Returns `false`
     /// when the chunk is full, and `true` at the end of the region. Of equal keys the newest wins.
     /// A tombstone hides older records.
+    #[inline(always)] // each chunk of a range
     fn with<S: Source>(
         self,
         (keyspace, at): (&KeyspaceState, Moment<'_>),
