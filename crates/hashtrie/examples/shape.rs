@@ -283,6 +283,7 @@ impl Own {
             values: None,
             separate_from: None,
             runs: None,
+            maplets: false,
             around: terrapin_structure::Around::default(),
             now_ms: 0,
         };
