@@ -91,8 +91,8 @@ impl Engine {
     }
 }
 
-/// A reader finds the values of its own moment only. Seen red without the epoch's check in `fill`,
-/// without the generation's check in `get`, and with indexes that are free at once.
+/// A reader finds the values of its own moment only. That takes the epoch's check in `fill`, the
+/// generation's check in `get`, and indexes that are not free at once.
 #[test]
 fn readers_find_the_values_of_their_moment() {
     explore("locations", || {
