@@ -199,7 +199,6 @@ pub const NAMES: &[&str] = &[
     "second-try-merges-runs",
     "idle-trees-keep-waste",
     "changed-structure-waits-for-open",
-    "maplet-answers-in-half-a-word",
     "maplet-values-one-off",
     "maplet-cuts-fingerprints",
     "maplet-leaves-a-run-out",

@@ -176,10 +176,7 @@ impl MapletShape {
             }
             if there == distance {
                 let value = entry & ((1 << value_bits) - 1);
-                found |= match mutant::active("maplet-answers-in-half-a-word") {
-                    true => u64::from(1u32.wrapping_shl(value as u32)),
-                    false => 1u64 << (value % 64),
-                };
+                found |= 1u64 << (value % 64);
             }
             rank += 1;
             at += 1;

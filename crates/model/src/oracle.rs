@@ -399,6 +399,26 @@ impl Oracle {
         self.state = state;
     }
 
+    /// What a transaction may leave that ends with an error before it commits: the first writes of
+    /// the other writers among its steps are done, at least one. Nothing of other operations.
+    #[must_use]
+    pub fn after_writers_beside(&self, operation: &Operation) -> Vec<Oracle> {
+        let Operation::Transact { steps, .. } = operation else {
+            return Vec::new();
+        };
+        let (mut next, mut all) = (self.clone(), Vec::new());
+        for step in steps {
+            if let TxStep::Beside(change) = step {
+                let written = next.write(std::slice::from_ref(change), None);
+                if !matches!(written, Answer::Done) {
+                    break;
+                }
+                all.push(next.clone());
+            }
+        }
+        all
+    }
+
     /// To be called before an operation during which the process may die.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {

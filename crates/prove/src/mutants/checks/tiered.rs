@@ -99,7 +99,7 @@ pub(in crate::mutants) fn loads(_scratch: &Path) -> Outcome {
     is_sound(&world)
 }
 
-/// Maplets over more runs than half a word has bits.
+/// Maplets over many runs, looked up by every read of records that lie below them.
 pub(in crate::mutants) fn maplets(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(80));
     let options = options()
@@ -132,7 +132,7 @@ pub(in crate::mutants) fn maplets(_scratch: &Path) -> Outcome {
     );
     drop(keyspace);
     database.close().map_err(text("close"))?;
-    match runs > 36 && maplets > 1 {
+    match runs > 8 && maplets > 1 {
         true => is_sound(&world),
         false => Err(format!("{maplets} maplets over up to {runs} runs only")),
     }

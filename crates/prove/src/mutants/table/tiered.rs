@@ -83,13 +83,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: IDLE,
     },
     Mutant {
-        name: "maplet-answers-in-half-a-word",
-        does: "a maplet's answer names 32 groups at most",
-        file: "crates/filter/src/maplet.rs",
-        breaks: DENIES,
-        script: MAPLETS,
-    },
-    Mutant {
         name: "maplet-values-one-off",
         does: "a value of a maplet is taken for that of the next group",
         file: "crates/betree/src/maplet.rs",
