@@ -8,12 +8,27 @@
 //! The log, memtables, blocks and runs of views have these bytes. A deadline is absolute. At its
 //! deadline a value is expired.
 
+use std::time::Duration;
+
 use crate::{Error, Result};
 
 /// Bytes of a deadline.
 pub const DEADLINE_BYTES: usize = 6;
 /// The latest deadline, in milliseconds since 1970: about the year 10,889.
 pub const DEADLINE_MS_MAX: u64 = (1 << (8 * DEADLINE_BYTES)) - 1;
+
+/// A time in whole milliseconds, of which a part counts as one. At most [`DEADLINE_MS_MAX`]. O(1).
+#[must_use]
+pub fn whole_ms(time: Duration) -> u64 {
+    let ms = time.as_nanos().div_ceil(1_000_000);
+    u64::try_from(ms).map_or(DEADLINE_MS_MAX, |ms| ms.min(DEADLINE_MS_MAX))
+}
+
+/// A time in milliseconds, without a part of one. At most [`DEADLINE_MS_MAX`]. O(1).
+#[must_use]
+pub fn whole_ms_down(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).map_or(DEADLINE_MS_MAX, |ms| ms.min(DEADLINE_MS_MAX))
+}
 
 /// The bytes of a deadline. A later one than [`DEADLINE_MS_MAX`] counts as that. O(1).
 #[must_use]

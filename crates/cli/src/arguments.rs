@@ -109,6 +109,16 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| "a time that is not below 0".to_owned())
 }
 
+/// A time that values last, in seconds, or `default`.
+pub fn own_ttl(text: &str) -> Result<Own<Duration>, String> {
+    own(text, |text| {
+        let ttl = time(text)?;
+        let options = KeyspaceOptions::new().ttl(ttl);
+        options.check().map_err(|e| e.message().to_owned())?;
+        Ok(ttl)
+    })
+}
+
 /// A built-in merge operator, or `default`.
 pub fn own_merge_operator(text: &str) -> Result<Own<OperatorName>, String> {
     own(text, |text| {

@@ -37,6 +37,7 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
         "merge_operator": null,
         "separate_from": null,
         "runs": null,
+        "ttl_s": null,
     });
     assert_eq!(listed(db, "birds"), own);
     // Commands that write do not change them.
@@ -55,10 +56,11 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
         "merge_operator": null,
         "separate_from": null,
         "runs": null,
+        "ttl_s": null,
     });
     assert_eq!(listed(db, "birds"), changed);
     let out = succeed(&["keyspace", "list", db, "--long"]);
-    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\tseparate from default\truns default\tmerge operator default\n";
+    let line = "birds\tstructure leveled\tcheckpoint distance χ auto\tcompression lz4\tfilter bits default\tspace amplification unbounded\tseparate from default\truns default\tmerge operator default\ttime to live default\n";
     assert!(String::from_utf8(out).unwrap().ends_with(line));
     assert_eq!(succeed(&["keyspace", "list", db]), b"default\nbirds\n");
     let stat = String::from_utf8(succeed(&["stat", db, "-k", "birds"])).unwrap();

@@ -373,6 +373,7 @@ fn every_text_for_people_has_a_json_form() {
             "merge_operator": null,
             "separate_from": null,
             "runs": null,
+            "ttl_s": null,
         })
     };
     let expected = serde_json::json!([

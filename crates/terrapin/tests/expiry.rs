@@ -684,3 +684,101 @@ fn a_range_delete_deletes_values_with_a_deadline() {
         }
     }
 }
+
+/// Every call that gives a key a value follows the keyspace's own time, also after the option
+/// changes and after a restart. Calls that name a time do not.
+#[test]
+fn values_last_as_long_as_their_keyspace_says() {
+    let world = World::new(1);
+    let mut database = world.open(&tiny());
+    let own = KeyspaceOptions::new().ttl(seconds(10));
+    for structure in [
+        StructureKind::Leveled,
+        StructureKind::InPlace,
+        StructureKind::Hashed,
+    ] {
+        let name = format!("{structure:?}");
+        let keyspace = database
+            .create_keyspace(&name, own.structure(structure))
+            .unwrap();
+        assert_eq!(keyspace.options().unwrap().ttl, Some(seconds(10)));
+        keyspace.put("put", "v").unwrap();
+        keyspace
+            .put_with("unlogged", "v", Durability::None)
+            .unwrap();
+        keyspace.insert_if_absent("insert", "v").unwrap();
+        keyspace
+            .compare_and_swap("swap", None, Some(b"v"))
+            .unwrap()
+            .unwrap();
+        keyspace.update("update", |_| Some(b"v".to_vec())).unwrap();
+        let (_, version) = keyspace.get_versioned("version").unwrap();
+        let swapped = keyspace.compare_version_and_swap("version", &version, Some(b"v"));
+        swapped.unwrap().unwrap();
+        let mut batch = database.batch();
+        batch.put(&keyspace, "batch", "v");
+        database.write(&batch).unwrap();
+        database
+            .transact(|tx| tx.put(&keyspace, "transact", "v"))
+            .unwrap();
+        keyspace.put_with_ttl("longer", "v", seconds(30)).unwrap();
+        keyspace.put("kept", "v").unwrap();
+        assert!(keyspace.persist("kept").unwrap());
+        let mut ended = vec![
+            "put", "unlogged", "insert", "swap", "update", "version", "batch", "transact",
+        ];
+        if structure != StructureKind::Hashed {
+            let mut ingest = keyspace.begin_ingest().unwrap();
+            ingest.add("x ingest", "v").unwrap();
+            let now = UNIX_EPOCH + Duration::from_millis(world.env.wall_ms());
+            ingest.add_expiring("y past", "v", now).unwrap();
+            ingest
+                .add_expiring("z longer", "v", now + seconds(30))
+                .unwrap();
+            assert_eq!(ingest.finish().unwrap(), 3);
+            assert!(keyspace.get("y past").unwrap().is_none());
+            assert_eq!(
+                keyspace.ttl("z longer").unwrap(),
+                Lifetime::Left(seconds(30))
+            );
+            ended.push("x ingest");
+        }
+        for key in &ended {
+            assert_eq!(
+                keyspace.ttl(key).unwrap(),
+                Lifetime::Left(seconds(10)),
+                "{key}"
+            );
+        }
+        assert_eq!(keyspace.ttl("longer").unwrap(), Lifetime::Left(seconds(30)));
+        assert_eq!(keyspace.ttl("kept").unwrap(), Lifetime::Unlimited);
+        world.pass(10);
+        for key in ended {
+            assert_eq!(keyspace.ttl(key).unwrap(), Lifetime::Absent, "{key}");
+        }
+        // The option is stored, and changes for later writes.
+        drop((batch, keyspace));
+        database.close().unwrap();
+        database = world.open(&tiny());
+        let keyspace = database.keyspace(&name).unwrap();
+        keyspace.put("put", "v").unwrap();
+        assert_eq!(keyspace.ttl("put").unwrap(), Lifetime::Left(seconds(10)));
+        let half = Duration::from_micros(1_500);
+        let options = keyspace.options().unwrap();
+        keyspace.set_options(options.ttl(half)).unwrap();
+        keyspace.put("later", "v").unwrap();
+        assert_eq!(keyspace.ttl("put").unwrap(), Lifetime::Left(seconds(10)));
+        assert_eq!(
+            keyspace.ttl("later").unwrap(),
+            Lifetime::Left(Duration::from_millis(2))
+        );
+        keyspace.set_options(options.ttl(None)).unwrap();
+        keyspace.put("put", "v").unwrap();
+        assert_eq!(keyspace.ttl("put").unwrap(), Lifetime::Unlimited);
+        assert!(keyspace.contains("kept").unwrap() && !keyspace.is_empty().unwrap());
+    }
+    let never = KeyspaceOptions::new().ttl(Duration::ZERO);
+    let error = database.create_keyspace("never", never).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    database.close().unwrap();
+}

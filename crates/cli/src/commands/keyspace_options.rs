@@ -1,5 +1,7 @@
 //! The options of a keyspace, as arguments, as JSON and as text.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::{Value, json};
 use terrapin::{
@@ -44,6 +46,10 @@ pub struct OptionArgs {
     /// default (none). It can change only while the keyspace has no records
     #[arg(long, value_name = "NAME", value_parser = arguments::own_merge_operator)]
     merge_operator: Option<Own<OperatorName>>,
+    /// Seconds that values last which get no time of their own, such as 60 or 0.5, or default (for
+    /// ever). A change is for later writes only
+    #[arg(long, value_name = "SECONDS", value_parser = arguments::own_ttl)]
+    ttl: Option<Own<Duration>>,
 }
 
 impl OptionArgs {
@@ -73,6 +79,9 @@ impl OptionArgs {
         if let Some(Own(operator)) = self.merge_operator {
             options.merge_operator = operator;
         }
+        if let Some(Own(ttl)) = self.ttl {
+            options = options.ttl(ttl);
+        }
         options
     }
 
@@ -86,6 +95,7 @@ impl OptionArgs {
             && self.separate.is_none()
             && self.runs.is_none()
             && self.merge_operator.is_none()
+            && self.ttl.is_none()
     }
 }
 
@@ -119,6 +129,7 @@ pub fn as_json(options: &KeyspaceOptions) -> Value {
         "separate_from": options.separate_from,
         "runs": options.runs,
         "merge_operator": options.merge_operator.map(|name| name.to_string()),
+        "ttl_s": options.ttl.map(|ttl| ttl.as_secs_f64()),
     })
 }
 
@@ -146,6 +157,14 @@ pub fn as_text(options: &KeyspaceOptions) -> Vec<(&'static str, String)> {
         (
             "merge operator",
             text(options.merge_operator.map(|name| name.as_str().into())),
+        ),
+        (
+            "time to live",
+            text(
+                options
+                    .ttl
+                    .map(|ttl| format!("{} s", ttl.as_secs_f64()).into()),
+            ),
         ),
     ]
 }

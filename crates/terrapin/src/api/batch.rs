@@ -13,6 +13,7 @@ use crate::types::condition::Requirement;
 use crate::types::key_form::OrderKey;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
 use crate::write::conditional::Required;
+use crate::write::lasting::DefaultPut;
 use crate::write::{Asks, PreparedBatch};
 
 /// Puts, deletes, range deletes and merges that are written as one, in their order. Of several
@@ -76,7 +77,8 @@ impl Batch {
     /// Adds a put.
     #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.add(keyspace, key.as_ref(), Message::Put(value.as_ref()));
+        let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
+        self.add(keyspace, key.as_ref(), put.message());
     }
 
     /// Adds a delete. Deleting a missing key is no error.

@@ -11,6 +11,7 @@ use crate::read::newest_apart;
 use crate::transaction::repeat::pop;
 use crate::types::condition::{Conflict, ConflictCause, Version};
 use crate::write::conditional::{ATTEMPTS_MAX, Decision, New, busy, check_durability, conflict};
+use crate::write::lasting::default_payload;
 
 /// The outcome of a conditional write: done, or the condition does not hold.
 type Outcome = Result<Result<(), Conflict>>;
@@ -45,7 +46,7 @@ impl Keyspace {
         let new = value.as_ref();
         self.write_if(key.as_ref(), |value| {
             Ok(match value {
-                None => Decision::Write(New::of(Some(new)), None),
+                None => Decision::Write(self.state_of(Some(new.into())), None),
                 Some(there) => Decision::Leave(Some(there.clone())),
             })
         })
@@ -81,7 +82,7 @@ impl Keyspace {
         let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         self.write_stored_if(key, |value| {
             Ok(match value.as_deref() == expected {
-                true => Decision::Write(New::of(new), Ok(())),
+                true => Decision::Write(self.state_of(new.map(Into::into)), Ok(())),
                 false => {
                     let cause = ConflictCause::Value(value.clone());
                     Decision::Leave(Err(conflict(&self.shared, key, cause)))
@@ -144,7 +145,7 @@ impl Keyspace {
         let core = self.core();
         let durability = core.settings.durability;
         check_durability(durability)?;
-        let (log, new) = (core.log()?, New::of(new));
+        let (log, new) = (core.log()?, self.state_of(new.map(Into::into)));
         let mut patience = Patience::default();
         for attempt in 0..ATTEMPTS_MAX {
             core.begin_attempt(log, attempt)?;
@@ -204,7 +205,7 @@ impl Keyspace {
             let new = update(value.as_deref());
             Ok(match (&new, value) {
                 (None, None) => Decision::Leave(None),
-                (Some(value), _) => Decision::Write(New::Put(Cow::Owned(value.clone())), new),
+                (Some(value), _) => Decision::Write(self.state_of(Some(value.clone().into())), new),
                 (None, Some(_)) => Decision::Write(New::Delete, None),
             })
         })
@@ -270,6 +271,15 @@ impl Keyspace {
     pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
         self.has_order()?;
         pop(self.owners.get(&self.owner), &self.shared, true)
+    }
+
+    /// What a key has after a write. A value lasts as long as the keyspace's options say.
+    fn state_of<'a>(&self, value: Option<Cow<'a, [u8]>>) -> New<'a> {
+        match (value, self.shared.ttl_ms()) {
+            (None, _) => New::Delete,
+            (Some(value), 0) => New::Put(value),
+            (Some(value), ttl_ms) => New::Expiring(default_payload(self.core(), ttl_ms, &value)),
+        }
     }
 
     fn write_if<'a, R>(

@@ -40,7 +40,7 @@ impl ExpiringPut {
 
     fn until(core: &Core, deadline: SystemTime, value: &[u8]) -> Self {
         let since_1970 = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at(core, millis(since_1970), value)
+        Self::at(core, expiry::whole_ms_down(since_1970), value)
     }
 
     fn message(&self) -> Message<'_> {
@@ -51,17 +51,12 @@ impl ExpiringPut {
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).map_or(DEADLINE_MS_MAX, |ms| ms.min(DEADLINE_MS_MAX))
-}
-
 /// The deadline after a time from now, in milliseconds since 1970. A part of a millisecond counts
 /// as a whole one.
 fn deadline_after(core: &Core, ttl: Duration) -> u64 {
     let now_ms = core.clock.begin(&core.env);
-    let is_whole = ttl.subsec_nanos().is_multiple_of(1_000_000);
-    let ttl_ms = millis(ttl) + u64::from(!is_whole);
-    now_ms.saturating_add(ttl_ms).min(DEADLINE_MS_MAX)
+    let deadline_ms = now_ms.saturating_add(expiry::whole_ms(ttl));
+    deadline_ms.min(DEADLINE_MS_MAX)
 }
 
 impl Keyspace {

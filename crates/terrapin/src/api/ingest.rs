@@ -1,12 +1,14 @@
 //! Sorted ingest: a keyspace takes in records that come in the order of their keys.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use terrapin_base::Result;
+use terrapin_base::{Message, Result};
 
 use crate::api::keyspace::Keyspace;
 use crate::checkpoint::ingest::Ingesting;
 use crate::engine::owner::Owner;
+use crate::write::lasting::{default_payload, payload_until};
 
 impl Keyspace {
     /// Takes in records in ascending order of their keys, each key once. Returns their number.
@@ -116,7 +118,29 @@ impl Ingest {
     /// the ingest can only be dropped then.
     #[inline]
     pub fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.ingesting.add(key.as_ref(), value.as_ref())
+        let value = value.as_ref();
+        match self.ingesting.shared().ttl_ms() {
+            0 => self.ingesting.add(key.as_ref(), Message::Put(value)),
+            ttl_ms => {
+                let payload = default_payload(self.ingesting.core(), ttl_ms, value);
+                let message = Message::Expiring(&payload);
+                self.ingesting.add(key.as_ref(), message)
+            }
+        }
+    }
+
+    /// Takes in a record whose value lasts until a deadline, which counts in milliseconds
+    /// ([`Keyspace::put_expiring`]). A record whose deadline has come replaces an older one of its
+    /// key, too. Errors as for [`Ingest::add`].
+    pub fn add_expiring(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) -> Result<()> {
+        let payload = payload_until(self.ingesting.core(), deadline, value.as_ref());
+        let message = Message::Expiring(&payload);
+        self.ingesting.add(key.as_ref(), message)
     }
 
     /// Makes the records durable and visible together. Returns their number. Errors: those of

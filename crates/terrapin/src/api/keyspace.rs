@@ -9,6 +9,7 @@ use crate::engine::owner::Owner;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::types::key_form::KeyForm;
 use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions};
+use crate::write::lasting::DefaultPut;
 
 /// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any
 /// thread. Handles keep the database open, and may be dropped in any order. Keys are ordered as
@@ -109,18 +110,22 @@ impl Keyspace {
     ) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         match self.shared.form {
-            KeyForm::AsGiven => self.core().put(&self.shared, key, value, durability),
-            KeyForm::Hashed(_) => self.put_hashed(key, value, durability),
+            KeyForm::AsGiven if self.shared.ttl_ms() == 0 => {
+                self.core().put(&self.shared, key, value, durability)
+            }
+            _ => self.put_apart(key, value, durability),
         }
     }
 
-    /// [`Keyspace::put_with`] of a hashed keyspace, out of line: an order key on the stack costs
-    /// every put.
+    /// [`Keyspace::put_with`] of a hashed keyspace, or of one with a default time to live, out of
+    /// line: an order key on the stack costs every put.
     #[inline(never)]
-    fn put_hashed(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+    fn put_apart(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let mut buffer = None;
         let key = self.shared.form.written(key, &mut buffer)?;
-        self.core().put(&self.shared, key, value, durability)
+        let put = DefaultPut::of(self.core(), &self.shared, value);
+        self.core()
+            .write_one(&self.shared, key, put.message(), durability)
     }
 
     /// Removes a key. A missing key is no error. Durability and errors as for [`Keyspace::put`].

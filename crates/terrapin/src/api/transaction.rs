@@ -13,6 +13,7 @@ use crate::transaction::{Savepoint, Tx};
 use crate::types::condition::Conflict;
 use crate::types::key_range::{KeyRange, prefix_range};
 use crate::types::transaction::{CommitLsn, TransactionOptions};
+use crate::write::lasting::DefaultPut;
 
 /// Reads and writes of any keyspaces that take effect at one moment or not at all.
 ///
@@ -265,7 +266,8 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
-        self.write(keyspace, key.as_ref(), Message::Put(value.as_ref()))
+        let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
+        self.write(keyspace, key.as_ref(), put.message())
     }
 
     pub(super) fn write(

@@ -23,10 +23,13 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Message, Result, mutant};
+use terrapin_base::checksum::hash64;
+use terrapin_base::{
+    Condition, Error, ErrorKind, KeyspaceId, Message, MessageKind, Result, mutant,
+};
 use terrapin_pages::Pin;
 use terrapin_structure::{
-    Direction, Erased, Estimate, Ingest, MergeInput, MergeOptions, MergeStep, Merged,
+    Direction, Erased, Estimate, Found, Ingest, MergeInput, MergeOptions, MergeStep, Merged,
     MessageCursor, Scan, Structure, Version,
 };
 
@@ -148,8 +151,7 @@ impl Ingesting {
 
     /// Takes in a record. Its key is above all before.
     #[inline]
-    pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let message = Message::Put(value);
+    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<()> {
         check_sizes(key, message).map_err(|error| error.with("position", self.records))?;
         if self.records > 0 && *key <= *self.last && !mutant::active("ingest-takes-any-order") {
             return Err(self.out_of_order(key));
@@ -158,7 +160,7 @@ impl Ingesting {
         self.last.clear();
         self.last.extend_from_slice(key);
         self.records += 1;
-        let bytes = (key.len() + value.len()) as u64;
+        let bytes = (key.len() + message.value_bytes()) as u64;
         self.bytes += bytes;
         match self.until_look.checked_sub(bytes) {
             Some(left) => self.until_look = left,
@@ -168,6 +170,16 @@ impl Ingesting {
             }
         }
         Ok(())
+    }
+
+    /// What the keyspace's records share.
+    pub fn shared(&self) -> &KeyspaceShared {
+        &self.shared
+    }
+
+    /// The core of the database.
+    pub fn core(&self) -> &Core {
+        &self.core
     }
 
     /// Number of records taken in so far.
@@ -383,8 +395,10 @@ struct Records {
 /// A cursor over a tree's records. The record is copied, since a scan lends it for one call.
 struct RecordCursor {
     scan: Box<dyn Scan>,
+    version: Arc<dyn Version>,
     key: Vec<u8>,
-    value: Vec<u8>,
+    kind: MessageKind,
+    payload: Vec<u8>,
     is_at_end: bool,
 }
 
@@ -403,8 +417,10 @@ impl MergeInput for Records {
         );
         let mut cursor = RecordCursor {
             scan: ordered.scan(bounds, Direction::Forward)?,
+            version: self.version.clone(),
             key: Vec::new(),
-            value: Vec::new(),
+            kind: MessageKind::Put,
+            payload: Vec::new(),
             is_at_end: false,
         };
         cursor.advance()?;
@@ -434,7 +450,7 @@ impl MessageCursor for RecordCursor {
     }
 
     fn message(&self) -> Message<'_> {
-        Message::Put(&self.value)
+        Message::of(self.kind, &self.payload)
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -442,10 +458,21 @@ impl MessageCursor for RecordCursor {
             Some((key, value)) => {
                 self.key.clear();
                 self.key.extend_from_slice(key);
-                self.value.clear();
-                self.value.extend_from_slice(value);
+                self.payload.clear();
+                self.payload.extend_from_slice(value);
             }
-            None => self.is_at_end = true,
+            None => {
+                self.is_at_end = true;
+                return Ok(());
+            }
+        }
+        self.kind = MessageKind::Put;
+        // The scan shows nothing of a value with a deadline.
+        if self.payload.is_empty()
+            && let Found::Expiring(payload) = self.version.get(&self.key, hash64(&self.key))?
+        {
+            self.kind = MessageKind::Expiring;
+            self.payload.extend_from_slice(&payload);
         }
         Ok(())
     }

@@ -235,6 +235,8 @@ pub(crate) struct KeyspaceShared {
     pub name: Box<str>,
     /// The form in which the keyspace stores keys.
     pub form: KeyForm,
+    /// How long values last that get no time of their own, in milliseconds; 0 for ever.
+    ttl_ms: AtomicU64,
     /// Bytes at which the active memtable is sealed: χ·L in force. The memory plan changes this
     /// value.
     pub memtable_bytes: AtomicU64,
@@ -332,7 +334,7 @@ impl KeyspaceShared {
     /// For a keyspace that is being created, or that the catalog lists.
     pub fn new(
         id: KeyspaceId,
-        (name, form): (&str, KeyForm),
+        (name, options): (&str, &KeyspaceOptions),
         memtable_bytes: u64,
         (sizes, budget): (&Arc<TreeSizes>, &Arc<Budget>),
     ) -> Arc<Self> {
@@ -341,7 +343,8 @@ impl KeyspaceShared {
             _memory: budget.charge(Purpose::Keyspaces, own_bytes),
             id,
             name: name.into(),
-            form,
+            form: options.key_form(),
+            ttl_ms: AtomicU64::new(options.ttl_ms()),
             memtable_bytes: AtomicU64::new(memtable_bytes),
             ample_memtable_bytes: AtomicU64::new(memtable_bytes),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),
@@ -354,6 +357,17 @@ impl KeyspaceShared {
             overwrite_share: OverwriteShare::default(),
             counters: KeyspaceCounters::default(),
         })
+    }
+
+    /// How long values last that get no time of their own, in milliseconds; 0 for ever.
+    #[inline]
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl_ms.load(Ordering::Relaxed)
+    }
+
+    /// Takes over what later writes need of changed options.
+    pub fn follow(&self, options: &KeyspaceOptions) {
+        self.ttl_ms.store(options.ttl_ms(), Ordering::Relaxed);
     }
 }
 

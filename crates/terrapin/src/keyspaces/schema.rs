@@ -382,7 +382,7 @@ impl Core {
         }
         // The first write sets the memtable's limit.
         let unit = self.settings.merge.group_bytes;
-        let named = (name, options.key_form());
+        let named = (name, &options);
         let shared = KeyspaceShared::new(id, named, unit, (&self.tree_sizes, &self.budget));
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
@@ -494,6 +494,7 @@ impl Core {
         };
         let mut next = (**keyspace).clone();
         next.options = options;
+        next.shared.follow(&next.options);
         if !mutant::active("changed-structure-waits-for-open") {
             next.structure = structure.clone();
         }

@@ -94,7 +94,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         let start = start.unwrap_or(base.catalog.applied);
         names.insert(stored.name.clone(), stored.id);
         let unit = settings.merge.group_bytes;
-        let named = (&*stored.name, stored.options.key_form());
+        let named = (&*stored.name, &stored.options);
         let shared = KeyspaceShared::new(stored.id, named, unit, (&tree_sizes, &budget));
         if let Some(tree) = tree {
             // The size serves metrics only. A read that needs an unreadable node reports it.

@@ -65,12 +65,7 @@ pub(crate) enum New<'a> {
     Delete,
 }
 
-impl<'a> New<'a> {
-    /// The state with this value, or with none.
-    pub fn of(value: Option<&'a [u8]>) -> Self {
-        value.map_or(New::Delete, |value| New::Put(Cow::Borrowed(value)))
-    }
-
+impl New<'_> {
     pub fn message(&self) -> Message<'_> {
         match self {
             New::Put(value) => Message::Put(value),

@@ -10,6 +10,7 @@
 
 pub mod conditional;
 pub mod footprint;
+pub mod lasting;
 pub mod pressure;
 pub mod unchanged;
 

@@ -9,11 +9,14 @@
 //! also those that this version refuses.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use super::keyspace::{SpaceAmplification, check_filter_bits, check_runs, check_separate_from};
+use super::keyspace::{
+    SpaceAmplification, check_filter_bits, check_runs, check_separate_from, check_ttl,
+};
 use super::{CheckpointDistance, Compression, KeyspaceOptions, OperatorName};
 use crate::types::key_form::KeyHash;
 use crate::types::structure_kind::StructureKind;
@@ -25,13 +28,11 @@ const COMPRESSION: u64 = 3;
 const FILTER_BITS: u64 = 4;
 const SEPARATE_FROM: u64 = 5;
 const SPACE_AMPLIFICATION: u64 = 6;
+const TTL_MS: u64 = 7;
 const MERGE_OPERATOR: u64 = 8;
 const RUNS: u64 = 9;
 const KEY_HASH: u64 = 10;
 const KEY_SEED: u64 = 11;
-
-/// Tags of options that this version does not have.
-const LATER: [(u64, &str); 1] = [(7, "expiry")];
 
 /// Appends a keyspace's options.
 pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
@@ -45,8 +46,10 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         separate_from,
         merge_operator,
         runs,
+        ttl: _,
         key_hash,
     } = *options;
+    let ttl_ms = Some(options.ttl_ms()).filter(|&ms| ms > 0);
     let key_hash = key_hash.map(KeyHash::numbers);
     let distance = checkpoint_distance.map(|distance| match distance {
         CheckpointDistance::Auto => 0,
@@ -63,6 +66,7 @@ pub(crate) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
         (FILTER_BITS, filter_bits.map(u64::from)),
         (SEPARATE_FROM, separate_from.map(u64::from)),
         (SPACE_AMPLIFICATION, amplification),
+        (TTL_MS, ttl_ms),
     ];
     let runs = [(RUNS, runs.map(u64::from))];
     let hash = [
@@ -154,12 +158,11 @@ fn read_option(
             | FILTER_BITS
             | SEPARATE_FROM
             | SPACE_AMPLIFICATION
+            | TTL_MS
             | MERGE_OPERATOR
             | RUNS
     ) {
-        let later = LATER.iter().find(|(later, _)| *later == tag);
-        let name = later.map_or(String::new(), |(_, name)| format!(" ({name})"));
-        return Err(newer(format_args!("option tag {tag}{name}"), keyspace));
+        return Err(newer(format_args!("option tag {tag}"), keyspace));
     }
     let mut reader = Reader::new("option of a keyspace", bytes);
     if tag == MERGE_OPERATOR {
@@ -208,6 +211,11 @@ fn read_option(
             let bits = small.ok().filter(|&bits| check_filter_bits(bits).is_ok());
             let bits = bits.ok_or_else(|| out_of_bounds("the filter bits are out of bounds"))?;
             options.filter_bits = Some(bits);
+        }
+        TTL_MS => {
+            let ttl = Duration::from_millis(value);
+            check_ttl(ttl).map_err(|_| out_of_bounds("the time to live is out of bounds"))?;
+            options.ttl = Some(ttl);
         }
         RUNS => {
             let runs = small.ok().filter(|&runs| check_runs(runs).is_ok());
@@ -265,6 +273,7 @@ mod tests {
             .compression(Compression::Lz4)
             .filter_bits(8)
             .space_amplification(SpaceAmplification::Percent(130))
+            .ttl(Duration::from_micros(299_001))
             .merge_operator("max")
             .runs(24)
     }
@@ -273,11 +282,12 @@ mod tests {
     fn the_bytes_of_options_match_the_format_document() {
         assert_eq!(bytes_of(&KeyspaceOptions::new()), [0]);
         let bytes = [
-            6, // options
+            7, // options
             2, 2, 0xac, 0x02, // χ 300
             3, 1, 1, // LZ4
             4, 1, 8, // 8 bits a record
             6, 2, 0x82, 0x01, // 130 per cent
+            7, 2, 0xac, 0x02, // 300 ms to live
             8, 3, b'm', b'a', b'x', // operator
             9, 1, 24, // runs
         ];
@@ -296,9 +306,8 @@ mod tests {
     #[test]
     fn what_a_later_version_stores_is_refused_by_name() {
         for (bytes, named) in [
-            (&[1, 7, 1, 9][..], "option tag 7 (expiry) of keyspace birds"),
             (
-                &[2, 4, 1, 8, 77, 2, 0, 0],
+                &[2, 4, 1, 8, 77, 2, 0, 0][..],
                 "option tag 77 of keyspace birds",
             ),
             (&[1, 3, 1, 3], "compression 3 of keyspace birds"),
@@ -330,6 +339,8 @@ mod tests {
             &[1, 8, 0],      // no name
             &[1, 9, 1, 1],   // runs out of bounds
             &[1, 9, 1, 65],
+            &[1, 7, 1, 0], // a time of 0
+            &[1, 7, 7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f],
             &[1, 8, 1, b'\n'],
             &[1, 8, 1, 0xff],
             &[1, 6, 1, 100], // amplification out of bounds

@@ -1,5 +1,8 @@
 //! [`KeyspaceOptions`]: what the database stores for each keyspace.
 
+use std::time::Duration;
+
+use terrapin_base::expiry::{self, DEADLINE_MS_MAX};
 use terrapin_base::{Error, Result, mutant};
 use terrapin_structure::MergeOptions;
 
@@ -113,6 +116,8 @@ pub struct KeyspaceOptions {
     /// Sorted runs of [`StructureKind::Tiered`]: 2 to 64. `None` means 16, and 8 while the keyspace
     /// is read as often as written.
     pub runs: Option<u32>,
+    /// How long values last that are put without a time of their own. `None` means for ever.
+    pub ttl: Option<Duration>,
     /// How a hashed keyspace hashes its keys. The creation of the keyspace draws it, and it cannot
     /// change.
     #[doc(hidden)]
@@ -261,6 +266,45 @@ impl KeyspaceOptions {
         self
     }
 
+    /// How long values last that are put without a time of their own, in whole milliseconds: at
+    /// least one, and a part of one counts as one. The time begins when an operation is added to
+    /// the log, a batch or a transaction. `None` (the default) means for ever.
+    ///
+    /// It is for every call that gives a key a value: puts, conditional writes, and records that
+    /// are ingested. [`Keyspace::put_with_ttl`](crate::Keyspace::put_with_ttl),
+    /// [`Keyspace::touch`](crate::Keyspace::touch) and
+    /// [`Keyspace::persist`](crate::Keyspace::persist) say otherwise for single keys. Operands of
+    /// merges change no deadline, and a value that they make of nothing has none. A change of the
+    /// option is for later writes only.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-ttl-option-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// use std::time::Duration;
+    /// use terrapin::{KeyspaceOptions, Lifetime};
+    /// let hour = Duration::from_secs(3600);
+    /// let sessions = database.create_keyspace("sessions", KeyspaceOptions::new().ttl(hour))?;
+    /// sessions.put("Ann", "token")?;
+    /// assert!(matches!(sessions.ttl("Ann")?, Lifetime::Left(left) if left <= hour));
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("expiry", "expiration", "default_ttl"))]
+    #[must_use]
+    pub fn ttl(mut self, ttl: impl Into<Option<Duration>>) -> Self {
+        let whole = |ttl| Duration::from_millis(expiry::whole_ms(ttl));
+        self.ttl = ttl.into().map(whole);
+        self
+    }
+
+    /// The time of [`KeyspaceOptions::ttl`] in milliseconds; 0 for none.
+    pub(crate) fn ttl_ms(&self) -> u64 {
+        self.ttl.map_or(0, expiry::whole_ms)
+    }
+
     /// Chooses the hash of a hashed keyspace, which its creation else draws. For tests.
     #[doc(hidden)]
     #[must_use]
@@ -303,6 +347,7 @@ impl KeyspaceOptions {
         self.merge_operator.map_or(Ok(()), OperatorName::check)?;
         check_separate_from(self.separate_from.unwrap_or(0))?;
         self.runs.map_or(Ok(()), check_runs)?;
+        self.ttl.map_or(Ok(()), check_ttl)?;
         match self.space_amplification {
             Some(bound) if !bound.is_valid() => Err(Error::invalid(
                 "space amplification goes from 1.1 to 100 times the data, or is unbounded (space_amplification)",
@@ -331,6 +376,18 @@ pub(crate) fn check_runs(runs: u32) -> Result<()> {
         false => {
             let message = "tiered buffers have 2 to 64 sorted runs in a node (runs)";
             Err(Error::invalid(message).with("runs", runs))
+        }
+    }
+}
+
+/// Checks how long values last.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
+    match !ttl.is_zero() && expiry::whole_ms(ttl) < DEADLINE_MS_MAX {
+        true => Ok(()),
+        false => {
+            let message = "values of a keyspace last for a millisecond at least, and for 8,900 \
+                           years at most (ttl)";
+            Err(Error::invalid(message).with("ttl", format_args!("{ttl:?}")))
         }
     }
 }
