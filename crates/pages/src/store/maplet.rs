@@ -125,9 +125,7 @@ impl PageStore {
         let offset = page.offset + u64::from(number) * PARTITION_BYTES_MAX as u64;
         let partition = self
             .with_bytes(ReadFor::Meta, offset, PARTITION_BYTES_MAX, |bytes| {
-                if !terrapin_base::mutant::active("filter-checksum-ignored") {
-                    check_maplet_partition(bytes, page.id, number)?;
-                }
+                check_maplet_partition(bytes, page.id, number)?;
                 Ok(FilterPage::copy(bytes))
             })
             .map_err(|e| self.place_page(e, page.id))?;
