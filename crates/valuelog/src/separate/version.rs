@@ -2,9 +2,9 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrapin_base::sync::Mutex;
+use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, ReadFor};
 use terrapin_structure::{
