@@ -3,8 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use terrapin_base::sync::Mutex;
-use terrapin_base::sync::{AtomicU64, Ordering};
+use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, ReadFor};
 use terrapin_structure::{
