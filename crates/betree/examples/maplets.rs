@@ -5,110 +5,28 @@
 //! Arguments: MiB of records of 128 bytes (default 32); lookups (default 20 000).
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
+mod memtable;
+
 use std::mem::ManuallyDrop;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
 use terrapin_betree::{BeTree, BeTreeParams, Buffers};
 use terrapin_disk::SimDisk;
-use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{
-    Erased, Estimate, Found, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
-};
+use terrapin_structure::{Found, MergeOptions, MergeStep, Structure, Version};
 
-const VALUE_BYTES: usize = 120;
-const RECORD_BYTES: u64 = 128;
+use memtable::{Memtable, RECORD_BYTES, scramble};
+
 const GROUP_BYTES: u64 = 64 << 10;
 /// Merges of runs begin at half of this.
 const RUNS: u32 = 32;
-const MEMTABLE_RECORDS: u64 = GROUP_BYTES / RECORD_BYTES;
+const MEMTABLE_RECORDS: u64 = GROUP_BYTES / RECORD_BYTES as u64;
 /// Shares of the data that memory holds, in thousandths. With the first it holds all metadata, too.
 const MEMORIES: [u64; 4] = [4000, 20, 10, 5];
-
-struct Memtable {
-    keys: Vec<u64>,
-}
-
-struct Cursor {
-    memtable: Arc<Memtable>,
-    at: usize,
-    end: usize,
-    key: [u8; 8],
-}
-
-impl Memtable {
-    fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
-        let Some(key) = key else { return otherwise };
-        self.keys.partition_point(|k| k.to_be_bytes()[..] < *key)
-    }
-}
-
-impl Cursor {
-    fn load(&mut self) {
-        if self.at < self.end {
-            self.key = self.memtable.keys[self.at].to_be_bytes();
-        }
-    }
-}
-
-impl MessageCursor for Cursor {
-    fn key(&self) -> Option<&[u8]> {
-        (self.at < self.end).then_some(&self.key[..])
-    }
-
-    fn message(&self) -> Message<'_> {
-        Message::Put(&[7; VALUE_BYTES])
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.at += 1;
-        self.load();
-        Ok(())
-    }
-}
-
-impl MergeInput for Memtable {
-    fn cursor(
-        self: Arc<Self>,
-        lo: Option<&[u8]>,
-        hi: Option<&[u8]>,
-    ) -> Result<Box<dyn MessageCursor>> {
-        let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
-        let mut cursor = Cursor {
-            memtable: self,
-            at,
-            end,
-            key: [0; 8],
-        };
-        cursor.load();
-        Ok(Box::new(cursor))
-    }
-
-    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
-        let from = self.place(lo, 0);
-        let records = self.place(hi, self.keys.len()).saturating_sub(from) as u64;
-        Estimate {
-            records,
-            bytes: records * RECORD_BYTES,
-        }
-    }
-
-    fn erased(&self) -> &[Erased] {
-        &[]
-    }
-}
-
-/// A permutation of 64-bit numbers: keys are uniform and never repeat.
-fn scramble(number: u64) -> u64 {
-    let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
 
 /// The lookups that count.
 #[inline(never)]
@@ -202,21 +120,11 @@ fn measure(mib: u64, lookups: u64, case: Case, instructions: Option<u64>) -> Res
     };
     let tree = ManuallyDrop::new(BeTree::new(Arc::clone(&store), params));
     let options = MergeOptions {
-        group_bytes: GROUP_BYTES,
-        block_bytes: 4096,
-        compression: Compression::None,
-        space_amplification_percent: Some(130),
-        filter_bits: 12,
-        space_is_short: false,
-        operator: terrapin_base::Operator::default(),
-        values: None,
-        separate_from: None,
         runs: Some(RUNS),
         maplets: case.maplets,
-        around: terrapin_structure::Around::default(),
-        now_ms: 0,
+        ..MergeOptions::new(GROUP_BYTES)
     };
-    let records = (mib << 20) / RECORD_BYTES;
+    let records = (mib << 20) / RECORD_BYTES as u64;
     let mut version = ManuallyDrop::new(tree.empty());
     let mut time = Duration::ZERO;
     for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {
@@ -224,7 +132,14 @@ fn measure(mib: u64, lookups: u64, case: Case, instructions: Option<u64>) -> Res
         let mut keys: Vec<u64> = (from..end).map(scramble).collect();
         keys.sort_unstable();
         let begun = Instant::now();
-        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys }), &options)?;
+        let merge = tree.begin_merge(
+            &version,
+            Arc::new(Memtable {
+                keys,
+                replacing_permille: 0,
+            }),
+            &options,
+        )?;
         while !matches!(merge.step()?, MergeStep::Done) {}
         let merged = merge.finish()?;
         time += begun.elapsed();

@@ -6,21 +6,20 @@
 //! of ascending input, and shows which height of the tree they went to.
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
+mod memtable;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrapin_base::{Budget, Generation, Incarnation, Message, PageId, Result};
+use terrapin_base::{Budget, Generation, Incarnation, PageId, Result};
 use terrapin_betree::{BeTree, BeTreeParams, Buffers};
 use terrapin_disk::SimDisk;
-use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{
-    Erased, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
-};
+use terrapin_structure::{MergeOptions, MergeStep, Structure};
 
-const KEY_BYTES: usize = 8;
-const RECORD_BYTES: usize = 128;
+use memtable::{Memtable, RECORD_BYTES, scramble};
+
 const GROUP_BYTES: u64 = 256 << 10;
 
 /// What the memtables of a run hold.
@@ -109,96 +108,6 @@ const RUNS: [Run; 14] = [
     run(Input::Ascending(25), 16, 64, 130),
     run(Input::Streams(64), 16, 64, 130),
 ];
-
-struct Memtable {
-    keys: Vec<u64>,
-    replacing: u16,
-}
-
-struct Cursor {
-    memtable: Arc<Memtable>,
-    at: usize,
-    end: usize,
-    key: [u8; KEY_BYTES],
-    value: [u8; RECORD_BYTES - KEY_BYTES],
-}
-
-impl Memtable {
-    fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
-        let Some(key) = key else { return otherwise };
-        self.keys.partition_point(|k| k.to_be_bytes()[..] < *key)
-    }
-}
-
-impl Cursor {
-    fn load(&mut self) {
-        if self.at < self.end {
-            self.key = self.memtable.keys[self.at].to_be_bytes();
-            self.value[..KEY_BYTES].copy_from_slice(&self.key);
-        }
-    }
-}
-
-impl MessageCursor for Cursor {
-    fn key(&self) -> Option<&[u8]> {
-        (self.at < self.end).then_some(&self.key[..])
-    }
-
-    fn message(&self) -> Message<'_> {
-        Message::Put(&self.value)
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.at += 1;
-        self.load();
-        Ok(())
-    }
-}
-
-impl MergeInput for Memtable {
-    fn cursor(
-        self: Arc<Self>,
-        lo: Option<&[u8]>,
-        hi: Option<&[u8]>,
-    ) -> Result<Box<dyn MessageCursor>> {
-        let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
-        let mut cursor = Cursor {
-            memtable: self,
-            at,
-            end,
-            key: [0; 8],
-            value: [7; RECORD_BYTES - KEY_BYTES],
-        };
-        cursor.load();
-        Ok(Box::new(cursor))
-    }
-
-    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
-        let records = self
-            .place(hi, self.keys.len())
-            .saturating_sub(self.place(lo, 0)) as u64;
-        Estimate {
-            records,
-            bytes: records * RECORD_BYTES as u64,
-        }
-    }
-
-    fn erased(&self) -> &[Erased] {
-        &[]
-    }
-
-    fn replacing_permille(&self) -> u16 {
-        self.replacing
-    }
-}
-
-/// A permutation of 64-bit numbers: keys are uniform and never repeat.
-fn scramble(number: u64) -> u64 {
-    let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
 
 /// Draws the bytes written for each byte of loads with a growing share of ascending keys.
 fn plot() -> Result<()> {
@@ -326,19 +235,8 @@ fn measure(run: &Run, buffers: Buffers) -> Result<Measured> {
     };
     let tree = BeTree::new(store.clone(), params);
     let options = MergeOptions {
-        group_bytes: GROUP_BYTES,
-        block_bytes: 4096,
-        compression: Compression::None,
         space_amplification_percent: Some(run.space),
-        filter_bits: 12,
-        space_is_short: false,
-        operator: terrapin_base::Operator::default(),
-        values: None,
-        separate_from: None,
-        runs: None,
-        maplets: false,
-        around: terrapin_structure::Around::default(),
-        now_ms: 0,
+        ..MergeOptions::new(GROUP_BYTES)
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.mib << 20) / RECORD_BYTES as u64;
@@ -347,13 +245,20 @@ fn measure(run: &Run, buffers: Buffers) -> Result<Measured> {
     let mut time = Duration::ZERO;
     let mut worst = 0f64;
     let mut heights: Vec<u64> = Vec::new();
-    let mut merge = |mut keys: Vec<u64>, replacing: u16| -> Result<()> {
+    let mut merge = |mut keys: Vec<u64>, replacing_permille: u16| -> Result<()> {
         keys.sort_unstable();
         keys.dedup();
         let before = groups_written(&store);
         let user = (keys.len() * RECORD_BYTES) as f64;
         let begun = Instant::now();
-        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys, replacing }), &options)?;
+        let merge = tree.begin_merge(
+            &version,
+            Arc::new(Memtable {
+                keys,
+                replacing_permille,
+            }),
+            &options,
+        )?;
         while !matches!(merge.step()?, MergeStep::Done) {}
         let merged = merge.finish()?;
         time += begun.elapsed();

@@ -11,7 +11,6 @@ use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Purpose, Result, Slice};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, File, FileThrough, FilesThrough, SimDisk};
-use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
     Direction, Erased, Estimate, Figure, Found, MergeInput, MergeOptions, MergeStep, MessageCursor,
@@ -125,19 +124,8 @@ impl Bed {
         };
         let tree = BeTree::new(store.clone(), params);
         let options = MergeOptions {
-            group_bytes,
             block_bytes: 512,
-            compression: Compression::None,
-            space_amplification_percent: Some(130),
-            filter_bits: 12,
-            space_is_short: false,
-            operator: terrapin_base::Operator::default(),
-            values: None,
-            separate_from: None,
-            runs: None,
-            maplets: false,
-            around: terrapin_structure::Around::default(),
-            now_ms: 0,
+            ..MergeOptions::new(group_bytes)
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);
         Bed {

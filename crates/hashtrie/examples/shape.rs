@@ -14,7 +14,6 @@ use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
 use terrapin_disk::SimDisk;
 use terrapin_hashtrie::{Fanout, HashTrie, HashTrieParams};
-use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
     Erased, Estimate, Figure, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
@@ -272,21 +271,7 @@ impl Own {
         let mut messages: Vec<_> = deleted.chain(put).collect();
         messages.sort_unstable();
         let input = Memtable { messages };
-        let options = MergeOptions {
-            group_bytes: GROUP_BYTES,
-            block_bytes: 4096,
-            compression: Compression::None,
-            space_amplification_percent: Some(130),
-            filter_bits: 12,
-            space_is_short: false,
-            operator: terrapin_base::Operator::default(),
-            values: None,
-            separate_from: None,
-            runs: None,
-            maplets: false,
-            around: terrapin_structure::Around::default(),
-            now_ms: 0,
-        };
+        let options = MergeOptions::new(GROUP_BYTES);
         let merge = self
             .structure
             .begin_merge(&self.version, Arc::new(input), &options)?;

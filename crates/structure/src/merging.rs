@@ -42,6 +42,29 @@ pub struct MergeOptions {
     pub around: Around,
 }
 
+impl MergeOptions {
+    /// Groups of this many bytes, blocks of 4 KiB without compression, filters of 12 bits, and a
+    /// space amplification of 1.3. Nothing else is asked for.
+    #[must_use]
+    pub fn new(group_bytes: u64) -> Self {
+        MergeOptions {
+            group_bytes,
+            block_bytes: 4096,
+            compression: terrapin_pages::block::Compression::None,
+            space_amplification_percent: Some(130),
+            filter_bits: 12,
+            space_is_short: false,
+            operator: Operator::default(),
+            now_ms: 0,
+            values: None,
+            separate_from: None,
+            runs: None,
+            maplets: false,
+            around: Around::default(),
+        }
+    }
+}
+
 /// Damage that a merge stays away from ([`crate::Structure::merges_around_damage`]).
 #[derive(Clone, Debug, Default)]
 pub struct Around {

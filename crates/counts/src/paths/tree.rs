@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use terrapin_base::{Budget, Env, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
-use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
     Erased, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
@@ -106,21 +105,7 @@ pub fn merge(count: u64) -> Result<()> {
         ..BeTreeParams::new(budget)
     };
     let tree = ManuallyDrop::new(BeTree::new(Arc::clone(&store), params));
-    let options = MergeOptions {
-        group_bytes: GROUP_BYTES,
-        block_bytes: 4096,
-        compression: Compression::None,
-        space_amplification_percent: Some(130),
-        filter_bits: 12,
-        space_is_short: false,
-        operator: terrapin_base::Operator::default(),
-        values: None,
-        separate_from: None,
-        runs: None,
-        maplets: false,
-        around: terrapin_structure::Around::default(),
-        now_ms: 0,
-    };
+    let options = MergeOptions::new(GROUP_BYTES);
     let mut version = tree.empty();
     let mut merge = |number: u64, memtable: Arc<Memtable>| -> Result<()> {
         let merge = tree.begin_merge(&version, memtable, &options)?;

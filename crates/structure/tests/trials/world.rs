@@ -6,7 +6,6 @@ use std::sync::Arc;
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Generation, Incarnation, Message, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
-use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, DATA_FILE, PageStore, PageUse, StoreOptions};
 use terrapin_structure::{
     Erased, Estimate, Finding, Found, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor,
@@ -182,19 +181,10 @@ impl World {
             store,
             structure,
             options: MergeOptions {
-                group_bytes: KIND.group_bytes,
                 block_bytes: 512,
-                compression: Compression::None,
                 space_amplification_percent: None,
                 filter_bits: KIND.filter_bits,
-                space_is_short: false,
-                operator: terrapin_base::Operator::default(),
-                values: None,
-                separate_from: None,
-                now_ms: 0,
-                runs: None,
-                maplets: false,
-                around: terrapin_structure::Around::default(),
+                ..MergeOptions::new(KIND.group_bytes)
             },
             oracle: Records::new(),
             permille: 0,

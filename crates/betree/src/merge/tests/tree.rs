@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use terrapin_base::{Budget, Generation, Incarnation, Message, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
-use terrapin_pages::block::Compression;
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
     Direction, Erased, Estimate, Merge, MergeInput, MergeOptions, MergeStep, Merged, MessageCursor,
@@ -189,19 +188,9 @@ impl Tree {
             other,
             was_tiered: false,
             options: MergeOptions {
-                group_bytes,
                 block_bytes: 512,
-                compression: Compression::None,
                 space_amplification_percent: space,
-                filter_bits: 12,
-                space_is_short: false,
-                operator: terrapin_base::Operator::default(),
-                values: None,
-                separate_from: None,
-                runs: None,
-                maplets: false,
-                around: terrapin_structure::Around::default(),
-                now_ms: 0,
+                ..MergeOptions::new(group_bytes)
             },
             fanout,
             oracle: BTreeMap::new(),

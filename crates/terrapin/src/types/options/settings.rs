@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use terrapin_base::{Error, ErrorKind, Operator, Result};
+use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_structure::{MergeOptions, StructureId};
 
 use super::keyspace::check_filter_bits;
@@ -106,19 +106,13 @@ impl Options {
             durability: self.durability,
             checkpoint_distance: self.checkpoint_distance,
             merge: MergeOptions {
-                group_bytes,
                 block_bytes: self.block_bytes,
                 compression: self.compression,
                 space_amplification_percent,
                 filter_bits: self.filter_bits,
-                space_is_short: false,
-                operator: Operator::default(),
-                now_ms: 0,
-                values: None,
                 separate_from: self.separate_from,
-                runs: None,
                 maplets: self.always_maplets,
-                around: terrapin_structure::Around::default(),
+                ..MergeOptions::new(group_bytes)
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
