@@ -5,9 +5,9 @@
 //! # Structure
 //!
 //! A maplet is a quotient filter with a value beside each fingerprint. A fingerprint is the first B
-//! bits of a key's hash. B follows from the number of entries ([`fingerprint_bits_for`]): all wrong
-//! answers of a maplet together come to at most one in 128 lookups, however many entries and values
-//! it has. Fingerprints are stored whole. So a maplet can be made of another one's entries
+//! bits of a key's hash. B grows with the number of entries ([`fingerprint_bits_for`]). So at most
+//! one in 128 lookups of a maplet gets a wrong answer, whatever its number of entries and values.
+//! Fingerprints are stored whole. So a maplet can be made of another one's entries
 //! ([`MapletShape::entries`]) without the keys.
 //!
 //! A maplet has partitions of [`PARTITION_BYTES_MAX`] bytes, which are read, checked and cached one
@@ -46,8 +46,8 @@ const VALUE_BITS: u32 = 6;
 /// A layout in which a partition overflows is tried again with more partitions, this often.
 const TRIES: u32 = 40;
 
-/// The bits of a fingerprint with which a maplet of so many entries gives at most one wrong answer
-/// in 128 lookups.
+/// The least bits of a fingerprint with which a maplet of `entries` entries gives at most one wrong
+/// answer in 128 lookups.
 ///
 /// ```
 /// assert_eq!(terrapin_filter::fingerprint_bits_for(1000), 17);
@@ -356,7 +356,8 @@ pub struct MapletBuilder {
 }
 
 impl MapletBuilder {
-    /// A builder without entries, for fingerprints of so many bits ([`fingerprint_bits_for`]).
+    /// A builder without entries. Fingerprints have `fingerprint_bits` bits: see
+    /// [`fingerprint_bits_for`].
     #[must_use]
     pub fn new(fingerprint_bits: u32) -> Self {
         MapletBuilder {

@@ -2,7 +2,8 @@
 //! for this one, and what churn leaves. All figures are counts.
 //!
 //! `cargo run --release -p terrapin-hashtrie --example shape [RECORDS]`: the most records of the
-//! tables, by default 1,000,000. The paper's tables have 10⁸ records: they take 3 GB and a minute.
+//! tables, by default 1,000,000. The paper's tables have 10⁸ records, which take 3 GB of memory and
+//! a minute.
 //!
 //! The paper's trie is counted, not built: a node exists where more than s hashes share its path
 //! (sluggish splitting), and a list hangs at the first slot that it has for itself (path

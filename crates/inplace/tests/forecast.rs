@@ -176,7 +176,8 @@ fn flush(
     }
 }
 
-/// Records of a new segment in a stream of so many records between two keys.
+/// Records of a new segment. It is one of those that a stream of `records` records from `begin` to
+/// `end` fills.
 fn target(
     workload: &Workload,
     forecast: Forecast,

@@ -1,4 +1,4 @@
-//! What a memtable remembers of operands: folds come to the same with and without it.
+//! Memos of operands in a memtable: a fold gives the same value with and without them.
 
 use terrapin_base::{Budget, Env, Fold, Lsn, Message, Operator, Sim};
 use terrapin_memtable::Memtable;

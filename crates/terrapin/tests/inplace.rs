@@ -3,21 +3,12 @@
 
 mod common;
 
-use common::{World, key, tiny, value};
-use terrapin::{CheckpointDistance, Database, Keyspace, KeyspaceOptions, Options, StructureKind};
+use common::{World, counting_reads, key, value};
+use terrapin::{Database, Keyspace, KeyspaceOptions, Options, StructureKind};
 
 const RECORDS: u64 = 16_000;
 /// One record fills more than half a block of 512 bytes, so no two share a block.
 const VALUE_BYTES: usize = 300;
-
-fn options() -> Options {
-    tiny()
-        .group_bytes(64 << 10)
-        .memory(16 << 20)
-        .checkpoint_distance(CheckpointDistance::Fixed(4))
-        .log_bytes_max(4 << 20)
-        .record_cache(false)
-}
 
 fn in_place() -> KeyspaceOptions {
     KeyspaceOptions::new().structure(StructureKind::InPlace)
@@ -59,7 +50,7 @@ fn reads_each(world: &World, operations: u64, run: impl FnOnce()) -> f64 {
 #[test]
 fn an_idle_tree_has_nothing_waiting_and_a_get_with_little_memory_reads_once() {
     let world = World::new(1);
-    let database = world.open(&options());
+    let database = world.open(&counting_reads());
     let keyspace = database.create_keyspace("k", in_place()).unwrap();
     put_all(&keyspace, 0..RECORDS, 0);
     database.checkpoint().unwrap();
@@ -75,7 +66,7 @@ fn an_idle_tree_has_nothing_waiting_and_a_get_with_little_memory_reads_once() {
     database.close().unwrap();
 
     // The map and a few blocks are all that this memory holds.
-    let database = world.open(&options().memory(1 << 20).group_bytes(16 << 10));
+    let database = world.open(&counting_reads().memory(1 << 20).group_bytes(16 << 10));
     let keyspace = database.keyspace("k").unwrap();
     let get = |number: u64| {
         let found = keyspace.get(key(number)).unwrap();
@@ -96,7 +87,7 @@ fn an_idle_tree_has_nothing_waiting_and_a_get_with_little_memory_reads_once() {
 #[test]
 fn idle_merges_take_in_no_more_bytes_than_users_wrote() {
     let world = World::new(2);
-    let database = world.open(&options());
+    let database = world.open(&counting_reads());
     let keyspace = database.create_keyspace("k", in_place()).unwrap();
     put_all(&keyspace, 0..RECORDS, 0);
     database.checkpoint().unwrap();
@@ -126,7 +117,7 @@ fn idle_merges_take_in_no_more_bytes_than_users_wrote() {
 const SMALL_RECORDS: u64 = 50_000;
 
 fn of_small_records() -> Options {
-    options().block_bytes(4096).memory(2 << 20)
+    counting_reads().block_bytes(4096).memory(2 << 20)
 }
 
 fn put_small(keyspace: &Keyspace, numbers: impl Iterator<Item = u64>, round: u64) {

@@ -3,25 +3,16 @@
 
 mod common;
 
-use common::{World, key, tiny, value};
-use terrapin::{CheckpointDistance, Database, Options};
+use common::{World, counting_reads, key, tiny, value};
+use terrapin::{CheckpointDistance, Database};
 
 const RECORDS: u64 = 16_000;
 /// One record fills more than half a block of 512 bytes, so no two share a block.
 const VALUE_BYTES: usize = 300;
 
-fn options() -> Options {
-    tiny()
-        .group_bytes(64 << 10)
-        .memory(16 << 20)
-        .checkpoint_distance(CheckpointDistance::Fixed(4))
-        .log_bytes_max(4 << 20)
-        .record_cache(false)
-}
-
 /// A tree of some levels, with buffers that hold records at every level, and nothing cached.
 fn cold_store(world: &World) -> Database {
-    let database = world.open(&options());
+    let database = world.open(&counting_reads());
     let keyspace = database.default_keyspace();
     for i in 0..RECORDS {
         keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
@@ -30,7 +21,7 @@ fn cold_store(world: &World) -> Database {
     assert!(tree.figure("height") >= Some(3), "{tree:?}");
     assert!(tree.buffered_records > RECORDS / 20, "{tree:?}");
     database.close().unwrap();
-    world.open(&options())
+    world.open(&counting_reads())
 }
 
 fn reads(world: &World) -> u64 {
@@ -204,7 +195,7 @@ fn a_cold_get_of_a_small_record_costs_one_device_read() {
 #[test]
 fn reads_cost_the_same_after_a_change_of_chi() {
     let world = World::new(3);
-    let database = world.open(&options());
+    let database = world.open(&counting_reads());
     let keyspace = database.default_keyspace();
     for (part, chi) in [1, 16, 2].into_iter().enumerate() {
         database
@@ -215,7 +206,7 @@ fn reads_cost_the_same_after_a_change_of_chi() {
         }
     }
     database.close().unwrap();
-    let database = world.open(&options());
+    let database = world.open(&counting_reads());
     let keyspace = database.default_keyspace();
     (0..RECORDS)
         .step_by(2)

@@ -2,7 +2,7 @@
 
 use terrapin_base::Purpose;
 use terrapin_base::checksum::hash64;
-use terrapin_structure::{MergeStep, Presence};
+use terrapin_structure::Presence;
 
 use crate::kind::{stored, structure};
 use crate::trials::world::{Messages, World};
@@ -32,14 +32,7 @@ fn filled(key_bytes: usize) -> World {
         world.permille = if round < 8 { 0 } else { 1000 };
         let record = |number: u32| (key(number, key_bytes), Some(value.clone()));
         let messages: Messages = numbers.into_iter().map(record).collect();
-        let merge = world.begin(&messages);
-        while !matches!(merge.step().unwrap(), MergeStep::Done) {}
-        let merged = merge.finish().unwrap();
-        world.version = merged.version;
-        world.generation += 1;
-        let generation = terrapin_base::Generation(world.generation);
-        world.store.commit(generation, merged.changes);
-        while world.store.reclaim_step().unwrap() {}
+        world.merge_unchecked(&messages);
     }
     world
 }

@@ -152,14 +152,7 @@ fn churn(world: &mut World, first: u32, records: u32, each: u32) {
     let from = if each == 0 { 0 } else { first + records };
     let count = if each == 0 { records } else { each };
     messages.extend(numbered(from..from + count, 95));
-    let merge = world.begin(&messages);
-    while !matches!(merge.step().unwrap(), MergeStep::Done) {}
-    let merged = merge.finish().unwrap();
-    world.version = merged.version;
-    world.generation += 1;
-    let generation = terrapin_base::Generation(world.generation);
-    world.store.commit(generation, merged.changes);
-    while world.store.reclaim_step().unwrap() {}
+    world.merge_unchecked(&messages);
 }
 
 /// Put, delete and put again over several runs, which are joined while the base stays.

@@ -3,8 +3,8 @@
 //!
 //! The *tail* of a key is the number in its eight bytes from the place where the last eight bytes
 //! of the group's first key begin, padded with zeros. The model says the least tail of block i:
-//! `start + (fraction + (i - 1) * step) / 2^16`, for i = 1, 2, … The separator of the block is that
-//! number as bytes, behind what all keys of the group share, without the zeros at its end. So a key
+//! `start + (fraction + (i - 1) * step) / 2^16`, for i = 1, 2, … The separator of the block is what
+//! all keys of the group share, then that number as bytes, without the zeros at its end. So a key
 //! is at or above a separator exactly if its tail is at or above the number, and no key needs a
 //! second look.
 //!

@@ -342,7 +342,8 @@ impl Options {
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-recovery-target-{}", std::process::id()));
+    /// # let name = format!("terrapin-doc-recovery-target-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
     /// use std::time::Duration;
     /// let target = Duration::from_millis(500);
     /// let database = terrapin::Options::new().recovery_target(target).open(&directory)?;

@@ -77,6 +77,17 @@ impl World {
     }
 }
 
+/// Options under which the simulated disk counts what reads cost: a tree of some levels, and no
+/// record cache, which would hold all records.
+pub fn counting_reads() -> Options {
+    tiny()
+        .group_bytes(64 << 10)
+        .memory(16 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .log_bytes_max(4 << 20)
+        .record_cache(false)
+}
+
 /// Small options: memtables of some KiB, nodes of four children, blocks of 512 bytes, log files of
 /// 64 KiB.
 pub fn tiny() -> Options {
