@@ -102,7 +102,17 @@ pub(crate) struct Moment<'a> {
     pub ends: Option<&'a Ends>,
 }
 
-impl Moment<'_> {
+impl<'a> Moment<'a> {
+    /// Builds a moment from its bound, its now, and what learns deadlines.
+    #[inline]
+    pub fn of(before: Lsn, (now_ms, ends): (u64, Option<&'a Ends>)) -> Self {
+        Moment {
+            before,
+            now_ms,
+            ends,
+        }
+    }
+
     /// Whether a value with this deadline has not expired.
     pub fn is_live(self, deadline_ms: u64) -> bool {
         let is_live = match mutant::active("read-shows-expired") {

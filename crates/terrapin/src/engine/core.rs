@@ -189,11 +189,7 @@ impl Observed {
     /// What a read of the state sees. `ends` learns the deadlines that it meets.
     #[inline]
     pub fn moment<'a>(&self, ends: Option<&'a Ends>) -> Moment<'a> {
-        Moment {
-            before: self.before,
-            now_ms: self.now_ms,
-            ends,
-        }
+        Moment::of(self.before, (self.now_ms, ends))
     }
 }
 

@@ -283,15 +283,11 @@ pub(crate) fn newest(
 fn answer_apart(
     keyspace: &KeyspaceState,
     before: Lsn,
-    (now_ms, ends): (u64, Option<&Ends>),
+    rest: (u64, Option<&Ends>),
     key: &[u8],
     message: Message<'_>,
 ) -> Result<Option<Slice>> {
-    let at = Moment {
-        before,
-        now_ms,
-        ends,
-    };
+    let at = Moment::of(before, rest);
     answer(keyspace, at, key, message)
 }
 
@@ -301,16 +297,12 @@ fn answer_apart(
 fn resolved_apart(
     keyspace: &KeyspaceState,
     before: Lsn,
-    (now_ms, ends): (u64, Option<&Ends>),
+    rest: (u64, Option<&Ends>),
     key: &[u8],
     found: Found,
 ) -> Result<(Option<Slice>, bool)> {
     let lasts = resolve::lasts(&found);
-    let at = Moment {
-        before,
-        now_ms,
-        ends,
-    };
+    let at = Moment::of(before, rest);
     Ok((resolve::value(&keyspace.operator, at, key, found)?, lasts))
 }
 
@@ -322,14 +314,10 @@ fn located(
     locations: &Locations,
     (epoch, keyspace): (Epoch, &KeyspaceState),
     before: Lsn,
-    (now_ms, ends): (u64, Option<&Ends>),
+    rest: (u64, Option<&Ends>),
     (key, hash): (&[u8], u64),
 ) -> Result<Option<Slice>> {
-    let at = Moment {
-        before,
-        now_ms,
-        ends,
-    };
+    let at = Moment::of(before, rest);
     let collection = keyspace.collection;
     let values = keyspace.version.stored_values();
     if let Some(values) = values
