@@ -101,6 +101,7 @@ impl Locations {
             place: found.location.place,
             bytes: found.location.class.bytes_max(),
         };
+        // An error here may be of a stale place. The tree is asked next, and returns its own.
         let value = values.read_at(&place, key).ok()??;
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(value)
