@@ -164,6 +164,14 @@ impl Structure for BeTree {
         self.params.buffers == Buffers::Tiered
     }
 
+    /// Leveled buffers flush a group or two of each node on the way, and rewrite a leaf or two.
+    fn reserve_groups(&self) -> u64 {
+        match self.params.buffers {
+            Buffers::Leveled => 8,
+            Buffers::Tiered => 20,
+        }
+    }
+
     fn adopts(&self, other: StructureId) -> bool {
         matches!(other, StructureId::LEVELED | StructureId::TIERED)
     }

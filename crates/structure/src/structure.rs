@@ -98,6 +98,12 @@ pub trait Structure: Send + Sync {
     fn merges_around_damage(&self) -> bool {
         false
     }
+    /// Page groups ([`MergeOptions::group_bytes`]) that the shortest merge on a full disk may write
+    /// before it frees any: one message, and what goes on with it to where it stays. The store
+    /// keeps a reserve of this size (D10). 20 suffice for pivots of 16 groups (decision 0061).
+    fn reserve_groups(&self) -> u64 {
+        20
+    }
     /// Whether this structure opens and goes on with roots of another one, so that a keyspace
     /// changes to it without rewriting a page.
     fn adopts(&self, other: StructureId) -> bool;

@@ -72,7 +72,7 @@ fn the_space_of_nine_tenths_deleted_returns() {
     assert_eq!(keyspace.iter().count(), records as usize / 10);
     database.close().unwrap();
     let remains = records / 10 * 108;
-    let (ring, reserve) = (64 << 10, 20 * (64 << 10) + (128 << 10));
+    let (ring, reserve) = (64 << 10, 8 * (64 << 10) + (128 << 10));
     let log: u64 = world
         .disk
         .handle()

@@ -90,6 +90,34 @@ fn a_keyspace_changes_its_structure_and_nothing_is_rewritten() {
     world.verify();
 }
 
+/// The reserve had 20 groups in every database, which leveled keyspaces do not need.
+#[test]
+fn the_reserve_grows_for_wide_pivots_and_stays_large_after_a_change_back() {
+    let world = World::new(4);
+    let options = tiny().group_bytes(16 << 10);
+    let reserve = |groups: u64| groups * (16 << 10) + (128 << 10);
+    let held = |database: &Database| database.metrics().data_reserve_bytes;
+    let mut truth = Map::new();
+    {
+        let database = world.open(&options);
+        let keyspace = database.keyspace("k").unwrap();
+        fill(&keyspace, &mut truth, 0..3000, 60);
+        database.checkpoint().unwrap();
+        assert_eq!(held(&database), reserve(8));
+        change(&keyspace, StructureKind::Tiered);
+        change(&keyspace, StructureKind::Leveled);
+        fill(&keyspace, &mut truth, 3000..9000, 60);
+        database.checkpoint().unwrap();
+        assert_eq!(held(&database), reserve(20));
+        database.close().unwrap();
+    }
+    let database = world.open(&options);
+    assert_eq!(held(&database), reserve(20));
+    assert_eq!(all(&database.keyspace("k").unwrap()), truth);
+    database.close().unwrap();
+    world.verify();
+}
+
 #[test]
 fn a_keyspace_changes_to_no_structure_of_another_kind() {
     let world = World::new(2);

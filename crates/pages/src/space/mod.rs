@@ -199,6 +199,22 @@ impl Space {
         self.state.lock().free.reserve.total()
     }
 
+    pub(crate) fn reserve_wanted_bytes(&self) -> u64 {
+        self.state.lock().reserve_target
+    }
+
+    /// Raises the size that the reserve is to have, unless there is none. Free space that is ready
+    /// goes into the reserve at once. Growth of the file and what commits free complete it.
+    pub(crate) fn raise_reserve(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        let target = bytes.checked_next_multiple_of(EXTENT_ALIGNMENT);
+        let target = target.unwrap_or(bytes);
+        if (1..target).contains(&state.reserve_target) {
+            state.reserve_target = target;
+            state.free.refill_reserve(target);
+        }
+    }
+
     pub(crate) fn is_short(&self) -> bool {
         let state = self.state.lock();
         state.free.reserve.total() < state.reserve_target

@@ -392,8 +392,21 @@ impl PageStore {
         self.space.free_bytes()
     }
 
-    /// Bytes that the reserve holds now. They are fewer than [`StoreOptions::reserve_bytes`] when
-    /// space is short.
+    /// Raises the size of the reserve to `bytes`, if the store has a reserve and it is smaller. It
+    /// fills from free space, and as the file grows and commits free pages.
+    pub fn raise_reserve(&self, bytes: u64) {
+        self.space.raise_reserve(bytes);
+    }
+
+    /// Bytes that the reserve is to hold: [`StoreOptions::reserve_bytes`], or what
+    /// [`PageStore::raise_reserve`] made of them; 0 after [`PageStore::rebuild_partly`].
+    #[must_use]
+    pub fn reserve_wanted_bytes(&self) -> u64 {
+        self.space.reserve_wanted_bytes()
+    }
+
+    /// Bytes that the reserve holds now. They are fewer than [`PageStore::reserve_wanted_bytes`]
+    /// when space is short.
     #[must_use]
     pub fn reserve_held_bytes(&self) -> u64 {
         self.space.reserve_held_bytes()

@@ -263,6 +263,7 @@ impl Coordinator {
                 true => 0,
                 false => core.clock.now(&core.env),
             },
+            reserve_groups: core.reserve_groups(),
             outcome: &|id| checkpoint.outcome(&self.catalog, id, &parts),
             class: checkpoint.class(),
         };

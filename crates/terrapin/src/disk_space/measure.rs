@@ -115,7 +115,7 @@ impl<'a> Measure<'a> {
         let merges = (memtable_bytes * 8).min(memtable_bytes * 3 + core.store.live_bytes());
         let spares = core.log.as_ref().map_or(0, |log| log.spares() as u64);
         let log = core.settings.segment_bytes * 3u64.saturating_sub(spares);
-        core.settings.reserve_bytes + merges + log
+        core.store.reserve_wanted_bytes() + merges + log
     }
 }
 

@@ -41,7 +41,7 @@ use crate::planning::disk_state::Refusal;
 use crate::planning::plan::{Facts, Plan, plan};
 use crate::planning::tree_size::TreeSizes;
 use crate::planning::workload::Workload;
-use crate::types::options::settings::Settings;
+use crate::types::options::settings::{RESERVE_GROUPS_MIN, Settings};
 use crate::types::options::{CheckpointDistance, KeyspaceOptions};
 use terrapin_base::sync::ArcSwap;
 
@@ -73,6 +73,8 @@ pub(crate) struct Core {
     pub pool: Arc<Pool>,
     /// The structures of keyspaces, by number.
     pub structures: Structures,
+    /// The most page groups that a keyspace ever needed in the reserve.
+    reserve_groups: AtomicU64,
     /// The log. None when the database is open for reading only.
     pub log: Option<Log>,
     /// The LSN at which a read-only replay ended. [`Core::visible`] returns it when there is no
@@ -243,6 +245,7 @@ impl Core {
             ingests: Arc::default(),
             pool,
             structures,
+            reserve_groups: AtomicU64::new(RESERVE_GROUPS_MIN),
             log,
             replayed: AtomicU64::new(0),
             state: ArcSwap::from_pointee(state),
@@ -322,6 +325,18 @@ impl Core {
     /// Creates an empty memtable, in pooled memory as far as the pool has any.
     pub fn new_memtable(&self) -> Memtable {
         Memtable::with_pool(&self.budget, &self.pool)
+    }
+
+    /// The most page groups that a keyspace ever needed in the reserve.
+    pub fn reserve_groups(&self) -> u64 {
+        self.reserve_groups.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a reserve of at least so many page groups from now on (D10).
+    pub fn keep_reserve(&self, groups: u64) {
+        self.reserve_groups.fetch_max(groups, Ordering::Relaxed);
+        self.store
+            .raise_reserve(self.settings.reserve_bytes(groups));
     }
 
     /// The bound below which every record is published.

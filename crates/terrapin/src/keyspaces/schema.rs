@@ -382,6 +382,7 @@ impl Core {
         }
         // The first write sets the memtable's limit.
         let unit = self.settings.merge.group_bytes;
+        self.keep_reserve(structure.reserve_groups());
         let named = (name, &options);
         let shared = KeyspaceShared::new(id, named, unit, (&self.tree_sizes, &self.budget));
         shared.tree_size.set(Estimate::default());
@@ -492,6 +493,7 @@ impl Core {
         let Some(keyspace) = current.keyspaces.get(id) else {
             return;
         };
+        self.keep_reserve(structure.reserve_groups());
         let mut next = (**keyspace).clone();
         next.options = options;
         next.shared.follow(&next.options);

@@ -81,6 +81,16 @@ impl Base {
         Ok((catalog, stored))
     }
 
+    /// The most page groups that a keyspace ever needed in the reserve.
+    pub(super) fn reserve_groups(&self) -> Result<u64> {
+        let mut groups = self.catalog.reserve_groups;
+        for stored in &self.stored {
+            let structure = self.structures.get(stored.options.structure.id())?;
+            groups = groups.max(structure.reserve_groups());
+        }
+        Ok(groups)
+    }
+
     /// Finds the free space. A damaged tree must not block the others. Space that may belong to it
     /// stays in use until an open reads all trees.
     pub(super) fn find_space(&mut self, files: &Files, settings: &Settings) -> Result<()> {
@@ -88,6 +98,8 @@ impl Base {
             store, superblock, ..
         } = files;
         let base = self;
+        let groups = base.reserve_groups()?;
+        store.raise_reserve(settings.reserve_bytes(groups));
         let mut pages = PageUses::new(store);
         let unread = base.catalog.all_pages(&mut |page| pages.add(page))?;
         base.unread = unread.map(|(id, error)| {

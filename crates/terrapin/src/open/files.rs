@@ -9,7 +9,7 @@ use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::{Log, LogOptions, Recovery, is_log_file};
 
 use crate::keyspaces::catalog::Catalog;
-use crate::types::options::settings::Settings;
+use crate::types::options::settings::{RESERVE_GROUPS_MIN, Settings};
 
 /// The error for a missing or unfinished data file. A log proves that a data file existed, unless
 /// another process has just created both.
@@ -63,7 +63,7 @@ pub(super) struct Files {
 fn store_options(settings: &Settings, budget: &Arc<Budget>) -> StoreOptions {
     StoreOptions {
         budget: budget.clone(),
-        reserve_bytes: settings.reserve_bytes,
+        reserve_bytes: settings.reserve_bytes(RESERVE_GROUPS_MIN),
         system_cache: settings.system_cache,
     }
 }

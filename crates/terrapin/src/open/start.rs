@@ -85,6 +85,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
     let mut names = std::collections::BTreeMap::new();
     let tree_sizes = Arc::<TreeSizes>::default();
     let mut changed = BTreeSet::new();
+    let reserve_groups = base.reserve_groups()?;
     for (number, stored) in (0..).zip(&base.stored) {
         let tree = base.catalog.tree(stored.id);
         if tree.is_none() {
@@ -155,6 +156,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         readers,
         clock: Clock::at(base.catalog.last_now_ms),
     });
+    core.keep_reserve(reserve_groups);
     core.plan_memory(&core.install.lock());
     let state = core.state.load_full();
     let mut versions = state.keyspaces.iter().map(|keyspace| &keyspace.version);

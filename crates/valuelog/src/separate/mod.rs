@@ -131,6 +131,10 @@ impl Structure for Separating {
         self.inner.merges_around_damage()
     }
 
+    fn reserve_groups(&self) -> u64 {
+        self.inner.reserve_groups()
+    }
+
     fn adopts(&self, other: StructureId) -> bool {
         self.inner.adopts(other)
     }

@@ -12,8 +12,10 @@
 //!           root: varint length and what the structure makes of it
 //! ```
 //!
-//! A further field has a tag, as an option has. This version writes one in a database that ever had
-//! a deadline, and refuses others: 3, last now: varint, milliseconds since 1970.
+//! A further field has a tag, as an option has. This version writes two and refuses others: 3, last
+//! now (varint, milliseconds since 1970), in a database that ever had a deadline; 4, groups of the
+//! reserve (varint), in a database that ever had a keyspace that needs more than
+//! [`RESERVE_GROUPS_MIN`].
 //!
 //! This file checks bounds, order of numbers, and names. Reading a page checks that it is where its
 //! reference says. The walk at open checks that no space has two owners (D4).
@@ -26,6 +28,7 @@ use terrapin_pages::PageRef;
 use crate::log_record::format::{read_id, read_name};
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::format::{put_options, read_options};
+use crate::types::options::settings::RESERVE_GROUPS_MIN;
 
 /// Number of keyspaces with neighbouring numbers for which a leaf page has room.
 pub(crate) const LEAF_KEYSPACES: u32 = 64;
@@ -37,6 +40,10 @@ pub(crate) const LIVES_MAX: usize = 32;
 const LATER: [(u64, &str); 2] = [(1, "next birth"), (2, "dead list")];
 /// The tag of [`RootPage::last_now_ms`].
 const LAST_NOW: u64 = 3;
+/// The tag of [`RootPage::reserve_groups`].
+const RESERVE_GROUPS: u64 = 4;
+/// The most page groups of a reserve that an open believes.
+const RESERVE_GROUPS_MAX: u64 = 4096;
 
 /// A life of the database: the time between an open for writing and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +70,9 @@ pub(crate) struct RootPage {
     pub lives: Vec<Life>,
     /// The last now, in milliseconds since 1970; 0 if no record ever had a deadline.
     pub last_now_ms: u64,
+    /// The most page groups that a keyspace's structure ever needed in the reserve. A tree keeps
+    /// wide pivots after its keyspace changed to a structure that needs fewer.
+    pub reserve_groups: u64,
 }
 
 impl RootPage {
@@ -83,11 +93,19 @@ impl RootPage {
             put_varint(&mut out, u64::from(life.incarnation.0));
             out.extend_from_slice(&life.branch.to_le_bytes());
         }
-        match self.last_now_ms {
-            0 => put_varint(&mut out, 0),
-            now_ms => [1, LAST_NOW, now_ms]
-                .into_iter()
-                .for_each(|number| put_varint(&mut out, number)),
+        let further = [
+            (LAST_NOW, self.last_now_ms, self.last_now_ms > 0),
+            (
+                RESERVE_GROUPS,
+                self.reserve_groups,
+                self.reserve_groups > RESERVE_GROUPS_MIN,
+            ),
+        ];
+        let further = further.iter().filter(|(_, _, is_written)| *is_written);
+        put_varint(&mut out, further.clone().count() as u64);
+        for &(tag, value, _) in further {
+            put_varint(&mut out, tag);
+            put_varint(&mut out, value);
         }
         out
     }
@@ -113,12 +131,20 @@ impl RootPage {
         }
         let lives = read_lives(&mut reader)?;
         let mut last_now_ms = 0;
+        let mut reserve_groups = RESERVE_GROUPS_MIN;
         for _ in 0..reader.varint()? {
             let tag = reader.varint()?;
             if tag == LAST_NOW && last_now_ms == 0 {
                 last_now_ms = reader.varint()?;
                 if last_now_ms == 0 || last_now_ms > DEADLINE_MS_MAX {
                     return Err(reader.corrupt("the last now is out of bounds"));
+                }
+                continue;
+            }
+            if tag == RESERVE_GROUPS && reserve_groups == RESERVE_GROUPS_MIN {
+                reserve_groups = reader.varint()?;
+                if !(RESERVE_GROUPS_MIN + 1..=RESERVE_GROUPS_MAX).contains(&reserve_groups) {
+                    return Err(reader.corrupt("the reserve's groups are out of bounds"));
                 }
                 continue;
             }
@@ -139,6 +165,7 @@ impl RootPage {
             leaves,
             lives,
             last_now_ms,
+            reserve_groups,
         })
     }
 }
@@ -278,6 +305,7 @@ mod tests {
             leaves: vec![(0, page), (1, page)],
             lives: (3..3 + LIVES_MAX as u32).map(life).collect(),
             last_now_ms: 1_800_000_000_000,
+            reserve_groups: 20,
         };
         let bytes = root.encode();
         assert_eq!(RootPage::decode(&bytes).unwrap(), root);
@@ -296,6 +324,7 @@ mod tests {
         refused(&|root| root.lives = vec![life(1 << 24)]);
         refused(&|root| root.lives[5].branch = 0);
         refused(&|root| root.last_now_ms = DEADLINE_MS_MAX + 1);
+        refused(&|root| root.reserve_groups = RESERVE_GROUPS_MAX + 1);
     }
 
     #[test]
@@ -310,6 +339,7 @@ mod tests {
                 branch: 1,
             }],
             last_now_ms: 0,
+            reserve_groups: RESERVE_GROUPS_MIN,
         };
         let bytes = root.encode();
         for (field, named) in [
@@ -352,6 +382,7 @@ mod tests {
                 incarnation: Incarnation(3),
                 branch: 0x2122_2324_2526_2728,
             }],
+            reserve_groups: RESERVE_GROUPS_MIN,
             last_now_ms: 0,
         };
         let wanted = [

@@ -27,6 +27,9 @@ pub(crate) struct Catalog {
     /// The last now that the catalog stores, in milliseconds since 1970; 0 if no record ever had a
     /// deadline.
     pub last_now_ms: u64,
+    /// The most page groups that a keyspace ever needed in the reserve, as far as the catalog
+    /// stores it.
+    pub reserve_groups: u64,
     /// The root page. None before the first checkpoint.
     pub root: Option<PageRef>,
     /// The catalog holds changes of the set of keyspaces below this LSN.
@@ -84,6 +87,8 @@ pub(crate) struct Following<'a> {
     pub life: Life,
     /// The last now, in milliseconds since 1970; 0 if no record ever had a deadline.
     pub last_now_ms: u64,
+    /// The most page groups that a keyspace ever needed in the reserve.
+    pub reserve_groups: u64,
     /// The result of the checkpoint for each keyspace of `frozen`.
     pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
     /// The class of space from which the catalog takes its pages.
@@ -112,6 +117,7 @@ impl Catalog {
             next_id: decoded.next_id,
             lives: decoded.lives,
             last_now_ms: decoded.last_now_ms,
+            reserve_groups: decoded.reserve_groups,
             ..Catalog::default()
         };
         let mut keyspaces = Vec::new();
@@ -253,6 +259,7 @@ impl Catalog {
             through: self.through.max(following.through),
             next_id,
             last_now_ms: following.last_now_ms,
+            reserve_groups: following.reserve_groups,
             ..self.clone()
         };
         next.note_life(following.life);
@@ -271,6 +278,7 @@ impl Catalog {
             next_id,
             lives: next.lives.clone(),
             last_now_ms: next.last_now_ms,
+            reserve_groups: next.reserve_groups,
             leaves,
         };
         let root = store.write_page(PageKind::CatalogRoot, &root.encode(), following.class)?;

@@ -16,10 +16,12 @@ use super::{CheckpointDistance, Durability, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_M
 /// existed are its children, and their count goes up to 65,535.
 pub(crate) const DISTANCE_MAX: u64 = 16_384;
 
-/// The part of the reserve for nodes and catalog pages; 20 L more are for leaves and levels. A
-/// merge from the reserve takes a slice of a memtable, of one record if necessary. It rewrites one
-/// level of each node on the way (an L or two), and a leaf or two. In a keyspace with tiered
-/// buffers, up to 16 L go to the leaf with the record (decision 0061).
+/// Page groups of the reserve in a database whose keyspaces never needed more.
+pub(crate) const RESERVE_GROUPS_MIN: u64 = 8;
+
+/// The part of the reserve for nodes and catalog pages. A merge from the reserve takes a slice of a
+/// memtable, of one record if necessary. The page groups that it writes besides are those of
+/// [`Structure::reserve_groups`](terrapin_structure::Structure::reserve_groups).
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
 impl Options {
@@ -127,7 +129,6 @@ impl Options {
             ring_bytes,
             memory,
             system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
-            reserve_bytes: 20 * group_bytes + RESERVE_NODES_BYTES,
         };
         settings.check_distance(self.checkpoint_distance, memory)?;
         Ok(settings)
@@ -207,11 +208,16 @@ pub(crate) struct Settings {
     pub memory: u64,
     /// Whether reads also use the system's page cache.
     pub system_cache: bool,
-    /// Bytes of the data file that only merges on a full disk may use (D10).
-    pub reserve_bytes: u64,
 }
 
 impl Settings {
+    /// Bytes of the data file that only merges on a full disk may use (D10), where they may write
+    /// `groups` page groups.
+    pub fn reserve_bytes(&self, groups: u64) -> u64 {
+        let groups = groups.saturating_mul(self.merge.group_bytes);
+        groups.saturating_add(RESERVE_NODES_BYTES)
+    }
+
     /// Sets the real size of log files. On a disk that is already full, new log files are no larger
     /// than the existing ones (D10).
     pub fn set_segment_bytes(&mut self, bytes: u64) {
