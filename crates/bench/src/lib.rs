@@ -13,8 +13,8 @@
 //! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys;
 //!   `ingest`: sorted ingests
 //! - `workload`: what the workloads do; `generator`: which records they pick; `record`: their bytes
-//! - `run`: how a phase is timed; `clients`: its threads; `system`: the operating system's figures; `figures`, `report`:
-//!   output
+//! - `run`: how a phase is timed; `clients`: its threads; `system`: the operating system's figures;
+//!   `figures`, `report`: output
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 

@@ -16,9 +16,9 @@
 //!   parts of them can be cached;
 //! * the log is on and not synced for each write.
 //!
-//! The variant for transactions is `OptimisticTransactionDB`, which finds conflicts at the commit, as
-//! Terrapin does. The variant with universal compaction has that compaction's defaults. The one with values in
-//! blob files collects their garbage, and caches them in the block cache.
+//! The variant for transactions is `OptimisticTransactionDB`, which finds conflicts at the commit,
+//! as Terrapin does. The variant with universal compaction has that compaction's defaults. The one
+//! with values in blob files collects their garbage, and caches them in the block cache.
 
 mod optimistic;
 

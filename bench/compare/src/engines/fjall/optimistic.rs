@@ -1,5 +1,5 @@
-//! fjall with optimistic transactions, which are serializable. A compare-and-swap is a transaction of
-//! one read and an insert. Writes of phases without transactions go to the tree directly.
+//! fjall with optimistic transactions, which are serializable. A compare-and-swap is a transaction
+//! of one read and an insert. Writes of phases without transactions go to the tree directly.
 
 use fjall::{
     KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, OptimisticWriteTx, Readable,
