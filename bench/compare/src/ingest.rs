@@ -2,13 +2,14 @@
 //! RocksDB's files of sorted records. The time runs from the first record until all records are
 //! durable and visible, so the building of RocksDB's files counts.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use clap::Args;
-use terrapin_base::{Error, Result};
+use terrapin_base::Result;
 use terrapin_bench::Usage;
+
+use crate::turns::{Turns, say};
 
 /// Arguments of `ingest`.
 #[derive(Args)]
@@ -22,12 +23,8 @@ pub struct Ingest {
     /// Memory of each engine, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     memory_mib: u64,
-    /// Turns; in each, every engine ingests once
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    repeats: u32,
-    /// Directory for the engines' files, on the device to be measured; files left there are removed
-    #[arg(long, value_name = "DIR", default_value = "compare-scratch")]
-    scratch: PathBuf,
+    #[command(flatten)]
+    turns: Turns,
 }
 
 /// Gives the records of a turn to an engine, in order.
@@ -54,10 +51,10 @@ impl Source {
     }
 }
 
-/// An engine: its name, and an ingest into an empty directory with so many bytes of memory.
-type Engine = (&'static str, fn(&mut Source, u64, &Path) -> Result<()>);
+/// An engine's ingest into an empty directory with so many bytes of memory.
+type Engine = fn(&mut Source, u64, &Path) -> Result<()>;
 
-const ENGINES: &[Engine] = &[
+const ENGINES: &[(&str, Engine)] = &[
     ("terrapin", terrapin),
     #[cfg(feature = "rocksdb")]
     ("rocksdb", rocks::ingest),
@@ -66,43 +63,28 @@ const ENGINES: &[Engine] = &[
 impl Ingest {
     /// Runs all turns, and prints a line for each engine in each turn.
     pub fn run(&self) -> Result<()> {
-        let mut out = std::io::stdout().lock();
-        let gone = |error| Error::io("cannot print the figures", error);
-        writeln!(
-            out,
+        say(&format!(
             "{:>10}{:>12}{:>14}{:>8}",
             "engine", "records", "records/s", "WA"
-        )
-        .map_err(gone)?;
-        for _ in 0..self.repeats {
-            for (name, ingest) in ENGINES {
-                let place = self.scratch.join(name);
-                let _ = std::fs::remove_dir_all(&place);
-                std::fs::create_dir_all(&place)
-                    .map_err(|e| Error::io("cannot make a directory", e))?;
-                let mut source = Source {
-                    records: self.records,
-                    key: [0; 8],
-                    value: vec![0; self.value_bytes],
-                };
-                let (before, start) = (Usage::now(), Instant::now());
-                ingest(&mut source, self.memory_mib << 20, &place)?;
-                let seconds = start.elapsed().as_secs_f64();
-                let written = Usage::now().device_bytes_written - before.device_bytes_written;
-                let bytes = self.records * (8 + self.value_bytes as u64);
-                writeln!(
-                    out,
-                    "{name:>10}{:>12}{:>14.0}{:>8.3}",
-                    self.records,
-                    self.records as f64 / seconds,
-                    written as f64 / bytes as f64
-                )
-                .map_err(gone)?;
-                let _ = std::fs::remove_dir_all(&place);
-            }
-        }
-        let _ = std::fs::remove_dir(&self.scratch);
-        Ok(())
+        ))?;
+        self.turns.each(ENGINES, |name, ingest, place| {
+            let mut source = Source {
+                records: self.records,
+                key: [0; 8],
+                value: vec![0; self.value_bytes],
+            };
+            let (before, start) = (Usage::now(), Instant::now());
+            ingest(&mut source, self.memory_mib << 20, place)?;
+            let seconds = start.elapsed().as_secs_f64();
+            let written = Usage::now().device_bytes_written - before.device_bytes_written;
+            let bytes = self.records * (8 + self.value_bytes as u64);
+            say(&format!(
+                "{name:>10}{:>12}{:>14.0}{:>8.3}",
+                self.records,
+                self.records as f64 / seconds,
+                written as f64 / bytes as f64
+            ))
+        })
     }
 }
 

@@ -5,10 +5,13 @@
 //! - `plan`: what is measured; `engines`: the engines
 //! - `matrix`: starts the processes; `worker`: the work of one process; `files`: bytes by file name
 //! - `result`: the figures of one run; `summary`, `table`, `plot`, `document`: the reports
-//! - `sweep`: draws the sweep over χ; `ingest`: sorted ingests
+//! - `sweep`: draws the sweep over χ
+//! - `ingest`: sorted ingests; `counters`: merges of few counters; `turns`: engines that take turns
+//!   in one process
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
+mod counters;
 mod document;
 mod engines;
 mod files;
@@ -22,6 +25,7 @@ mod result;
 mod summary;
 mod sweep;
 mod table;
+mod turns;
 mod worker;
 
 use std::io::Write;
@@ -56,6 +60,8 @@ enum Command {
     /// Records in key order into an empty store: Terrapin's sorted ingest beside RocksDB's files of
     /// sorted records, building included
     Ingest(ingest::Ingest),
+    /// Many threads that add to few counters: Terrapin's merges beside RocksDB's
+    Counters(counters::Counters),
     /// List the engines of this build, with versions
     Engines,
     /// Draw the output of `terrapin bench chi --json`
@@ -103,7 +109,8 @@ struct Run {
     /// shows that everything works) [default: shape for shape, quick for other cells]
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
-    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
+    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all of these]; for
+    /// engines with conditional writes also swaps, transactions
     #[arg(
         long,
         visible_alias = "phases",
@@ -255,6 +262,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Report { results } => report(&results).map(|()| true),
         Command::Ingest(ingest) => ingest.run().map(|()| true),
+        Command::Counters(counters) => counters.run().map(|()| true),
         Command::Engines => {
             let mut out = std::io::stdout().lock();
             // A reader that has gone wants no more output.

@@ -321,7 +321,7 @@ impl FromStr for Cell {
 /// The name of a phase, and its work. `load` comes first; the others follow in this order. D is
 /// last, since it adds records as fast as an engine can: with everything in memory a third to a
 /// half of those loaded. E's ranges add a few hundredths.
-pub const PHASES: [(&str, Workload, Distribution); 9] = [
+pub const PHASES: [(&str, Workload, Distribution); 11] = [
     ("load", Workload::Load, Distribution::Uniform),
     ("a", Workload::A, Distribution::Zipfian),
     ("b", Workload::B, Distribution::Zipfian),
@@ -331,7 +331,16 @@ pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("c-uniform", Workload::C, Distribution::Uniform),
     ("e", Workload::E, Distribution::Zipfian),
     ("d", Workload::D, Distribution::Zipfian),
+    ("swaps", Workload::Swaps, Distribution::Uniform),
+    (
+        "transactions",
+        Workload::Transactions,
+        Distribution::Uniform,
+    ),
 ];
+
+/// The phases that run only if they are named. They need an engine with conditional writes.
+const NAMED_ONLY: [&str; 2] = ["swaps", "transactions"];
 
 /// Everything that an engine's process must know of a run. Runs of the same plan are comparable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -375,7 +384,7 @@ pub enum MemoryKind {
 }
 
 impl Plan {
-    /// The plan of a cell; no names means all phases.
+    /// The plan of a cell; no names means all phases that need not be named.
     pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
         let named = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         for name in names {
@@ -402,7 +411,10 @@ impl Plan {
         let phases = PHASES
             .iter()
             .map(|(name, ..)| (*name).to_owned())
-            .filter(|name| names.is_empty() || name == "load" || named(name))
+            .filter(|name| match names.is_empty() {
+                true => !NAMED_ONLY.contains(&name.as_str()),
+                false => name == "load" || named(name),
+            })
             .collect();
         Ok(Plan {
             size,
@@ -560,7 +572,14 @@ mod tests {
         assert_eq!(plan.value_bytes(), 1016);
         assert!(plan.phases.iter().all(|name| plan.phase(name).is_some()));
         assert!(Plan::new(Size::Quick, cell, &["g".into()]).is_err());
+        let swaps = Plan::new(Size::Quick, cell, &["swaps".into()]).unwrap();
+        assert_eq!(swaps.phases, ["load", "swaps"]);
         let all = Plan::new(Size::Quick, cell, &[]).unwrap();
+        assert!(
+            NAMED_ONLY
+                .iter()
+                .all(|name| !all.phases.contains(&(*name).to_owned()))
+        );
         assert!(all.covers(&plan) && all.covers(&all) && !plan.covers(&all));
         assert!(plan.is_like(&all) && !plan.is_like(&Plan::new(Size::Tiny, cell, &[]).unwrap()));
         assert!(!Plan::new(Size::Full, cell, &[]).unwrap().covers(&plan));

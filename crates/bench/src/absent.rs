@@ -7,12 +7,12 @@ use std::time::Instant;
 use terrapin::{Database, Options};
 use terrapin_base::{Error, Result};
 
+use crate::Workload;
 use crate::figures::Figures;
 use crate::generator::Random;
 use crate::report::ratio;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
-use crate::{Distribution, Workload};
 
 /// What gets cost in one turn.
 #[derive(Clone, Debug)]
@@ -51,12 +51,7 @@ pub fn measure_absent(
         memory_bytes,
     );
     let driver = Driver::new(config, &store, directory, progress)?;
-    driver.phase(Phase {
-        workload: Workload::Load,
-        distribution: Distribution::Uniform,
-        operations: config.records,
-        time: None,
-    })?;
+    driver.phase(Phase::uniform(Workload::Load, config.records))?;
     driver.settle()?;
     drop(driver);
     drop(store);

@@ -10,7 +10,6 @@ use terrapin::{Durability, Options};
 use terrapin_base::Result;
 
 use crate::figures::Figures;
-use crate::generator::Distribution;
 use crate::report::PhaseReport;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
@@ -49,12 +48,7 @@ pub fn measure_growth(
     // The driver needs no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
     let driver = Driver::new(config, &store, directory, progress)?;
-    let load = driver.phase(Phase {
-        workload: Workload::Load,
-        distribution: Distribution::Uniform,
-        operations: config.records,
-        time: None,
-    })?;
+    let load = driver.phase(Phase::uniform(Workload::Load, config.records))?;
     let memtable_bytes = u64::from(load.chi) * database.stat()?.group_bytes;
     let settle = driver.settle()?;
     driver.read_all()?;

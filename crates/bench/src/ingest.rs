@@ -7,10 +7,10 @@ use std::time::Instant;
 use terrapin::{Database, Durability, Options};
 use terrapin_base::Result;
 
+use crate::Workload;
 use crate::figures::Figures;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
-use crate::{Distribution, Workload};
 
 /// The cost of an ingest and of a load.
 #[derive(Clone, Debug)]
@@ -47,12 +47,7 @@ pub fn measure_ingest(
     let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
     let driver = Driver::new(config, &store, &place, progress)?;
     let start = Instant::now();
-    driver.phase(Phase {
-        workload: Workload::Load,
-        distribution: Distribution::Uniform,
-        operations: config.records,
-        time: None,
-    })?;
+    driver.phase(Phase::uniform(Workload::Load, config.records))?;
     let loaded_per_second = rate(config.records, start);
     database.checkpoint()?;
     let load_amplification = amplification(&database, (0, 0));

@@ -8,22 +8,28 @@
 //! - `chi`: the sweep over χ
 //! - `space`: the cost of overwriting in space
 //! - `growth`: the cost of a load as data grows
-//! - `transactions`: puts, compare-and-swaps and transactions by turns
+//! - `transactions`: puts, compare-and-swaps and transactions by turns; `merges`: merges beside
+//!   puts; `range_delete`, `expiry`, `backup`: the cost of each
 //! - `reads`: reads beside the raw device; `opening`: opens; `absent`: gets of absent keys;
 //!   `ingest`: sorted ingests
 //! - `workload`: what the workloads do; `generator`: which records they pick; `record`: their bytes
-//! - `run`: how a phase is timed; `system`: the operating system's figures; `figures`, `report`:
-//!   output
+//! - `run`: how a phase is timed; `clients`: its threads; `system`: the operating system's figures;
+//!   `figures`, `report`: output
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
 mod absent;
+mod backup;
 mod chi;
+mod clients;
+mod expiry;
 mod figures;
 mod generator;
 mod growth;
 mod ingest;
+mod merges;
 mod opening;
+mod range_delete;
 mod reads;
 mod record;
 mod report;
@@ -44,12 +50,16 @@ mod workload;
 pub const REVISION: u32 = 2;
 
 pub use absent::{AbsentReport, measure_absent};
+pub use backup::{BackupBenchReport, measure_backup};
 pub use chi::{ChiStep, ChiSweep, ReadFigures};
+pub use expiry::{ExpiryReport, measure_expiry};
 pub use figures::Figures;
 pub use generator::{Distribution, Random, Zipfian};
 pub use growth::{GrowthReport, measure_growth};
 pub use ingest::{IngestReport, measure_ingest};
+pub use merges::{MergesReport, measure_merges};
 pub use opening::{OpenReport, measure_open};
+pub use range_delete::{RangeDeleteReport, measure_range_delete};
 pub use reads::{ReadsBench, ReadsTurn};
 pub use record::{KeyKind, Records};
 pub use report::{Latencies, PhaseReport};

@@ -1,5 +1,6 @@
 //! Runs phases: threads of clients over one store, each with its own generator and histogram.
 
+mod conditional;
 #[cfg(test)]
 mod tests;
 
@@ -9,8 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, Result};
 
+use crate::clients::in_threads;
 use crate::generator::{Distribution, Random, Zipfian, mix, scatter};
 use crate::record::Records;
 use crate::report::{Latencies, PhaseReport};
@@ -18,6 +21,7 @@ use crate::store::{Client, FileBytes, Store};
 use crate::system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 use crate::watch::Watch;
 use crate::workload::{Action, Workload};
+use conditional::Owned;
 
 /// Records of the longest scan, as YCSB has it.
 pub const SCAN_RECORDS_MAX: u64 = 100;
@@ -69,6 +73,19 @@ pub struct Phase {
     pub operations: u64,
     /// Longest duration.
     pub time: Option<Duration>,
+}
+
+impl Phase {
+    /// A phase of this many operations on uniformly drawn records.
+    #[must_use]
+    pub fn uniform(workload: Workload, operations: u64) -> Self {
+        Phase {
+            workload,
+            distribution: Distribution::Uniform,
+            operations,
+            time: None,
+        }
+    }
 }
 
 /// Checks that a run of these phases is possible. Errors: `InvalidArgument` if not, before any
@@ -141,6 +158,8 @@ struct Shared<'a, S> {
     /// The number that each client is inserting now, or `u64::MAX`. Records from the smallest on
     /// may be missing.
     inserting: Vec<Inserting>,
+    /// In a phase of swaps, the records of each client.
+    owned: Vec<Mutex<Owned>>,
     failed: AtomicBool,
 }
 
@@ -222,6 +241,10 @@ impl<'a, S: Store> Driver<'a, S> {
             self.zipfian
                 .get_or_init(|| Zipfian::new(self.config.records))
         };
+        let owned = match phase.workload {
+            Workload::Swaps => in_threads(self.config.threads, |client| self.own(client))?,
+            _ => Vec::new(),
+        };
         let measure = Measure::start(self.store);
         let shared = &Shared {
             driver: self,
@@ -232,30 +255,19 @@ impl<'a, S: Store> Driver<'a, S> {
             inserting: (0..threads)
                 .map(|_| Inserting(AtomicU64::new(u64::MAX)))
                 .collect(),
+            owned: owned.into_iter().map(Mutex::new).collect(),
             failed: AtomicBool::new(false),
         };
-        let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..threads)
-                .map(|client| {
-                    let share = operations / threads + u64::from(client < operations % threads);
-                    scope.spawn(move || {
-                        let outcome = self::client(shared, client as usize, share);
-                        if outcome.is_err() {
-                            shared.failed.store(true, Ordering::Relaxed);
-                        }
-                        outcome
-                    })
-                })
-                .collect();
-            let panicked = |_| Err(Error::internal("a client panicked"));
-            clients
-                .into_iter()
-                .map(|client| client.join().unwrap_or_else(panicked))
-                .collect()
-        });
+        let outcomes = in_threads(self.config.threads, |client| {
+            let share = operations / threads + u64::from((client as u64) < operations % threads);
+            let outcome = self::client(shared, client, share);
+            if outcome.is_err() {
+                shared.failed.store(true, Ordering::Relaxed);
+            }
+            outcome
+        })?;
         let mut sum = Outcome::new()?;
         for outcome in outcomes {
-            let outcome = outcome?;
             sum.latency_ns
                 .add(&outcome.latency_ns)
                 .map_err(|_| Error::internal("histograms of one shape do not add up"))?;
@@ -425,8 +437,24 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             }
         }
         let action = workload.action(&mut random);
-        if action == Action::Transaction {
-            let end = transaction(shared, number, &mut store, &mut random, &mut outcome)?;
+        let end = match action {
+            Action::Transaction => Some(conditional::transaction(
+                shared,
+                number,
+                &mut store,
+                &mut random,
+                &mut outcome,
+            )?),
+            Action::Swap => Some(conditional::swap(
+                shared,
+                number,
+                &mut store,
+                &mut random,
+                &mut outcome,
+            )?),
+            _ => None,
+        };
+        if let Some(end) = end {
             if shared.deadline.is_some_and(|deadline| end >= deadline) {
                 break;
             }
@@ -455,7 +483,7 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
                 true
             }
             // Handled above.
-            Action::Transaction => true,
+            Action::Transaction | Action::Swap => true,
             Action::Scan => {
                 let count = 1 + random.below(driver.config.scan_records_max);
                 scan(driver.config, &mut store, &key, count as usize, &mut found)?;
@@ -495,57 +523,6 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
         .done
         .fetch_add(outcome.operations - told, Ordering::Relaxed);
     Ok(outcome)
-}
-
-/// Records that a transaction reads. It writes the first two of them.
-const READ_RECORDS: usize = 4;
-const WRITTEN_RECORDS: usize = 2;
-
-/// One transaction. Returns when it ended.
-fn transaction<S: Store>(
-    shared: &Shared<'_, S>,
-    number: usize,
-    store: &mut impl Client,
-    random: &mut Random,
-    outcome: &mut Outcome,
-) -> Result<Instant> {
-    let (driver, shape) = (shared.driver, shared.driver.config.shape);
-    let mut records: Vec<u64> = Vec::with_capacity(READ_RECORDS);
-    let there = driver.config.records.min(READ_RECORDS as u64) as usize;
-    while records.len() < there {
-        let record = pick(shared, None, random);
-        if !records.contains(&record) {
-            records.push(record);
-        }
-    }
-    let key = |record: &u64| {
-        let mut key = Vec::new();
-        shape.key(*record, &mut key);
-        key
-    };
-    let keys: Vec<Vec<u8>> = records.iter().map(key).collect();
-    let (mut writes, mut tickets) = (Vec::new(), Vec::new());
-    for (record, key) in records.iter().zip(&keys).take(WRITTEN_RECORDS) {
-        let (tag, mut value) = (random.bits(), Vec::new());
-        shape.value(key, tag, &mut value);
-        outcome.user_bytes_written += shape.bytes_with(key);
-        writes.push((key.as_slice(), value));
-        tickets.extend(driver.watch.begin(*record).map(|ticket| (ticket, tag)));
-    }
-    let start = Instant::now();
-    store.transact(&keys, &writes, |key, value| match value {
-        Some(value) => shape.check(key, value),
-        None => Err(missing(key)),
-    })?;
-    let end = Instant::now();
-    outcome
-        .latency_ns
-        .saturating_record(nanoseconds(start, end));
-    outcome.operations += 1;
-    for (ticket, tag) in tickets {
-        driver.watch.end(ticket, number, tag);
-    }
-    Ok(end)
 }
 
 #[cold]

@@ -15,7 +15,6 @@ use terrapin::{Database, Durability, KeyspaceOptions, Metrics, Options};
 use terrapin_base::{Error, Result};
 
 use crate::figures::Figures;
-use crate::generator::Distribution;
 use crate::report::ratio;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
@@ -123,12 +122,7 @@ pub fn measure_space(
     // The driver needs no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0).stored(*stored)?;
     let driver = Driver::new(config, &store, directory, progress)?;
-    let phase = |workload, times: u64| Phase {
-        workload,
-        distribution: Distribution::Uniform,
-        operations: times * config.records,
-        time: None,
-    };
+    let phase = |workload, times: u64| Phase::uniform(workload, times * config.records);
     let span = Span::begin(&database);
     driver.phase(phase(Workload::Load, 1))?;
     driver.settle()?;

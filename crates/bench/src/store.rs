@@ -97,6 +97,17 @@ pub trait Client {
         ))
     }
 
+    /// Changes a key's value from one to another, in one atomic step. Returns `false`, and changes
+    /// nothing, if the key has another value than `expected`.
+    ///
+    /// Errors: `Unsupported` from a store without conditional writes.
+    fn swap(&mut self, _key: &[u8], _expected: &[u8], _new: &[u8]) -> Result<bool> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store has no compare-and-swap",
+        ))
+    }
+
     /// Shows up to `count` records in order from the first key at or above `start`. An error of
     /// `show` ends the scan.
     fn scan(
@@ -225,6 +236,14 @@ impl Client for &TerrapinStore {
                 .iter()
                 .try_for_each(|(key, value)| tx.put(&self.keyspace, key, value))
         })
+    }
+
+    /// With the durability of the database.
+    fn swap(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<bool> {
+        let outcome = self
+            .keyspace
+            .compare_and_swap(key, Some(expected), Some(new))?;
+        Ok(outcome.is_ok())
     }
 
     fn scan(

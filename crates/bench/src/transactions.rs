@@ -1,17 +1,14 @@
 //! Puts, compare-and-swaps and transactions on the same records, by turns in one run.
 
 use std::path::Path;
-use std::time::Instant;
 
-use terrapin::{Durability, Keyspace, Options};
+use terrapin::{Durability, Options};
 use terrapin_base::{Error, Result};
 
+use crate::Workload;
 use crate::figures::Figures;
-use crate::generator::Random;
-use crate::record::Records;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
-use crate::{Distribution, Workload};
 
 /// The rates of one turn.
 #[derive(Clone, Debug)]
@@ -30,10 +27,11 @@ pub struct TransactionsReport {
     pub conflicts: u64,
 }
 
-/// Loads the records into an empty directory and reads all. Then measures `operations` puts, swaps
-/// and transactions on uniformly chosen records, one kind after the other, in each turn.
+/// Loads the records into an empty directory. Then measures `operations` puts, swaps and
+/// transactions on uniformly chosen records, one kind after the other, in each turn. A checkpoint
+/// before each kind ends what the last one left to merges.
 ///
-/// Errors: those of the store; `Corrupt` where a read is wrong.
+/// Errors: those of the store; `Corrupt` where a read is wrong, or a swap meets a wrong value.
 pub fn measure_transactions(
     config: &Config,
     options: &Options,
@@ -46,107 +44,31 @@ pub fn measure_transactions(
     let database = options.open(directory)?;
     let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
     let driver = Driver::new(config, &store, directory, progress)?;
-    let phase = |workload, operations| Phase {
-        workload,
-        distribution: Distribution::Uniform,
-        operations,
-        time: None,
-    };
-    driver.phase(phase(Workload::Load, config.records))?;
-    driver.settle()?;
-    let keyspace = database.default_keyspace();
-    for turn in 0..turns {
-        let mut owned = (0..config.threads)
-            .map(|thread| Owned::read(config, &keyspace, thread))
-            .collect::<Result<Vec<_>>>()?;
-        let seed = config.seed ^ turn << 32;
-        let puts_per_second = timed(config, &keyspace, &mut owned, (seed, operations), false)?;
-        let swaps_per_second = timed(config, &keyspace, &mut owned, (seed + 1, operations), true)?;
-        let before = database.metrics().transaction_conflicts;
-        let done = driver.phase(phase(Workload::Transactions, operations))?;
+    driver.phase(Phase::uniform(Workload::Load, config.records))?;
+    let conflicts = || database.metrics().transaction_conflicts;
+    for _ in 0..turns {
+        let rate = |workload| {
+            driver.settle()?;
+            let done = driver.phase(Phase::uniform(workload, operations))?;
+            Ok::<_, Error>(done.ops_per_second())
+        };
+        let (puts_per_second, swaps_per_second) =
+            (rate(Workload::Overwrite)?, rate(Workload::Swaps)?);
+        let before = conflicts();
         report(&TransactionsReport {
             records: config.records,
             threads: config.threads,
             puts_per_second,
             swaps_per_second,
-            transactions_per_second: done.operations as f64 / done.seconds.max(1e-9),
-            conflicts: database.metrics().transaction_conflicts - before,
+            transactions_per_second: rate(Workload::Transactions)?,
+            conflicts: conflicts() - before,
         })?;
     }
+    driver.read_all()?;
+    driver.check_latest()?;
     drop(driver);
     drop(store);
     database.close().map(drop)
-}
-
-/// The records of one thread: every one whose number leaves the thread's number as a remainder.
-struct Owned {
-    thread: u64,
-    /// The tags of the records' values.
-    tags: Vec<u64>,
-}
-
-impl Owned {
-    fn read(config: &Config, keyspace: &Keyspace, thread: usize) -> Result<Self> {
-        let (thread, threads) = (thread as u64, config.threads as u64);
-        let (mut tags, mut key) = (Vec::new(), Vec::new());
-        for record in (thread..config.records).step_by(threads as usize) {
-            config.shape.key(record, &mut key);
-            let value = keyspace.get(&key)?;
-            let value = value.ok_or_else(|| Error::corrupt("a record is missing"))?;
-            config.shape.check(&key, &value)?;
-            tags.push(Records::tag(&value));
-        }
-        Ok(Owned { thread, tags })
-    }
-}
-
-/// Operations a second of all threads.
-fn timed(
-    config: &Config,
-    keyspace: &Keyspace,
-    owned: &mut [Owned],
-    (seed, operations): (u64, u64),
-    swaps: bool,
-) -> Result<f64> {
-    let (threads, start) = (config.threads as u64, Instant::now());
-    let done = std::thread::scope(|scope| {
-        let clients: Vec<_> = owned
-            .iter_mut()
-            .map(|owned| {
-                scope.spawn(move || {
-                    let mut random = Random::new(seed ^ owned.thread << 48);
-                    let (mut key, mut old, mut new) = (Vec::new(), Vec::new(), Vec::new());
-                    for _ in 0..operations / threads {
-                        let at = random.below(owned.tags.len() as u64);
-                        let tag = random.bits();
-                        config.shape.key(at * threads + owned.thread, &mut key);
-                        let there = &mut owned.tags[at as usize];
-                        config.shape.value(&key, *there, &mut old);
-                        config.shape.value(&key, tag, &mut new);
-                        match swaps {
-                            false => keyspace.put(&key, &new)?,
-                            true => keyspace
-                                .compare_and_swap(&key, Some(&old), Some(&new))?
-                                .map_err(|conflict| {
-                                    Error::corrupt("a swap met another value than the last one")
-                                        .with("conflict", conflict)
-                                })?,
-                        }
-                        *there = tag;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        let mut clients = clients.into_iter();
-        clients.try_for_each(|client| {
-            let panicked = |_| Err(Error::internal("a client panicked"));
-            client.join().unwrap_or_else(panicked)
-        })
-    });
-    done?;
-    let done = operations / threads * threads;
-    Ok(done as f64 / start.elapsed().as_secs_f64().max(1e-9))
 }
 
 impl Figures for TransactionsReport {
@@ -187,6 +109,7 @@ impl Figures for TransactionsReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Records;
 
     #[test]
     fn puts_swaps_and_transactions_are_measured_by_turns() {

@@ -25,6 +25,8 @@ pub enum Workload {
     Overwrite,
     /// Transactions that read four records and write two of them. Not one of YCSB's.
     Transactions,
+    /// Compare-and-swaps, each client on records of its own. Not one of YCSB's.
+    Swaps,
     /// A mix of gets, ranges and updates. Not one of YCSB's.
     Mix(Mix),
 }
@@ -75,6 +77,7 @@ pub(crate) enum Action {
     Scan,
     ReadModifyWrite,
     Transaction,
+    Swap,
 }
 
 impl Workload {
@@ -91,6 +94,7 @@ impl Workload {
             Workload::F => "f",
             Workload::Overwrite => "overwrite",
             Workload::Transactions => "transactions",
+            Workload::Swaps => "swaps",
             Workload::Mix(_) => "mix",
         }
     }
@@ -111,6 +115,7 @@ impl Workload {
             Workload::Load => Action::Insert,
             Workload::Overwrite => Action::Update,
             Workload::Transactions => Action::Transaction,
+            Workload::Swaps => Action::Swap,
             Workload::Mix(mix) if percent < mix.updates => Action::Update,
             Workload::Mix(mix) if percent < mix.updates + mix.ranges => Action::Scan,
             Workload::A if percent < 50 => Action::Update,
@@ -142,12 +147,15 @@ impl std::str::FromStr for Workload {
             Workload::F,
             Workload::Overwrite,
             Workload::Transactions,
+            Workload::Swaps,
         ];
         all.into_iter()
             .find(|w| w.name().eq_ignore_ascii_case(text))
             .ok_or_else(|| {
-                Error::invalid("a workload is load, a, b, c, d, e, f, overwrite or transactions")
-                    .with("given", text.to_owned())
+                Error::invalid(
+                    "a workload is load, a, b, c, d, e, f, overwrite, transactions or swaps",
+                )
+                .with("given", text.to_owned())
             })
     }
 }

@@ -272,6 +272,18 @@ impl<'a> Versions<'a> {
         Versions(newest.into())
     }
 
+    /// The value of the key, if the newest version's memo says it: a put, or a delete for none.
+    pub(crate) fn remembered(
+        &self,
+        deleted: Option<Lsn>,
+        basis: Option<u32>,
+    ) -> Option<Message<'a>> {
+        let newest = self.0.filter(|newest| deleted <= Some(newest.lsn()))?;
+        let memo = newest.memo(basis)?;
+        let is_value = matches!(memo, Message::Put(_) | Message::Delete);
+        (is_value && !mutant::active("operands-below-memo-count-again")).then_some(memo)
+    }
+
     /// Adds these versions' messages to a fold, newest first, down to the first that needs nothing
     /// older. A range delete hides versions below the LSN `deleted`. Memos stand for what is older:
     /// those of the chain alone, and those of a `basis`. O(operands since the last memo).
@@ -315,6 +327,15 @@ impl<'a> Versions<'a> {
         }
         Ok(folded)
     }
+}
+
+/// What [`crate::Memtable::value_or_fold`] found.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueOrFold<'a> {
+    /// The key's value, as a put, or a delete if it has none. The fold is as it was.
+    Value(Message<'a>),
+    /// The messages are in the fold.
+    Fold(Folded<'a>),
 }
 
 /// What [`crate::Memtable::fold`] found.

@@ -42,5 +42,5 @@ pub use chunk::Pool;
 pub use cursor::{Cursor, OwnedCursor, OwnedVersions};
 pub use estimate::Estimate;
 pub use fragments::{Fragment, Fragments, Tree as FragmentTree};
-pub use leaf::{Folded, Versions};
+pub use leaf::{Folded, ValueOrFold, Versions};
 pub use memtable::Memtable;

@@ -34,7 +34,7 @@ use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
 use crate::fragments::{Fragments, Tree};
-use crate::leaf::{self, Added, Folded, LeafRef, VersionRef, Versions};
+use crate::leaf::{self, Added, Folded, LeafRef, ValueOrFold, VersionRef, Versions};
 use crate::lock::{NodeGuard, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
 
@@ -251,15 +251,44 @@ impl Memtable {
         basis: Option<u32>,
         fold: &mut Fold,
     ) -> Result<Option<Folded<'_>>> {
+        match self.newest(key, before) {
+            None => Ok(None),
+            Some((versions, deleted)) => versions.fold(deleted, basis, fold).map(Some),
+        }
+    }
+
+    /// Like [`Self::fold`], but adds nothing to the fold if what was remembered last is the key's
+    /// value, or that it has none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Fold::push`].
+    pub fn value_or_fold(
+        &self,
+        key: &[u8],
+        before: Lsn,
+        basis: Option<u32>,
+        fold: &mut Fold,
+    ) -> Result<Option<ValueOrFold<'_>>> {
+        let Some((versions, deleted)) = self.newest(key, before) else {
+            return Ok(None);
+        };
+        if let Some(value) = versions.remembered(deleted, basis) {
+            return Ok(Some(ValueOrFold::Value(value)));
+        }
+        let folded = versions.fold(deleted, basis, fold)?;
+        Ok(Some(ValueOrFold::Fold(folded)))
+    }
+
+    /// The versions of a key below `before`, and the newest range delete over it.
+    fn newest(&self, key: &[u8], before: Lsn) -> Option<(Versions<'_>, Option<Lsn>)> {
         let newest = self.leaf(key).and_then(|leaf| leaf.newest(before));
         let deleted = match self.ranges.get() {
             None => None,
             Some(ranges) => ranges.fragments.tree().newest_over(key, before),
         };
-        if newest.is_none() && deleted.is_none() {
-            return Ok(None);
-        }
-        Versions::from(newest).fold(deleted, basis, fold).map(Some)
+        let is_known = newest.is_some() || deleted.is_some();
+        is_known.then(|| (Versions::from(newest), deleted))
     }
 
     /// Remembers what a fold came to, so that the next folds of the key begin there. Does nothing

@@ -1,7 +1,7 @@
 //! Memos of operands in a memtable: a fold gives the same value with and without them.
 
 use terrapin_base::{Budget, Env, Fold, Lsn, Message, Operator, Sim};
-use terrapin_memtable::Memtable;
+use terrapin_memtable::{Memtable, ValueOrFold};
 
 /// One message of the key, in the order of LSNs. Operands are numbers to add.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,21 @@ fn read(
 ) -> Option<i64> {
     let add = Operator::named("add-i64", &[]);
     let mut fold = Fold::default();
-    let folded = memtable.fold(b"key", before, basis, &mut fold).unwrap();
+    // One that remembers nothing takes a remembered value as it is.
+    let folded = match remembers {
+        true => memtable.fold(b"key", before, basis, &mut fold).unwrap(),
+        false => match memtable
+            .value_or_fold(b"key", before, basis, &mut fold)
+            .unwrap()
+        {
+            Some(ValueOrFold::Value(value)) => {
+                let bytes = value.put_value()?;
+                return Some(i64::from_le_bytes(bytes.try_into().unwrap()));
+            }
+            Some(ValueOrFold::Fold(folded)) => Some(folded),
+            None => None,
+        },
+    };
     let Some(folded) = folded else { return below };
     if basis.is_none() && remembers {
         let message = fold.finish(&add, b"key", None);
@@ -129,6 +143,29 @@ fn memos_change_no_answer() {
             }
         }
     }
+}
+
+/// A remembered value is the answer for its basis, until an operand, a put or a range delete comes.
+#[test]
+fn a_remembered_value_needs_no_fold() {
+    let memtable = Memtable::new(&Budget::new(1 << 30));
+    for (lsn, event) in [(10, Event::Merge(1)), (11, Event::Merge(2))] {
+        enter(&memtable, Lsn(lsn), event);
+    }
+    let seven = Some(7);
+    assert_eq!(read(&memtable, Lsn(12), (Some(1), seven), true), Some(10));
+    let is_value = |before, basis| {
+        let mut fold = Fold::default();
+        let found = memtable.value_or_fold(b"key", Lsn(before), basis, &mut fold);
+        matches!(found.unwrap(), Some(ValueOrFold::Value(_)))
+    };
+    assert!(is_value(12, Some(1)));
+    // Another tree below, none that is known, or an older moment.
+    assert!(!is_value(12, Some(2)) && !is_value(12, None) && !is_value(11, Some(1)));
+    enter(&memtable, Lsn(12), Event::Merge(3));
+    assert!(!is_value(13, Some(1)) && is_value(12, Some(1)));
+    enter(&memtable, Lsn(13), Event::DeleteRange);
+    assert!(!is_value(14, Some(1)));
 }
 
 /// Operands of a key are folded once. What a later fold finds is a bounded number of messages.

@@ -8,7 +8,10 @@
 //! write, as by default, and is not synced.
 //!
 //! The variant with separated values has that mode's defaults, except for the smallest value that
-//! it separates.
+//! it separates. The variant for transactions is `OptimisticTxDatabase`, which finds conflicts at
+//! the commit, as Terrapin does.
+
+mod optimistic;
 
 use std::time::Duration;
 
@@ -41,6 +44,12 @@ const ENGINE: Engine = Engine {
 pub(super) const ENGINES: &[Engine] = &[
     ENGINE,
     Engine {
+        name: "fjall-optimistic",
+        how: "as fjall, with optimistic transactions",
+        run: optimistic::run,
+        ..ENGINE
+    },
+    Engine {
         name: "fjall-kv",
         how: "as fjall, with values of 512 bytes or more apart from keys",
         run: |job| {
@@ -61,28 +70,31 @@ const IDLE_LOOKS: u32 = 5;
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 fn run(job: &Job, options: KeyspaceCreateOptions) -> Result<()> {
-    let memory = job.plan.memory_bytes;
-    let cache = match job.plan.cell.memory {
-        Memory::All => memory / 4 * 3,
-        _ => memory / 4,
-    };
-    let database = Database::builder(&job.directory)
-        .cache_size(cache)
-        .worker_threads(2)
-        .open()
-        .map_err(foreign)?;
-    let options = || {
-        options
-            .max_memtable_size((memory / 8).clamp(1 << 20, 64 << 20))
-            .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
-    };
-    let records = database.keyspace("records", options).map_err(foreign)?;
+    let builder = Database::builder(&job.directory);
+    let database = builder.cache_size(cache_bytes(job)).worker_threads(2);
+    let database = database.open().map_err(foreign)?;
+    let records = database.keyspace("records", || tree(job, options));
     let store = FjallStore {
+        records: records.map_err(foreign)?,
         database,
-        records,
-        memory_bytes: memory,
+        memory_bytes: job.plan.memory_bytes,
     };
     worker::drive(job, &store)
+}
+
+fn cache_bytes(job: &Job) -> u64 {
+    let memory = job.plan.memory_bytes;
+    match job.plan.cell.memory {
+        Memory::All => memory / 4 * 3,
+        _ => memory / 4,
+    }
+}
+
+/// Options of the records' tree.
+fn tree(job: &Job, options: KeyspaceCreateOptions) -> KeyspaceCreateOptions {
+    options
+        .max_memtable_size((job.plan.memory_bytes / 8).clamp(1 << 20, 64 << 20))
+        .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
 }
 
 struct FjallStore {
@@ -99,15 +111,7 @@ impl Store for FjallStore {
     }
 
     fn settle(&self) -> Result<()> {
-        self.records.rotate_memtable_and_wait().map_err(foreign)?;
-        let mut idle = 0;
-        while idle < IDLE_LOOKS {
-            std::thread::sleep(LOOK_INTERVAL);
-            let busy =
-                self.database.outstanding_flushes() > 0 || self.database.active_compactions() > 0;
-            idle = if busy { 0 } else { idle + 1 };
-        }
-        self.database.persist(PersistMode::SyncAll).map_err(foreign)
+        settle(&self.database, &self.records)
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -133,12 +137,34 @@ impl Client for &FjallStore {
         &mut self,
         start: &[u8],
         count: usize,
-        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+        show: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        for record in self.records.range(start..).take(count) {
-            let (key, value) = record.into_inner().map_err(foreign)?;
-            show(&key, &value)?;
-        }
-        Ok(())
+        scan(&self.records, start, count, show)
     }
+}
+
+/// Flushes the memtable, waits for compactions, and syncs.
+fn settle(database: &Database, records: &Keyspace) -> Result<()> {
+    records.rotate_memtable_and_wait().map_err(foreign)?;
+    let mut idle = 0;
+    while idle < IDLE_LOOKS {
+        std::thread::sleep(LOOK_INTERVAL);
+        let busy = database.outstanding_flushes() > 0 || database.active_compactions() > 0;
+        idle = if busy { 0 } else { idle + 1 };
+    }
+    database.persist(PersistMode::SyncAll).map_err(foreign)
+}
+
+/// Shows up to `count` records from the first key at or above `start`.
+fn scan(
+    records: &Keyspace,
+    start: &[u8],
+    count: usize,
+    mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    for record in records.range(start..).take(count) {
+        let (key, value) = record.into_inner().map_err(foreign)?;
+        show(&key, &value)?;
+    }
+    Ok(())
 }

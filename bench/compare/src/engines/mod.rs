@@ -13,7 +13,7 @@ mod lmdb;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
-mod rocksdb;
+pub(crate) mod rocksdb;
 #[cfg(feature = "sled")]
 mod sled;
 mod terrapin;

@@ -16,13 +16,16 @@
 //!   parts of them can be cached;
 //! * the log is on and not synced for each write.
 //!
-//! The variant with universal compaction has that compaction's defaults. The one with values in
-//! blob files collects their garbage, and caches them in the block cache.
+//! The variant for transactions is `OptimisticTransactionDB`, which finds conflicts at the commit,
+//! as Terrapin does. The variant with universal compaction has that compaction's defaults. The one
+//! with values in blob files collects their garbage, and caches them in the block cache.
+
+mod optimistic;
 
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, BlockBasedTablePinningTier, Cache, DB,
-    DBCompactionStyle, DBCompressionType, Options, ReadOptions, WaitForCompactOptions,
-    WriteBufferManager, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, BlockBasedTablePinningTier, Cache, DB, DBAccess,
+    DBCompactionStyle, DBCompressionType, DBRawIteratorWithThreadMode, Options, ReadOptions,
+    WaitForCompactOptions, WriteBufferManager, WriteOptions,
 };
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
@@ -56,6 +59,12 @@ pub(super) const ENGINES: &[Engine] = &[
         ..ENGINE
     },
     Engine {
+        name: "rocksdb-optimistic",
+        how: "as rocksdb, with optimistic transactions",
+        run: optimistic::run,
+        ..ENGINE
+    },
+    Engine {
         name: "rocksdb-blob",
         how: "as rocksdb, with values of 512 bytes or more in blob files",
         run: |job| {
@@ -70,11 +79,10 @@ pub(super) const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Runs a job with options that `vary` changes last. It gets the block cache too.
-fn run(job: &Job, vary: fn(&mut Options, &Cache)) -> Result<()> {
-    let memory = job.plan.memory_bytes as usize;
+/// The options for so many bytes of memory, and the block cache in them.
+pub(crate) fn options(memory: usize, share: Memory) -> (Options, Cache) {
     let memtable = (memory / 8).clamp(1 << 20, 64 << 20);
-    let (cache, pinned) = match job.plan.cell.memory {
+    let (cache, pinned) = match share {
         Memory::All => (
             Cache::new_hyper_clock_cache(memory, 0),
             BlockBasedTablePinningTier::All,
@@ -90,7 +98,7 @@ fn run(job: &Job, vary: fn(&mut Options, &Cache)) -> Result<()> {
     table.set_bloom_filter(10.0, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_unpartitioned_pinning_tier(pinned);
-    if !matches!(job.plan.cell.memory, Memory::Third | Memory::All) {
+    if !matches!(share, Memory::Third | Memory::All) {
         table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
         table.set_partition_filters(true);
     }
@@ -113,6 +121,13 @@ fn run(job: &Job, vary: fn(&mut Options, &Cache)) -> Result<()> {
     let level_base = 4 * memtable as u64;
     options.set_max_bytes_for_level_base(level_base);
     options.set_target_file_size_base((level_base / 4).clamp(2 << 20, 64 << 20));
+    (options, cache)
+}
+
+/// Runs a job with options that `vary` changes last. It gets the block cache too.
+fn run(job: &Job, vary: fn(&mut Options, &Cache)) -> Result<()> {
+    let memory = job.plan.memory_bytes as usize;
+    let (mut options, cache) = options(memory, job.plan.cell.memory);
     vary(&mut options, &cache);
 
     let store = RocksStore {
@@ -145,9 +160,7 @@ impl Store for RocksStore {
     }
 
     fn settle(&self) -> Result<()> {
-        let mut wait = WaitForCompactOptions::default();
-        wait.set_flush(true);
-        self.db.wait_for_compact(&wait).map_err(foreign)
+        self.db.wait_for_compact(&flushed()).map_err(foreign)
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -173,20 +186,36 @@ impl Client for RocksClient<'_> {
         &mut self,
         start: &[u8],
         count: usize,
-        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+        show: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut cursor = self.db.raw_iterator();
-        cursor.seek(start);
-        let mut left = count;
-        while left > 0
-            && let Some((key, value)) = cursor.item()
-        {
-            show(key, value)?;
-            left -= 1;
-            if left > 0 {
-                cursor.next();
-            }
-        }
-        cursor.status().map_err(foreign)
+        scan(self.db.raw_iterator(), start, count, show)
     }
+}
+
+/// What [`Store::settle`] waits for: a flush of all memtables, and compactions.
+fn flushed() -> WaitForCompactOptions {
+    let mut wait = WaitForCompactOptions::default();
+    wait.set_flush(true);
+    wait
+}
+
+/// Shows up to `count` records from the first key at or above `start`.
+fn scan<D: DBAccess>(
+    mut cursor: DBRawIteratorWithThreadMode<'_, D>,
+    start: &[u8],
+    count: usize,
+    mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    cursor.seek(start);
+    let mut left = count;
+    while left > 0
+        && let Some((key, value)) = cursor.item()
+    {
+        show(key, value)?;
+        left -= 1;
+        if left > 0 {
+            cursor.next();
+        }
+    }
+    cursor.status().map_err(foreign)
 }

@@ -11,7 +11,7 @@ pub mod sorted;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
-use terrapin_memtable::Memtable;
+use terrapin_memtable::{Memtable, ValueOrFold};
 use terrapin_recordcache::{Collection, Epoch};
 use terrapin_structure::Found;
 
@@ -146,7 +146,7 @@ pub(crate) fn folded(
     at: Moment<'_>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    let (mut fold, hash) = (Fold::default(), hash64(key));
+    let (mut fold, hash) = (Fold::default(), || hash64(key));
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
     let basis = basis_of(keyspace);
@@ -155,15 +155,24 @@ pub(crate) fn folded(
     let (mut is_based, mut is_first) = (false, true);
     for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
         is_based = match layer {
-            Layer::Memtable(memtable) => match memtable.fold(key, at.before, basis, &mut fold)? {
-                Some(folded) => {
-                    newest = is_first.then_some((memtable, folded));
-                    is_first = false;
-                    folded.is_based
+            Layer::Memtable(memtable) => {
+                match memtable.value_or_fold(key, at.before, basis, &mut fold)? {
+                    Some(ValueOrFold::Value(value)) if is_first => {
+                        return Ok(value.put_value().map(Slice::copy));
+                    }
+                    Some(ValueOrFold::Value(value)) => {
+                        newest = None;
+                        fold.push(value)?
+                    }
+                    Some(ValueOrFold::Fold(folded)) => {
+                        newest = is_first.then_some((memtable, folded));
+                        is_first = false;
+                        folded.is_based
+                    }
+                    None => false,
                 }
-                None => false,
-            },
-            Layer::Run(run) => match run.get(key, hash, at.before)? {
+            }
+            Layer::Run(run) => match run.get(key, hash(), at.before)? {
                 Some(found) => {
                     is_first = false;
                     fold.push(found.message())?
@@ -176,7 +185,7 @@ pub(crate) fn folded(
         }
     }
     if !is_based {
-        resolve::push(&mut fold, key, keyspace.version.get(key, hash)?)?;
+        resolve::push(&mut fold, key, keyspace.version.get(key, hash())?)?;
     }
     // A deadline gives views of different moments different values.
     let lasts = at.now_ms == 0 && fold.deadline_ms().is_none();

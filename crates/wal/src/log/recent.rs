@@ -291,7 +291,16 @@ impl Recent {
         match from {
             From::Entry(number) => (number >= oldest && number <= self.added).then_some(number),
             From::Lsn(lsn) => {
-                let (mut low, mut high) = (oldest, self.added);
+                let (mut low, mut high, mut step) = (oldest, self.added, 1);
+                // A bound is mostly near the newest entry. A search of the whole ring would fetch
+                // a line of memory for most of its steps, under the append lock.
+                while high - low > step {
+                    match self.entry(high - step)?.lsn < lsn {
+                        true => low = high - step + 1,
+                        false => high -= step,
+                    }
+                    step *= 2;
+                }
                 while low < high {
                     let middle = low + (high - low) / 2;
                     match self.entry(middle)?.lsn < lsn {
@@ -383,6 +392,11 @@ mod tests {
         let from = |n: u64| From::Lsn(Lsn(1000 + 10 * n));
         assert_eq!(all(&recent, from(0)).unwrap().len() as u64, ENTRIES);
         assert_eq!(all(&recent, From::Lsn(Lsn(1001))).unwrap()[0], 1);
+        for number in 1..=ENTRIES {
+            assert_eq!(recent.number(from(number)), Some(number));
+            let between = From::Lsn(Lsn(1000 + 10 * number - 5));
+            assert_eq!(recent.number(between), Some(number));
+        }
         assert_eq!(
             all(&recent, from(ENTRIES - 2)),
             Some(vec![ENTRIES - 2, ENTRIES - 1])

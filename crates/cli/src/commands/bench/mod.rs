@@ -2,11 +2,15 @@
 //! and output.
 
 mod absent;
+mod backup;
 mod chi;
 mod driven;
+mod expiry;
 mod growth;
 mod ingest;
+mod merges;
 mod open;
+mod range_delete;
 mod reads;
 mod recovery;
 mod space;
@@ -22,9 +26,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use terrapin::{Database, Durability};
 use terrapin_base::Result;
-use terrapin_bench::{
-    Config, Distribution, Driver, Figures, Phase, Progress, TerrapinStore, Workload,
-};
+use terrapin_bench::{Config, Driver, Figures, Phase, Progress, TerrapinStore, Workload};
 
 use super::help::Help;
 use crate::{output, progress};
@@ -64,6 +66,14 @@ enum Suite {
     Transactions(transactions::Transactions),
     /// A sorted ingest beside a load of as many records: rates, and bytes written for each
     Ingest(ingest::Ingest),
+    /// Half of the records deleted by one range: the call, the space, and the bytes written
+    RangeDelete(range_delete::RangeDelete),
+    /// Merges beside puts, and gets of a key with many merges beside other gets
+    Merges(merges::Merges),
+    /// The space of records, half of which expire while nobody uses the database
+    Expiry(expiry::Expiry),
+    /// A backup beside overwrites, and an incremental one after 1 % of the records changed
+    Backup(backup::Backup),
     /// Print this message or the help of one of these
     Help(Help),
 }
@@ -82,6 +92,10 @@ impl Bench {
             Suite::Absent(absent) => absent.run(),
             Suite::Transactions(transactions) => transactions.run(),
             Suite::Ingest(ingest) => ingest.run(),
+            Suite::RangeDelete(delete) => delete.run(),
+            Suite::Merges(merges) => merges.run(),
+            Suite::Expiry(expiry) => expiry.run(),
+            Suite::Backup(backup) => backup.run(),
             Suite::Help(help) => return help.run(&["bench"]),
         }
         .map(|()| ExitCode::SUCCESS)
@@ -144,12 +158,7 @@ fn load(
     progress: &Progress,
 ) -> Result<()> {
     let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
-    let load = Phase {
-        workload: Workload::Load,
-        distribution: Distribution::Uniform,
-        operations: config.records,
-        time: None,
-    };
+    let load = Phase::uniform(Workload::Load, config.records);
     Driver::new(config, &store, directory, progress)?.phase(load)?;
     Ok(())
 }

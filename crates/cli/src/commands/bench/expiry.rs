@@ -1,0 +1,54 @@
+//! `terrapin bench expiry`: half of the records expire; see [`terrapin_bench::measure_expiry`].
+
+use std::time::Duration;
+
+use clap::Args;
+use terrapin_base::Result;
+use terrapin_bench::{ExpiryReport, measure_expiry};
+
+use super::driven::{Driven, Fresh};
+use super::{Form, with_bar};
+use crate::arguments;
+
+/// Arguments of `bench expiry`.
+#[derive(Args)]
+pub(super) struct Expiry {
+    /// Records to load
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = arguments::whole::<u64>)]
+    records: u64,
+    /// Time to live of every other record, from its put on
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = arguments::time)]
+    ttl: Duration,
+    /// How long after the last deadline the space is measured
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = arguments::time)]
+    wait: Duration,
+    /// Times that everything is measured, each with a database of its own
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = arguments::at_least_one::<u64>)]
+    turns: u64,
+    #[command(flatten)]
+    driven: Driven,
+    /// Memory budget
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
+    memory: u64,
+    #[command(flatten)]
+    fresh: Fresh,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl Expiry {
+    /// Runs the suite.
+    pub(super) fn run(&self) -> Result<()> {
+        let config = self.driven.config(self.records)?;
+        let options = self.fresh.options(self.memory);
+        self.form.say_head::<ExpiryReport>()?;
+        for _ in 0..self.turns {
+            let (place, times) = (self.fresh.place("expiry")?, (self.ttl, self.wait));
+            let report = with_bar("load", self.records, |seen| {
+                measure_expiry(&config, &options, times, place.path(), seen)
+            })?;
+            self.form.say(&report)?;
+        }
+        Ok(())
+    }
+}
