@@ -103,7 +103,8 @@ struct Run {
     /// shows that everything works) [default: shape for shape, quick for other cells]
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
-    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
+    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform, and overwrite, which runs
+    /// only if it is named [default: all others]
     #[arg(
         long,
         visible_alias = "phases",

@@ -321,7 +321,7 @@ impl FromStr for Cell {
 /// The name of a phase, and its work. `load` comes first; the others follow in this order. D is
 /// last, since it adds records as fast as an engine can: with everything in memory a third to a
 /// half of those loaded. E's ranges add a few hundredths.
-pub const PHASES: [(&str, Workload, Distribution); 9] = [
+pub const PHASES: [(&str, Workload, Distribution); 10] = [
     ("load", Workload::Load, Distribution::Uniform),
     ("a", Workload::A, Distribution::Zipfian),
     ("b", Workload::B, Distribution::Zipfian),
@@ -331,7 +331,11 @@ pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("c-uniform", Workload::C, Distribution::Uniform),
     ("e", Workload::E, Distribution::Zipfian),
     ("d", Workload::D, Distribution::Zipfian),
+    ("overwrite", Workload::Overwrite, Distribution::Uniform),
 ];
+
+/// The phases that run only if they are named: the published cells do without them.
+const NAMED_ONLY: [&str; 1] = ["overwrite"];
 
 /// Everything that an engine's process must know of a run. Runs of the same plan are comparable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -402,7 +406,10 @@ impl Plan {
         let phases = PHASES
             .iter()
             .map(|(name, ..)| (*name).to_owned())
-            .filter(|name| names.is_empty() || name == "load" || named(name))
+            .filter(|name| match names.is_empty() {
+                true => !NAMED_ONLY.contains(&&**name),
+                false => name == "load" || named(name),
+            })
             .collect();
         Ok(Plan {
             size,
