@@ -43,7 +43,11 @@ fn scattered(world: &World) -> (Database, Keyspace, Truth) {
 fn range(world: &World, database: &Database, keyspace: &Keyspace, truth: &Truth) -> u64 {
     let from = world.below(RECORDS - 100).to_be_bytes();
     let before = database.metrics().device_reads.scan_reads;
-    let got: Vec<_> = keyspace.range(&from[..]..).limit(100).map(|r| r.unwrap()).collect();
+    let got: Vec<_> = keyspace
+        .range(&from[..]..)
+        .limit(100)
+        .map(|r| r.unwrap())
+        .collect();
     let reads = database.metrics().device_reads.scan_reads - before;
     let expected: Vec<_> = truth.range(from.to_vec()..).take(100).collect();
     assert_eq!(got.len(), 100);
@@ -71,7 +75,10 @@ fn ranges_pay_for_order_and_get_it() {
         after = mean(&world, &database, &keyspace, &truth);
         world.sim.settle();
     }
-    assert!(after < before / 3.0 && after <= 8.0, "{before} before, {after} after");
+    assert!(
+        after < before / 3.0 && after <= 8.0,
+        "{before} before, {after} after"
+    );
     // It has what it paid for, and rests.
     let checkpoints = database.metrics().checkpoints;
     for _ in 0..10 {
@@ -104,12 +111,17 @@ fn an_ordering_changes_no_answer() {
                 keyspace.delete(&key).unwrap();
                 truth.remove(&key);
             } else {
-                keyspace.put(&key, common::value(number, VALUE_BYTES)).unwrap();
+                keyspace
+                    .put(&key, common::value(number, VALUE_BYTES))
+                    .unwrap();
                 truth.insert(key, number);
             }
         }
     }
-    assert!(database.metrics().compactions > 0, "values were ordered meanwhile");
+    assert!(
+        database.metrics().compactions > 0,
+        "values were ordered meanwhile"
+    );
     for (key, number) in &before {
         let value = snapshot.get(&keyspace, key).unwrap();
         assert!(value.as_deref() == Some(&common::value(*number, VALUE_BYTES)[..]));

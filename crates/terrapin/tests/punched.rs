@@ -181,7 +181,10 @@ fn a_crash_beside_a_hole_loses_nothing() {
         }
         world.disarm();
         let events = world.disk.take_trace();
-        holes += events.iter().filter(|event| event.op == Op::PunchHole).count();
+        holes += events
+            .iter()
+            .filter(|event| event.op == Op::PunchHole)
+            .count();
         world.disk.record_trace(false);
         world.verify();
         let database = world.open(&options());
@@ -248,7 +251,10 @@ fn a_real_file_has_the_holes_that_are_told() {
     let told = stat.space.total() - stat.space.log.total();
     let allocated = database.metrics().data_allocated_bytes;
     // A file system that makes no holes has none to tell of.
-    assert!(told <= allocated + (64 << 10), "{told} {allocated} {punched}");
+    assert!(
+        told <= allocated + (64 << 10),
+        "{told} {allocated} {punched}"
+    );
     database.close().unwrap();
     let report = terrapin::verify::verify(&directory.0, &Default::default()).unwrap();
     assert!(report.is_sound(), "{:#?}", report.findings);

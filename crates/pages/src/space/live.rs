@@ -95,8 +95,8 @@ impl Pages {
     pub(crate) fn may_punch(&self, id: PageId) -> bool {
         let committed = self.committed;
         self.live.get(&id).is_some_and(|page| {
-            let is_seen = page.born < committed
-                && self.pins.range(page.born..committed).next().is_some();
+            let is_seen =
+                page.born < committed && self.pins.range(page.born..committed).next().is_some();
             !is_seen || mutant::active("pins-keep-no-parts-of-pages")
         })
     }

@@ -187,12 +187,7 @@ impl Space {
     /// file system makes no holes. After a failure, no more holes are made in pages.
     ///
     /// The caller vouches that no tree of the newest generation reads these parts (D14).
-    pub(crate) fn punch_page(
-        &self,
-        id: PageId,
-        extent: Extent,
-        holes: &[Extent],
-    ) -> u64 {
+    pub(crate) fn punch_page(&self, id: PageId, extent: Extent, holes: &[Extent]) -> u64 {
         if !self.state.lock().pages.begin_holes(id, extent) {
             return 0;
         }

@@ -179,7 +179,9 @@ impl Core {
         }
         let visits = &keyspace.shared.visits;
         let before = visits.scattered.fetch_add(spared, Ordering::Relaxed);
-        let paid = before.saturating_add(spared).saturating_mul(READ_BYTES * GO_ON_WAITING);
+        let paid = before
+            .saturating_add(spared)
+            .saturating_mul(READ_BYTES * GO_ON_WAITING);
         let collects = keyspace.structure.collects();
         let price = collects.map_or(u64::MAX, |c| c.bytes_to_order(&keyspace.version));
         if paid < price || self.schedule.disk_is_full() || mutant::active("order-is-never-paid") {

@@ -425,7 +425,8 @@ pub fn reach_on(disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<Option<R
         return Err(error);
     }
     let mut unread = Vec::new();
-    base.catalog.unread_extents(&mut |extent| unread.push(extent.offset..extent.end()))?;
+    base.catalog
+        .unread_extents(&mut |extent| unread.push(extent.offset..extent.end()))?;
     let extents = without(extents, unread);
     Ok(Some(Reach {
         generation: superblock.generation,
@@ -445,7 +446,10 @@ fn without(ranges: Vec<Range<u64>>, mut holes: Vec<Range<u64>>) -> Vec<Range<u64
     for range in ranges {
         let mut start = range.start;
         let first = holes.partition_point(|hole| hole.end <= range.start);
-        for hole in holes[first..].iter().take_while(|hole| hole.start < range.end) {
+        for hole in holes[first..]
+            .iter()
+            .take_while(|hole| hole.start < range.end)
+        {
             if start < hole.start {
                 kept.push(start..hole.start);
             }

@@ -98,9 +98,16 @@ mod tests {
         assert_eq!(found(&records, &[0]), [], "no whole extent");
         assert_eq!(found(&records, &[1]), [EXTENT..2 * EXTENT]);
         assert_eq!(found(&records, &[0, 1]), [0..2 * EXTENT]);
-        assert_eq!(found(&records, &[2]), [], "as long as an extent, and no extent");
+        assert_eq!(
+            found(&records, &[2]),
+            [],
+            "as long as an extent, and no extent"
+        );
         assert_eq!(found(&records, &[1, 2]), [EXTENT..3 * EXTENT]);
-        assert_eq!(found(&records, &[0, 1, 3]), [0..2 * EXTENT, 4 * EXTENT..5 * EXTENT]);
+        assert_eq!(
+            found(&records, &[0, 1, 3]),
+            [0..2 * EXTENT, 4 * EXTENT..5 * EXTENT]
+        );
         assert_eq!(found(&records, &[0, 1, 2, 3]), [0..5 * EXTENT]);
         // 756 places are less than six extents: the directory follows.
         assert_eq!(found(&records, &[0, 1, 2, 3, 4]), [0..5 * EXTENT]);
@@ -109,19 +116,31 @@ mod tests {
     #[test]
     fn the_expected_holes_agree_with_random_ones() {
         let mut random = 5u64;
-        for (length, share) in [(40, 50), (40, 90), (130, 25), (514, 25), (514, 60), (33, 97)] {
+        for (length, share) in [
+            (40, 50),
+            (40, 90),
+            (130, 25),
+            (514, 25),
+            (514, 60),
+            (33, 97),
+        ] {
             let (mut all, mut expected) = (0, 0);
             for _ in 0..40 {
                 let records = vec![length; 200];
                 let dead: Vec<usize> = (0..records.len())
                     .filter(|_| {
-                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        random = random
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1);
                         (random >> 33) % 100 < share
                     })
                     .collect();
                 let bytes = u64::from(length) * 200 * PLACE_BYTES as u64;
                 expected += expected_hole_bytes(200, bytes, dead.len() as u32);
-                all += found(&records, &dead).iter().map(|r| r.end - r.start).sum::<u64>();
+                all += found(&records, &dead)
+                    .iter()
+                    .map(|r| r.end - r.start)
+                    .sum::<u64>();
             }
             let difference = (all as f64 - expected as f64).abs();
             let most = 0.15 * all as f64 + 40.0 * 4096.0;

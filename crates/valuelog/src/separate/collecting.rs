@@ -359,7 +359,11 @@ impl Collecting {
         for (birth, range) in holes {
             let (offset, bytes) = (first.page.offset + range.start, range.end - range.start);
             // The share of a birth that was given up goes to any other.
-            let birth = if dead.contains_key(&birth) { birth } else { first.birth };
+            let birth = if dead.contains_key(&birth) {
+                birth
+            } else {
+                first.birth
+            };
             *share.entry(birth).or_default() += bytes;
             extents.push(Extent { offset, bytes });
         }
@@ -399,7 +403,10 @@ impl Collecting {
             if self.builder.is_full() {
                 self.write(owner)?;
             }
-            let dead = self.base.dead_places(part.birth)?;
+            let dead = match mutant::active("copies-take-dead-values-along") {
+                true => Vec::new(),
+                false => self.base.dead_places(part.birth)?,
+            };
             let entry = directory.part(part.birth).ok_or_else(|| {
                 Error::corrupt("a value page lacks a part of the table").with("birth", part.birth)
             })?;

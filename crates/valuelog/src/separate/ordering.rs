@@ -107,7 +107,10 @@ pub(super) fn look(
     bytes += scattered(window, &mut found);
     let memory = owner.budget.charge(Purpose::Merge, bytes);
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    let wants: Vec<_> = found.iter().map(|want| (want.handle, &want.key[..])).collect();
+    let wants: Vec<_> = found
+        .iter()
+        .map(|want| (want.handle, &want.key[..]))
+        .collect();
     let mut values: Vec<Option<Slice>> = Vec::new();
     values.resize_with(found.len(), || None);
     base.table
@@ -119,7 +122,10 @@ pub(super) fn look(
         .filter_map(|(want, value)| Some((want.key, value?)))
         .collect();
     let reordered = Reordered {
-        bytes: records.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum(),
+        bytes: records
+            .iter()
+            .map(|(k, v)| (k.len() + v.len()) as u64)
+            .sum(),
         records,
         _memory: memory,
     };
@@ -158,7 +164,10 @@ fn scattered(mut window: Vec<Want>, found: &mut Vec<Want>) -> u64 {
     let small = small.into_iter().flatten();
     let first = found.len();
     found.extend(small);
-    found[first..].iter().map(|want| u64::from(want.place.bytes)).sum()
+    found[first..]
+        .iter()
+        .map(|want| u64::from(want.place.bytes))
+        .sum()
 }
 
 impl Reordered {
@@ -270,7 +279,11 @@ mod tests {
         let together = (0..10).map(|i| want(200 + i, 9 << 20, i * 32, 1024));
         assert_eq!(moved(in_order().chain(together).collect()), (0, 0));
         let long = (0..10).map(|i| want(i, u64::from(i) << 24, 0, 16 << 10));
-        assert_eq!(moved(long.collect()), (0, 0), "long values are a read each anyway");
+        assert_eq!(
+            moved(long.collect()),
+            (0, 0),
+            "long values are a read each anyway"
+        );
         assert_eq!(moved(Vec::new()), (0, 0));
     }
 }

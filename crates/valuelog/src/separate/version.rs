@@ -271,7 +271,9 @@ impl Version for SeparatedVersion {
         let extents = pages
             .values()
             .map(|page| page.extent().map_or(page.bytes, |e| e.bytes));
-        let occupied = extents.fold(0u64, u64::saturating_add).saturating_sub(holes);
+        let occupied = extents
+            .fold(0u64, u64::saturating_add)
+            .saturating_sub(holes);
         let root = self.table.root();
         let of = |figure: fn(&crate::TableRef) -> u64| Figure::Number(root.map_or(0, figure));
         stats.parts.values = stats.parts.values.saturating_add(occupied);

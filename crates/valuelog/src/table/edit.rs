@@ -68,8 +68,8 @@ impl ValueTable {
         let old: &[Listed] = old.as_ref().map_or(&[], |leaves| &leaves.leaves);
         let mut unused: BTreeSet<_> = written.iter().map(|page| page.id).collect();
         let mut totals = self.root.map_or([0; 4], |root| {
-                [root.records, root.bytes, root.dead_bytes, root.hole_bytes]
-            });
+            [root.records, root.bytes, root.dead_bytes, root.hole_bytes]
+        });
         let mut leaves = Vec::with_capacity(old.len() + 1);
         // Parts of changed leaves that are adjacent, until the next unchanged leaf.
         let mut open: Vec<PartRef> = Vec::new();

@@ -214,7 +214,10 @@ impl Coordinator {
                 return;
             }
             let compactions = &self.core.compactions;
-            if compactions.asked().is_some_and(|asked| asked.work == Work::Garbage) {
+            if compactions
+                .asked()
+                .is_some_and(|asked| asked.work == Work::Garbage)
+            {
                 compactions.went_on(None);
                 return;
             }

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
-use terrapin_pages::{Changes, Extent, DATA_FILE, PageKind, PageRef, PageStore, PageUse, SpaceClass};
+use terrapin_pages::{
+    Changes, DATA_FILE, Extent, PageKind, PageRef, PageStore, PageUse, SpaceClass,
+};
 use terrapin_structure::Version;
 
 use format::{LEAF_KEYSPACES, LIVES_MAX, Life, RootPage, Stored, decode_leaf, encode_leaf};
