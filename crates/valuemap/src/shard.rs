@@ -310,7 +310,9 @@ impl<'a> Locked<'a> {
         let active = buckets << 1 | other_array as u64;
         self.shard.active.store(active, Ordering::Release);
         let words = (old.buckets.next_multiple_of(BUCKETS_STEP)) as usize * SLOTS;
-        self.arrays[array].release(self.shard.base..self.shard.base + words);
+        if words > 0 {
+            self.arrays[array].release(self.shard.base..self.shard.base + words);
+        }
     }
 
     fn carry(
