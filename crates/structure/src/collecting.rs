@@ -22,8 +22,8 @@ pub trait Collects: Send + Sync {
     /// Bytes of values that an ordering of all keys may write. Reads nothing.
     fn bytes_to_order(&self, version: &Arc<dyn Version>) -> u64;
     /// Begins to bring values that lie scattered back into the order of keys, from `keys.0` on, and
-    /// writes about `bytes_max` bytes of them. It ends soon after `keys.1`, if given. Returns `None`
-    /// if no value behind `keys.0` is scattered.
+    /// writes about `bytes_max` bytes of them. It ends soon after `keys.1`, if given. Returns
+    /// `None` if no value behind `keys.0` is scattered.
     fn begin_ordering(
         &self,
         base: &Arc<dyn Version>,
