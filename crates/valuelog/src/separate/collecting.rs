@@ -122,18 +122,23 @@ const PUNCHED_PART: u64 = 8;
 
 /// About how many bytes of a page can be made holes now. 0 if few have died since the last time, or
 /// if so many are dead that copying the rest costs little.
-fn hole_bytes_due(parts: &[PartRef]) -> u64 {
+/// `dead` are the parts with dead records when the merge began, `all` are the parts as it leaves
+/// them.
+fn hole_bytes_due(dead: &[PartRef], all: &[PartRef]) -> u64 {
     let (mut due, mut died, mut waste, mut live) = (0u64, 0u64, 0u64, 0u64);
-    for part in parts {
+    for part in dead {
         let (records, bytes) = (part.records.max(1), u64::from(part.bytes));
         let expected = expected_hole_bytes(records, bytes, part.dead_records);
         let new = u64::from(part.dead_records.saturating_sub(part.punched_records));
         due = due.saturating_add(expected.saturating_sub(part.page.hole_bytes));
         died = died.saturating_add(bytes.saturating_mul(new) / u64::from(records));
+    }
+    for part in all {
+        let bytes = u64::from(part.bytes);
         waste = waste.saturating_add(part.waste_bytes());
         live = live.saturating_add(bytes.saturating_sub(part.dead_bytes()));
     }
-    let page_bytes = parts.first().map_or(0, |part| part.page.bytes);
+    let page_bytes = all.first().map_or(0, |part| part.page.bytes);
     let is_due = due.min(died) >= page_bytes / PUNCHED_PART && live > waste / 4;
     if is_due { due } else { 0 }
 }
@@ -252,7 +257,12 @@ impl Collecting {
         let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
         let mut add = |part: PartRef| pages.entry(part.page.id).or_default().push(part);
         let edit = &self.edit;
+        // What dies in this merge is no hole yet.
+        let mut before: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
         self.base.table.parts(&mut |part| {
+            if part.dead_records > part.punched_records {
+                before.entry(part.page.id).or_default().push(*part);
+            }
             if edit.part(part.birth).is_none() {
                 add(*part);
             }
@@ -274,8 +284,11 @@ impl Collecting {
                     true => 0,
                     false => bytes.saturating_sub(dead_bytes).max(1),
                 };
-                let hole_bytes = match parts.first() {
-                    Some(part) if owner.store.may_punch(part.page.id) => hole_bytes_due(&parts),
+                let dead_before = parts.first().and_then(|part| before.get(&part.page.id));
+                let hole_bytes = match dead_before {
+                    Some(dead) if owner.store.may_punch(dead[0].page.id) => {
+                        hole_bytes_due(dead, &parts)
+                    }
                     _ => 0,
                 };
                 PageLoad {

@@ -41,6 +41,9 @@ pub(super) struct Reordered {
     _memory: Charge,
 }
 
+/// The values to put again, and where to go on.
+type Looked = (Arc<Reordered>, Option<Box<[u8]>>);
+
 /// A record of a window.
 struct Want {
     key: Box<[u8]>,
@@ -55,7 +58,7 @@ pub(super) fn look(
     base: &SeparatedVersion,
     (from, to): (&[u8], Option<&[u8]>),
     bytes_max: u64,
-) -> Result<(Arc<Reordered>, Option<Box<[u8]>>)> {
+) -> Result<Looked> {
     let bytes_max = bytes_max.clamp(1, ORDERED_BYTES_MAX);
     let mut found = Vec::new();
     let (mut looked, mut bytes) = (0u64, 0u64);

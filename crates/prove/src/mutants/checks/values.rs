@@ -168,7 +168,7 @@ pub(in crate::mutants) fn map(_scratch: &Path) -> Outcome {
                 .wrapping_add(1);
             let before = newest[number as usize];
             let is_old = before > 0 && before + 8 <= round;
-            if !is_old && (random >> 33) % 5 > 0 {
+            if !is_old && !(random >> 33).is_multiple_of(5) {
                 continue;
             }
             newest[number as usize] = round;
@@ -357,10 +357,11 @@ pub(in crate::mutants) fn collected(_scratch: &Path) -> Outcome {
     let last = |record: u64| {
         (0..20)
             .rev()
-            .find(|round| (record + round) % 7 == 0 || *round == 0)
+            .find(|round| (record + round).is_multiple_of(7) || *round == 0)
     };
     for round in 0..20 {
-        for record in (0..RECORDS).filter(|record| (record + round) % 7 == 0 || round == 0) {
+        for record in (0..RECORDS).filter(|record| (record + round).is_multiple_of(7) || round == 0)
+        {
             let put = keyspace.put(key(record), value(record, round));
             put.map_err(text("put"))?;
         }
