@@ -109,8 +109,9 @@ struct Run {
     /// shows that everything works) [default: shape for shape, quick for other cells]
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
-    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all of these]; for
-    /// engines with conditional writes also swaps, transactions
+    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all of these]; and
+    /// those that run only if they are named: overwrite, and swaps and transactions for engines
+    /// with conditional writes
     #[arg(
         long,
         visible_alias = "phases",

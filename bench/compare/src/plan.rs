@@ -321,7 +321,7 @@ impl FromStr for Cell {
 /// The name of a phase, and its work. `load` comes first; the others follow in this order. D is
 /// last, since it adds records as fast as an engine can: with everything in memory a third to a
 /// half of those loaded. E's ranges add a few hundredths.
-pub const PHASES: [(&str, Workload, Distribution); 11] = [
+pub const PHASES: [(&str, Workload, Distribution); 12] = [
     ("load", Workload::Load, Distribution::Uniform),
     ("a", Workload::A, Distribution::Zipfian),
     ("b", Workload::B, Distribution::Zipfian),
@@ -331,6 +331,7 @@ pub const PHASES: [(&str, Workload, Distribution); 11] = [
     ("c-uniform", Workload::C, Distribution::Uniform),
     ("e", Workload::E, Distribution::Zipfian),
     ("d", Workload::D, Distribution::Zipfian),
+    ("overwrite", Workload::Overwrite, Distribution::Uniform),
     ("swaps", Workload::Swaps, Distribution::Uniform),
     (
         "transactions",
@@ -339,8 +340,9 @@ pub const PHASES: [(&str, Workload, Distribution); 11] = [
     ),
 ];
 
-/// The phases that run only if they are named. They need an engine with conditional writes.
-const NAMED_ONLY: [&str; 2] = ["swaps", "transactions"];
+/// The phases that run only if they are named: the published cells do without them. Swaps and
+/// transactions need an engine with conditional writes.
+const NAMED_ONLY: [&str; 3] = ["overwrite", "swaps", "transactions"];
 
 /// Everything that an engine's process must know of a run. Runs of the same plan are comparable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -200,11 +200,11 @@ pub trait File: Send + Sync {
     /// `NoSpace` when the disk is full. An error leaves the file's size as it was, even where a
     /// file system allocates a part first, as ext4 does.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Frees the space of a range, which reads as zeros afterwards.
+    /// Frees the space of a range, which reads as zeros afterwards. Returns whether it did.
     ///
     /// Changes nothing, without an error, on a file system that cannot punch holes or cannot
     /// allocate them again. The content stays there too.
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool>;
     /// Gives this file the content of another one without copying it: both share their blocks until
     /// one of them is written. Returns false, and changes nothing, where the file system cannot do
     /// that.

@@ -172,7 +172,7 @@ impl<F: FileThrough> File for F {
         self.behind().allocate(offset, bytes)
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.behind().punch_hole(offset, bytes)
     }
 

@@ -550,7 +550,9 @@ fn wander(seed: u64) -> Vec<u64> {
                 (4, _) => disk.sync_directory(),
                 (5, Some(file)) => file.write_at(&vec![bytes as u8; bytes as usize], offset),
                 (6, Some(file)) => file.sync(),
-                (7, Some(file)) => file.set_bytes(offset).and(file.punch_hole(bytes, 5000)),
+                (7, Some(file)) => file
+                    .set_bytes(offset)
+                    .and(file.punch_hole(bytes, 5000).map(drop)),
                 _ => {
                     if !files.is_empty() {
                         files.remove(0);

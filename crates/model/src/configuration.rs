@@ -295,7 +295,7 @@ impl Configuration {
             },
             sync_interval_ms: random.scaled(1000),
             structures: Structures::random(&mut apart),
-            separate_from: *apart.pick(&[None, None, Some(0), Some(24), Some(700)]),
+            separate_from: *apart.pick(&[None, None, Some(0), Some(24), Some(700), Some(4096)]),
             deadlines: *apart.pick(&[
                 Deadlines::None,
                 Deadlines::None,

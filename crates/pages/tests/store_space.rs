@@ -304,11 +304,7 @@ fn a_failed_punch_or_truncation_loses_no_space() {
 fn hostile_trees_are_refused_at_rebuild() {
     let medium = SimDisk::new(11);
     let store = create(&medium, options(MIB, 0));
-    let page = PageUse {
-        id: PageId(1),
-        offset: 8192,
-        bytes: 5000,
-    };
+    let page = PageUse::whole(PageId(1), 8192, 5000);
     let attempt = |uses: &[PageUse]| {
         store
             .rebuild(&mut uses.iter().copied().map(Ok), Generation(1))
@@ -316,11 +312,7 @@ fn hostile_trees_are_refused_at_rebuild() {
     };
     write_node(&store, 50_000); // the file has some length
     attempt(&[page, page]).unwrap();
-    let other = |offset, bytes| PageUse {
-        id: PageId(2),
-        offset,
-        bytes,
-    };
+    let other = |offset, bytes| PageUse::whole(PageId(2), offset, bytes);
     for bad in [
         &[page, other(12_288, 100)][..],
         &[page, other(8192, 1)],

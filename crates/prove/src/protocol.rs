@@ -323,7 +323,7 @@ fn open_for_writing(disk: &SimDisk, name: &str) -> Result<Arc<dyn File>, Error> 
 
 /// Removes what the kernel's writeback has left of the ring.
 fn empty_ring(disk: &SimDisk, bytes: u64) -> Result<(), Error> {
-    open_for_writing(disk, RING)?.punch_hole(0, bytes)
+    open_for_writing(disk, RING)?.punch_hole(0, bytes).map(drop)
 }
 
 /// The ranges of one superblock's tree, as if it were alone on the disk.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use terrapin_base::{Fold, Message, Operator, Result, Slice, Stack, StackBase};
-use terrapin_pages::PageUse;
+use terrapin_pages::{Extent, PageUse};
 
 use crate::Found;
 
@@ -52,6 +52,14 @@ pub trait StoredValues {
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] if no sound record is there; those of the read.
     fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>>;
+    /// Calls `visit` for each whole extent of the data file that pages of values occupy and that no
+    /// value of this version is in. Such an extent may be a hole. Reads what lists the values of
+    /// these pages.
+    ///
+    /// # Errors
+    ///
+    /// Those of these reads.
+    fn unread_extents(&self, visit: &mut dyn FnMut(Extent)) -> Result<()>;
     /// Length of the value of a handle, in bytes. Reads nothing.
     ///
     /// # Errors
@@ -60,6 +68,7 @@ pub trait StoredValues {
     fn value_bytes(&self, handle: &[u8]) -> Result<usize>;
     /// Reads values with parallel device reads. `wants` names keys and their handles. `found` gets
     /// the number of each in `wants`, with its value or the error of reading it, in any order.
+    /// Returns the number of reads: one fetches neighbours.
     ///
     /// # Errors
     ///
@@ -68,7 +77,7 @@ pub trait StoredValues {
         &self,
         wants: &[(&[u8], &[u8])],
         found: &mut dyn FnMut(usize, Result<Slice>),
-    ) -> Result<()>;
+    ) -> Result<u64>;
 }
 
 /// The owner of the values of handles, if there is one.

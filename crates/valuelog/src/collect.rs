@@ -4,6 +4,9 @@
 //! that is near its limit raises the volume gradually, so writers never wait for one large step.
 //! Below four fifths of the limit nothing is copied: a keyspace that is only filled is never
 //! copied.
+//!
+//! Where dead records cover whole extents, the file system takes these back: that writes nothing.
+//! Such pages come before pages that must be copied.
 
 /// Counts of one value page, over all of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +15,21 @@ pub struct PageLoad<T> {
     pub page: T,
     /// Bytes of live records.
     pub live_bytes: u64,
-    /// Bytes of records that are known to be dead.
+    /// Bytes of records that are known to be dead and take space.
     pub dead_bytes: u64,
+    /// About how many of the dead bytes can be made holes now. 0 if that is not worth a try.
+    pub hole_bytes: u64,
+}
+
+/// The pages that a checkpoint gives something back of: the first ones, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Pages without live records.
+    pub dead: usize,
+    /// Pages whose dead extents become holes.
+    pub punched: usize,
+    /// Pages whose live records are copied.
+    pub copied: usize,
 }
 
 /// What a keyspace may waste, and what it wastes.
@@ -43,11 +59,12 @@ const BEGINS_AT: f64 = 0.8;
 pub(crate) const LEAST_PERMILLE: u32 = 50;
 
 /// Moves the pages to collect to the front of `pages`, in the order in which to collect them, and
-/// returns their number. Pages without live records come first: they cost nothing. Then come pages
-/// with the most dead bytes for each byte to copy. O(n log n).
+/// returns their numbers. Pages without live records come first: they cost nothing. Then come pages
+/// for holes, the most bytes first, then pages with the most dead bytes for each byte to copy.
+/// O(n log n).
 ///
 /// ```
-/// use terrapin_valuelog::collect::{CollectFacts, PageLoad, choose};
+/// use terrapin_valuelog::collect::{Choice, CollectFacts, PageLoad, choose};
 /// let facts = CollectFacts {
 ///     accepted_permille: 1200,
 ///     seen_bytes: 1300,
@@ -55,35 +72,45 @@ pub(crate) const LEAST_PERMILLE: u32 = 50;
 ///     died_bytes: 200,
 ///     rest_bytes: 0,
 /// };
-/// let load = |page, live_bytes, dead_bytes| PageLoad { page, live_bytes, dead_bytes };
+/// let load = |page, live_bytes, dead_bytes| PageLoad { page, live_bytes, dead_bytes, hole_bytes: 0 };
 /// let mut pages = [load('a', 900, 100), load('b', 400, 600), load('c', 0, 50)];
-/// assert_eq!(choose(&mut pages, &facts), 2);
+/// let choice = choose(&mut pages, &facts);
+/// assert_eq!(choice, Choice { dead: 1, punched: 0, copied: 1 });
 /// assert_eq!([pages[0].page, pages[1].page], ['c', 'b']);
 /// ```
-pub fn choose<T>(pages: &mut [PageLoad<T>], facts: &CollectFacts) -> usize {
+pub fn choose<T>(pages: &mut [PageLoad<T>], facts: &CollectFacts) -> Choice {
     let sum = |of: fn(&PageLoad<T>) -> u64| pages.iter().map(of).fold(0, u64::saturating_add);
     let (live, dead) = (sum(|page| page.live_bytes), sum(|page| page.dead_bytes));
     let wanted = wanted_bytes(live, dead, facts);
     pages.sort_unstable_by(|a, b| {
-        let gain = |page: &PageLoad<T>| (page.live_bytes > 0, u128::from(page.dead_bytes));
-        let ((a_live, a_dead), (b_live, b_dead)) = (gain(a), gain(b));
+        let (a_live, b_live) = (a.live_bytes > 0, b.live_bytes > 0);
+        let (a_dead, b_dead) = (u128::from(a.dead_bytes), u128::from(b.dead_bytes));
         a_live
             .cmp(&b_live)
+            .then(b.hole_bytes.cmp(&a.hole_bytes))
             .then((b_dead * u128::from(a.live_bytes)).cmp(&(a_dead * u128::from(b.live_bytes))))
             .then(b_dead.cmp(&a_dead))
     });
-    let mut reclaimed = 0u64;
-    let enough = |page: &PageLoad<T>| {
-        if page.live_bytes == 0 {
-            return false;
-        }
-        if reclaimed >= wanted || page.dead_bytes == 0 {
-            return true;
-        }
-        reclaimed = reclaimed.saturating_add(page.dead_bytes);
-        false
+    let mut choice = Choice {
+        dead: 0,
+        punched: 0,
+        copied: 0,
     };
-    pages.iter().position(enough).unwrap_or(pages.len())
+    let mut reclaimed = 0u64;
+    for page in pages {
+        if page.live_bytes == 0 {
+            choice.dead += 1;
+        } else if reclaimed >= wanted || page.dead_bytes == 0 {
+            break;
+        } else if page.hole_bytes > 0 {
+            choice.punched += 1;
+            reclaimed = reclaimed.saturating_add(page.hole_bytes);
+        } else {
+            choice.copied += 1;
+            reclaimed = reclaimed.saturating_add(page.dead_bytes);
+        }
+    }
+    choice
 }
 
 /// Bytes of dead records that may stay. What the accepted space leaves, after live records, hidden
@@ -175,6 +202,7 @@ mod tests {
                     page,
                     live_bytes: self.pages[page].0 * 1000,
                     dead_bytes: self.pages[page].1 * 1000,
+                    hole_bytes: 0,
                 })
                 .collect();
             let facts = CollectFacts {
@@ -184,7 +212,8 @@ mod tests {
                 died_bytes: died * 1000,
                 rest_bytes: 0,
             };
-            let count = choose(&mut loads, &facts);
+            let choice = choose(&mut loads, &facts);
+            let count = choice.dead + choice.copied;
             let mut moved = Vec::new();
             for load in &loads[..count] {
                 let keys = std::mem::take(&mut self.keys[load.page]);
@@ -263,6 +292,11 @@ mod tests {
             page: (),
             live_bytes,
             dead_bytes,
+            hole_bytes: 0,
+        };
+        let choose = |pages: &mut [PageLoad<()>], facts: &CollectFacts| {
+            let choice = choose(pages, facts);
+            choice.dead + choice.copied
         };
         let pages = |dead| [load(1000, dead), load(1000, dead), load(1000, dead)];
         let facts = |rest_bytes| CollectFacts {
@@ -285,6 +319,11 @@ mod tests {
             page: (),
             live_bytes,
             dead_bytes,
+            hole_bytes: 0,
+        };
+        let choose = |pages: &mut [PageLoad<()>], facts: &CollectFacts| {
+            let choice = choose(pages, facts);
+            choice.dead + choice.copied
         };
         let facts = |accepted_permille, seen_bytes| CollectFacts {
             accepted_permille,
@@ -321,6 +360,46 @@ mod tests {
             choose(&mut [load(0, 10), load(1000, 0)], &facts(2000, 1000)),
             1
         );
-        assert_eq!(choose::<()>(&mut [], &facts(1200, 0)), 0);
+        assert_eq!(choose(&mut [], &facts(1200, 0)), 0);
+    }
+
+    #[test]
+    fn holes_come_before_copies_and_only_as_many_as_are_wanted() {
+        let load = |page, live_bytes, dead_bytes, hole_bytes| PageLoad {
+            page,
+            live_bytes,
+            dead_bytes,
+            hole_bytes,
+        };
+        let pages = || {
+            [
+                load('a', 500, 500, 0),
+                load('b', 900, 100, 60),
+                load('c', 800, 200, 150),
+                load('d', 0, 10, 0),
+            ]
+        };
+        let chosen = |died_bytes| {
+            let mut pages = pages();
+            let facts = CollectFacts {
+                accepted_permille: 1000,
+                seen_bytes: 2200,
+                overhead_bytes: 0,
+                died_bytes,
+                rest_bytes: 0,
+            };
+            let Choice {
+                dead,
+                punched,
+                copied,
+            } = choose(&mut pages, &facts);
+            let names: String = pages.iter().map(|page| page.page).collect();
+            (names, (dead, punched, copied))
+        };
+        // At most twice what died is given back.
+        assert_eq!(chosen(0).1, (1, 0, 0));
+        assert_eq!(chosen(50), ("dcba".to_owned(), (1, 1, 0)));
+        assert_eq!(chosen(100), ("dcba".to_owned(), (1, 2, 0)));
+        assert_eq!(chosen(110), ("dcba".to_owned(), (1, 2, 1)));
     }
 }

@@ -33,6 +33,7 @@ impl PendingPage {
             value_bytes: bytes.values,
             dead_records: 0,
             dead_value_bytes: 0,
+            punched_records: 0,
         });
         Ok((page, parts.collect()))
     }

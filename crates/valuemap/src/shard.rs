@@ -6,6 +6,7 @@
 //! still there misses its key, which is allowed, or finds another key's entry, which is allowed
 //! too.
 
+use terrapin_base::mutant;
 use terrapin_base::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use terrapin_disk::Words;
 
@@ -176,7 +177,8 @@ impl<'a> Locked<'a> {
         let mut vacant = [(0, None), (0, None)];
         for slot in slots {
             let entry = Entry(slot.word.load(Ordering::Relaxed));
-            if probe.matches(entry, slot.in_other) {
+            let adds = mutant::active("located-beside-its-match");
+            if probe.matches(entry, slot.in_other) && !adds {
                 let next = match is_set {
                     false => probe.entry(slot.in_other, location),
                     true => Entry::VACANT,
@@ -308,7 +310,9 @@ impl<'a> Locked<'a> {
         let active = buckets << 1 | other_array as u64;
         self.shard.active.store(active, Ordering::Release);
         let words = (old.buckets.next_multiple_of(BUCKETS_STEP)) as usize * SLOTS;
-        self.arrays[array].release(self.shard.base..self.shard.base + words);
+        if words > 0 {
+            self.arrays[array].release(self.shard.base..self.shard.base + words);
+        }
     }
 
     fn carry(

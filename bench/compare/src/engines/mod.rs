@@ -31,7 +31,6 @@ const LOCK: &str = include_str!("../../Cargo.lock");
 
 /// Bytes of the smallest value that variants keep apart from its key: records of 1 KiB are kept
 /// so, those of 128 bytes are not.
-#[allow(dead_code)] // a build with Terrapin alone has no such variant
 const SEPARATE_BYTES_MIN: u32 = 512;
 
 /// An engine that can be run.

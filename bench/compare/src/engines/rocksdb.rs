@@ -77,6 +77,21 @@ pub(super) const ENGINES: &[Engine] = &[
         },
         ..ENGINE
     },
+    Engine {
+        name: "rocksdb-blob-tight",
+        how: "as rocksdb-blob, held to space: collects blob files of any age with a fifth of garbage",
+        run: |job| {
+            run(job, |options, cache| {
+                options.set_enable_blob_files(true);
+                options.set_min_blob_size(SEPARATE_BYTES_MIN.into());
+                options.set_blob_cache(cache);
+                options.set_enable_blob_gc(true);
+                options.set_blob_gc_age_cutoff(1.0);
+                options.set_blob_gc_force_threshold(0.2);
+            })
+        },
+        ..ENGINE
+    },
 ];
 
 /// The options for so many bytes of memory, and the block cache in them.

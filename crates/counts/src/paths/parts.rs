@@ -4,12 +4,13 @@ use std::hint::black_box;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
-use terrapin_base::{Env, Error, Message, PageId, Result};
+use terrapin_base::{Budget, Env, Error, Message, PageId, Result};
 use terrapin_disk::Disk;
 use terrapin_filter::{
     BITS_PER_KEY, FilterBuilder, may_contain, partition_bytes, partition_of, partitions_in,
 };
 use terrapin_pages::block::{Block, BlockBuilder, Compression};
+use terrapin_valuemap::{Location, LocationMap, Page, SizeClass};
 use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
 
 use super::operations_under_count;
@@ -23,6 +24,8 @@ const FILTER_UNIT: usize = 512;
 const LOG_HEAD_BYTES: usize = 2;
 const BLOCK_BYTES: usize = 4096;
 const PAGE: PageId = PageId(7);
+/// Keys in the map of separated values.
+const LOCATED_KEYS: u64 = 50_000;
 
 pub fn filter_probe(count: u64) -> Result<()> {
     let mut builder = FilterBuilder::new();
@@ -46,6 +49,37 @@ pub fn filter_probe(count: u64) -> Result<()> {
             Error::internal("a filter that says yes too often or not often enough")
                 .with("yes", said_yes),
         )
+    }
+}
+
+pub fn location_map_hit(count: u64) -> Result<()> {
+    let map = LocationMap::new(&Budget::new(64 << 20), 16 << 20, 7);
+    map.set_bytes_max(8 << 20);
+    let page = map.add_page(Page {
+        id: 1,
+        offset: 1 << 20,
+        bytes: 1 << 24,
+        collection: 1,
+        born: 1,
+    });
+    let page = page.ok_or_else(|| Error::internal("no index for a page"))?;
+    let class = SizeClass::of(1000).ok_or_else(|| Error::internal("no class for a length"))?;
+    let of = |number: u64| map.key(1, scramble(number));
+    for number in 0..LOCATED_KEYS {
+        let place = number as u32;
+        let location = Location { page, place, class };
+        while !map.fill(of(number), location, map.epoch()) && map.wants_step() {
+            while map.grow_step() {}
+        }
+    }
+    let mut hits = 0;
+    operations_under_count(count, |number| {
+        hits += u64::from(black_box(map.get(of(number % LOCATED_KEYS), 1)).is_some());
+        Ok(())
+    })?;
+    match hits * 100 >= count * 97 {
+        true => Ok(()),
+        false => Err(Error::internal("a map that forgets").with("hits", hits)),
     }
 }
 

@@ -493,15 +493,16 @@ impl File for RealFile {
         self.allocated(asked, offset, end, before)
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.check_writable()?;
         self.check_range(offset, bytes)?;
         if bytes == 0 || self.cannot_allocate.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(bytes == 0);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry(|| fallocate(&self.descriptor, flags, offset, bytes)) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(e) => Err(self
                 .fail("cannot give space back", e)
                 .with("offset", offset)

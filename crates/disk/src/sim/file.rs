@@ -89,11 +89,12 @@ impl File for SimFile {
         disk.allocate(self.life, self.inode, &self.name, offset, bytes)
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.check_writable()?;
         self.check_range(offset, bytes)?;
         let mut disk = self.disk.lock();
-        disk.punch(self.life, self.inode, &self.name, offset, bytes)
+        disk.punch(self.life, self.inode, &self.name, offset, bytes)?;
+        Ok(true)
     }
 
     fn alignment(&self) -> u32 {

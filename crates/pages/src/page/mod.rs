@@ -95,9 +95,26 @@ pub struct PageUse {
     /// Bytes that the page uses. The space behind them up to the next multiple of
     /// [`EXTENT_ALIGNMENT`] belongs to the page too.
     pub bytes: u64,
+    /// Bytes of the page that are known to be holes in the file: whole extents that nobody reads
+    /// any more. Several references to a page have a share each.
+    pub hole_bytes: u64,
+    /// Whether the page may have more holes than that: a crash may have hidden some.
+    pub may_have_holes: bool,
 }
 
 impl PageUse {
+    /// A page without holes.
+    #[must_use]
+    pub fn whole(id: PageId, offset: u64, bytes: u64) -> PageUse {
+        PageUse {
+            id,
+            offset,
+            bytes,
+            hole_bytes: 0,
+            may_have_holes: false,
+        }
+    }
+
     /// The space that the page occupies. `None` if offset and length cannot be an extent: hostile
     /// bytes may name any numbers.
     #[must_use]
@@ -113,21 +130,13 @@ impl PageUse {
 
 impl From<&PageRef> for PageUse {
     fn from(page: &PageRef) -> Self {
-        PageUse {
-            id: page.id,
-            offset: page.offset,
-            bytes: u64::from(page.bytes),
-        }
+        PageUse::whole(page.id, page.offset, u64::from(page.bytes))
     }
 }
 
 impl From<&GroupRef> for PageUse {
     fn from(group: &GroupRef) -> Self {
-        PageUse {
-            id: group.id,
-            offset: group.offset,
-            bytes: group.bytes,
-        }
+        PageUse::whole(group.id, group.offset, group.bytes)
     }
 }
 

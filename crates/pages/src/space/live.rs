@@ -23,6 +23,15 @@ struct Page {
     extent: Extent,
     references: u32,
     born: Generation,
+    holes: Holes,
+}
+
+/// What is known about holes within a page.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holes {
+    bytes: u64,
+    /// There may be holes, known or not.
+    are_possible: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +40,16 @@ struct Retired {
     extent: Extent,
     born: Generation,
     died: Generation,
+    holes: Holes,
 }
 
 /// A page whose space is free again.
-pub(crate) type Freed = (PageId, Extent);
+pub(crate) struct Freed {
+    pub(crate) id: PageId,
+    pub(crate) extent: Extent,
+    /// The file system has all of its space allocated.
+    pub(crate) is_whole: bool,
+}
 
 /// Every page that occupies space. Byte counts are of whole extents.
 #[derive(Debug, Default)]
@@ -52,6 +67,9 @@ pub(crate) struct Pages {
     fresh_bytes: u64,
     live_bytes: u64,
     retired_bytes: u64,
+    /// Known holes of live pages, and of retired ones.
+    live_hole_bytes: u64,
+    retired_hole_bytes: u64,
     newest_incarnation: Option<Incarnation>,
 }
 
@@ -65,6 +83,44 @@ impl Pages {
     /// Bytes of pages that only pins keep.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired_bytes
+    }
+
+    /// Bytes of known holes in live pages, and in retired ones.
+    pub(crate) fn hole_bytes(&self) -> (u64, u64) {
+        (self.live_hole_bytes, self.retired_hole_bytes)
+    }
+
+    /// Whether nobody can see a part of a page any more that no tree of the newest generation
+    /// reads. No pin keeps an older generation in which the page was there.
+    pub(crate) fn may_punch(&self, id: PageId) -> bool {
+        let committed = self.committed;
+        self.live.get(&id).is_some_and(|page| {
+            let is_seen =
+                page.born < committed && self.pins.range(page.born..committed).next().is_some();
+            !is_seen || mutant::active("pins-keep-no-parts-of-pages")
+        })
+    }
+
+    /// Notes that a page gets holes now. Its space is not known to be allocated from here on.
+    /// Returns false, and notes nothing, if its holes may be seen or it has another extent.
+    pub(crate) fn begin_holes(&mut self, id: PageId, extent: Extent) -> bool {
+        if !self.may_punch(id) {
+            return false;
+        }
+        let Some(page) = self.live.get_mut(&id).filter(|page| page.extent == extent) else {
+            return false;
+        };
+        page.holes.are_possible = true;
+        true
+    }
+
+    /// Notes how many bytes of a page are holes now, in all.
+    pub(crate) fn note_holes(&mut self, id: PageId, bytes: u64) {
+        if let Some(page) = self.live.get_mut(&id) {
+            let bytes = bytes.min(page.extent.bytes);
+            self.live_hole_bytes = self.live_hole_bytes - page.holes.bytes + bytes;
+            page.holes.bytes = bytes;
+        }
     }
 
     /// The newest life that wrote a page, among the pages that the walk at open saw.
@@ -108,6 +164,7 @@ impl Pages {
                     extent,
                     references: 1,
                     born: generation,
+                    holes: Holes::default(),
                 },
             );
         }
@@ -128,16 +185,24 @@ impl Pages {
             };
             page.references -= 1;
             if page.references == 0 {
-                let Page { extent, born, .. } = *page;
+                let Page {
+                    extent,
+                    born,
+                    holes,
+                    ..
+                } = *page;
                 self.live.remove(id);
                 self.live_bytes -= extent.bytes;
                 self.retired_bytes += extent.bytes;
+                self.live_hole_bytes -= holes.bytes;
+                self.retired_hole_bytes += holes.bytes;
                 released += extent.bytes;
                 self.retired.push(Retired {
                     id: *id,
                     extent,
                     born,
                     died: generation,
+                    holes,
                 });
                 self.loosened = true;
             }
@@ -153,7 +218,11 @@ impl Pages {
             match self.fresh.remove(&page.id) {
                 Some(extent) => {
                     self.fresh_bytes -= extent.bytes;
-                    freed.push((page.id, extent));
+                    freed.push(Freed {
+                        id: page.id,
+                        extent,
+                        is_whole: true,
+                    });
                 }
                 None => self.missing("abandoned", page.id),
             }
@@ -191,13 +260,21 @@ impl Pages {
         let mut freed = Vec::new();
         if std::mem::take(&mut self.loosened) {
             let (pins, bytes) = (&self.pins, &mut self.retired_bytes);
+            let hole_bytes = &mut self.retired_hole_bytes;
             self.retired.retain(|page| {
                 let kept =
                     page.born < page.died && pins.range(page.born..page.died).next().is_some();
                 let kept = kept && !mutant::active("pins-keep-no-pages");
                 if !kept {
                     *bytes -= page.extent.bytes;
-                    freed.push((page.id, page.extent));
+                    *hole_bytes -= page.holes.bytes;
+                    let is_whole =
+                        !page.holes.are_possible || mutant::active("holes-count-as-allocated");
+                    freed.push(Freed {
+                        id: page.id,
+                        extent: page.extent,
+                        is_whole,
+                    });
                 }
                 kept
             });
@@ -216,6 +293,7 @@ impl Pages {
     ) -> Result<Vec<Extent>> {
         let mut live: Map<Page> = Map::default();
         let mut live_bytes = 0;
+        let mut live_hole_bytes = 0u64;
         let mut newest_incarnation = None;
         for page in uses {
             let page = page?;
@@ -234,6 +312,7 @@ impl Pages {
                 extent,
                 references: 0,
                 born: generation,
+                holes: Holes::default(),
             });
             if known.extent != extent {
                 return Err(
@@ -249,6 +328,11 @@ impl Pages {
             if known.references == 1 {
                 live_bytes += extent.bytes;
             }
+            // A part of a page has its share of the holes. No page is more than a hole.
+            let more = page.hole_bytes.min(extent.bytes - known.holes.bytes);
+            known.holes.bytes += more;
+            known.holes.are_possible |= page.may_have_holes || more > 0;
+            live_hole_bytes += more;
         }
         let mut extents: Vec<(Extent, PageId)> =
             live.iter().map(|(&id, page)| (page.extent, id)).collect();
@@ -273,6 +357,7 @@ impl Pages {
         *self = Pages {
             live,
             live_bytes,
+            live_hole_bytes,
             committed: generation,
             newest_incarnation,
             ..Pages::default()

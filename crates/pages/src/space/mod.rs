@@ -20,7 +20,7 @@ mod runs;
 
 use std::collections::VecDeque;
 
-use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, Generation, PageId, Result, Signal};
 use terrapin_disk::File;
 
@@ -81,9 +81,9 @@ struct State {
 
 impl State {
     fn release(&mut self, freed: &[Freed]) {
-        for &(id, extent) in freed {
-            self.free.add(extent, true, true);
-            self.gone.push(id);
+        for page in freed {
+            self.free.add(page.extent, page.is_whole, true);
+            self.gone.push(page.id);
         }
         if !freed.is_empty() {
             self.free.refill_reserve(self.reserve_target);
@@ -142,6 +142,8 @@ pub(crate) struct Space {
     /// A thread holds this while it changes the file's length, decides by the length, or searches
     /// for allocated space.
     resizing: Mutex<()>,
+    /// The file system makes holes in pages, as far as is known.
+    makes_holes: AtomicBool,
     /// The file's length, for bounds checks of reads without a lock.
     file_bytes: AtomicU64,
     /// Notified when space may be returned.
@@ -169,6 +171,7 @@ impl Space {
             file,
             state: Mutex::new(state),
             resizing: Mutex::default(),
+            makes_holes: AtomicBool::new(true),
             file_bytes: AtomicU64::new(file_bytes),
             signal: Signal::new(),
         })
@@ -186,6 +189,16 @@ impl Space {
 
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.state.lock().pages.retired_bytes()
+    }
+
+    /// Bytes of known holes in live pages, and in retired ones.
+    pub(crate) fn hole_bytes(&self) -> (u64, u64) {
+        self.state.lock().pages.hole_bytes()
+    }
+
+    /// Whether parts of a page may be returned that no tree reads.
+    pub(crate) fn may_punch(&self, id: PageId) -> bool {
+        self.makes_holes.load(Ordering::Relaxed) && self.state.lock().pages.may_punch(id)
     }
 
     /// Free space in the file, allocated or not, with the reserve.
@@ -307,7 +320,8 @@ impl Space {
         }
         // The file may have holes that are unknown here. Punching is worth while only if the file
         // occupies more than expected. The margin covers what the file system uses itself.
-        let expected = PAGES_START + state.pages.live_bytes() + state.slack() + growth_bytes(end);
+        let live = state.pages.live_bytes() - state.pages.hole_bytes().0;
+        let expected = PAGES_START + live + state.slack() + growth_bytes(end);
         let occupying = allocated > expected;
         state.free = Free {
             end,

@@ -6,13 +6,16 @@
 //! and ends at the slack, so it never takes back a recent growth. Only space that no durable
 //! superblock and no pin reaches is free (D5), so a crash loses nothing.
 //!
+//! Parts of a live page go the same way, once no tree and no pin leads to them
+//! ([`Space::punch_page`]). When such a page dies, its space is not known to be allocated.
+//!
 //! No thread reads the file while a piece is returned. Some file systems tell the device of every
 //! hole at once. That takes milliseconds, however small the hole is. So pieces are as large as
 //! possible within a bound. Scraps stay while the store is busy, and callers without hurry rest
 //! between pieces.
 
 use terrapin_base::sync::Ordering;
-use terrapin_base::{EXTENT_ALIGNMENT, Result, mutant};
+use terrapin_base::{EXTENT_ALIGNMENT, PageId, Result, mutant};
 
 use super::{Space, State, growth_bytes};
 use crate::page::Extent;
@@ -179,10 +182,39 @@ impl Space {
         done
     }
 
+    /// Returns parts of a live page, `holes` within its extent, ascending and of whole extents.
+    /// Returns how many bytes of the page are holes now: none if readers may see them, or if the
+    /// file system makes no holes. After a failure, no more holes are made in pages.
+    ///
+    /// The caller vouches that no tree of the newest generation reads these parts (D14).
+    pub(crate) fn punch_page(&self, id: PageId, extent: Extent, holes: &[Extent]) -> u64 {
+        if !self.state.lock().pages.begin_holes(id, extent) {
+            return 0;
+        }
+        let mut punched = 0;
+        for hole in holes {
+            debug_assert!(hole.offset >= extent.offset && hole.end() <= extent.end());
+            debug_assert!(hole.offset.is_multiple_of(EXTENT_ALIGNMENT));
+            debug_assert!(hole.bytes.is_multiple_of(EXTENT_ALIGNMENT));
+            let made = self.file.punch_hole(hole.offset, hole.bytes);
+            if let Err(error) = &made {
+                tracing::warn!(%error, "no more holes are made in pages: dead values are copied");
+            }
+            if !matches!(made, Ok(true)) {
+                // Whoever frees space by holes goes another way from here on.
+                self.makes_holes.store(false, Ordering::Relaxed);
+                return 0;
+            }
+            punched += hole.bytes;
+        }
+        self.state.lock().pages.note_holes(id, punched);
+        punched
+    }
+
     fn punch(&self, extent: Extent) -> Result<()> {
         let bytes =
             extent.bytes + EXTENT_ALIGNMENT * u64::from(mutant::active("hole-one-extent-too-far"));
-        let done = self.file.punch_hole(extent.offset, bytes);
+        let done = self.file.punch_hole(extent.offset, bytes).map(drop);
         self.state.lock().free.add(extent, false, done.is_err());
         done
     }

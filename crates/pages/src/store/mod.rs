@@ -23,7 +23,7 @@ use terrapin_disk::{File, FileIdentity};
 
 use crate::cache::Cache;
 use crate::metrics::{Counters, ReadFor, StoreMetrics};
-use crate::page::{Changes, PageUse};
+use crate::page::{Changes, Extent, PageUse};
 use crate::space::{Pin, Space};
 use crate::superblock::Superblock;
 
@@ -163,6 +163,37 @@ impl PageStore {
     fn abandon_pages(&self, added: &[PageUse]) {
         self.space.abandon(added);
         self.forget_gone();
+    }
+
+    /// Whether parts of a page that no tree of the newest generation reads may be returned to the
+    /// file system now: no pin keeps an older generation in which the page was there. O(log n).
+    #[must_use]
+    pub fn may_punch(&self, id: PageId) -> bool {
+        self.space.may_punch(id)
+    }
+
+    /// Returns parts of a live page to the file system. `holes`: whole extents of the file within
+    /// the page, ascending. The caller vouches that no tree of the newest generation, which both
+    /// slots hold, reads them (D14). Returns how many bytes of the page are holes now: 0 if readers
+    /// of older generations may see the page, or if the file system makes no holes. Punching a
+    /// hole again changes nothing. One call of the file system for each hole.
+    ///
+    /// # Errors
+    ///
+    /// Those of settling the slots. A file system that makes no holes is not asked again.
+    pub fn punch(&self, page: &PageUse, holes: &[Extent]) -> Result<u64> {
+        self.check_writable()?;
+        self.settle_slots()?;
+        let extent = page.extent();
+        let extent = extent.ok_or_else(|| Error::internal("holes in a page that lies nowhere"))?;
+        Ok(self.space.punch_page(page.id, extent, holes))
+    }
+
+    /// Bytes of holes in pages that trees refer to, and in pages that only pins keep. The file
+    /// system has taken them back.
+    #[must_use]
+    pub fn hole_bytes(&self) -> (u64, u64) {
+        self.space.hole_bytes()
     }
 
     /// Makes the cache forget the pages whose space was freed, then notifies the purge job. The job

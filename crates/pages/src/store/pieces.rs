@@ -86,7 +86,8 @@ impl PageStore {
 
     /// Reads pieces of pages, without the cache. One read fetches neighbours, and the device serves
     /// the reads in parallel. `take` gets each piece's number in `pieces`, and its bytes or error,
-    /// in any order. A read of neighbours that fails is done again piece by piece. O(n log n).
+    /// in any order. A read of neighbours that fails is done again piece by piece. Returns the
+    /// number of reads, without those that were done again. O(n log n).
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl PageStore {
         pieces: &[(PageUse, Range<u64>)],
         purpose: ReadFor,
         take: &mut dyn FnMut(usize, Result<&[u8]>),
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut places = Vec::with_capacity(pieces.len());
         for (number, (page, piece)) in pieces.iter().enumerate() {
             match self.piece_place(page, piece.clone()) {
@@ -149,7 +150,7 @@ impl PageStore {
                 take(place.number, Err(self.place_page(error, page.id)));
             }
         }
-        Ok(())
+        Ok(stretches.len() as u64)
     }
 
     /// The reads of pieces, which are sorted by their offset.

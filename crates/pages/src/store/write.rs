@@ -138,11 +138,7 @@ impl PageStore {
                 .with("said", bytes));
         }
         self.write_image(what, id, extent, &mut image)?;
-        Ok(PageUse {
-            id,
-            offset: extent.offset,
-            bytes,
-        })
+        Ok(PageUse::whole(id, extent.offset, bytes))
     }
 
     fn write_image(

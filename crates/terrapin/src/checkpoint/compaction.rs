@@ -31,10 +31,11 @@ use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, Job, KeyspaceId, Result, Step, mutant};
 use terrapin_structure::ToCompact;
 
-use crate::engine::compactions::{KeySpan, LOOK_RUNS, Stretches};
+use crate::engine::compactions::{KeySpan, LOOK_RUNS, Stretches, Work};
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Operations;
+use crate::read::resolve::ValueReads;
 
 /// Ranges visit at most this many runs between two checks of what they paid.
 const LOOK_RUNS_MAX: u64 = 1 << 16;
@@ -61,6 +62,10 @@ const RANGES_A_READ: u64 = 2;
 /// per record.
 const PASSED_NOTED: u64 = 64;
 const PASSED_A_RECORD: u64 = 4;
+/// A chunk of a range needs this many reads for separated values that lie in order, and one more
+/// for each so many bytes.
+const NEEDED_READS: u64 = 2;
+const VALUES_A_READ: u64 = 32 << 10;
 /// Ranges that passed this many deletes have paid for merging their span. Passing them took about
 /// fifty milliseconds.
 const PASSED_MAX: u64 = 1 << 20;
@@ -162,6 +167,37 @@ impl Core {
         }
     }
 
+    /// Notes what the values of a range's chunk cost to read, over a keyspace as a view has it.
+    /// Asks for an ordering of the keyspace's values once reads that order would have spared have
+    /// paid for it.
+    #[cold]
+    pub fn range_read_values(&self, keyspace: &KeyspaceState, cost: ValueReads) {
+        let needed = NEEDED_READS + cost.bytes / VALUES_A_READ;
+        let spared = cost.reads.saturating_sub(needed);
+        if spared == 0 || !self.settings.range_compaction || !self.has_that_tree(keyspace) {
+            return;
+        }
+        let visits = &keyspace.shared.visits;
+        let before = visits.scattered.fetch_add(spared, Ordering::Relaxed);
+        let paid = before
+            .saturating_add(spared)
+            .saturating_mul(READ_BYTES * GO_ON_WAITING);
+        let collects = keyspace.structure.collects();
+        let price = collects.map_or(u64::MAX, |c| c.bytes_to_order(&keyspace.version));
+        if paid < price || self.schedule.disk_is_full() || mutant::active("order-is-never-paid") {
+            return;
+        }
+        let stretches = Stretches {
+            keyspace: keyspace.id,
+            span: KeySpan::default(),
+            work: Work::Order,
+        };
+        if self.compactions.ask(stretches) {
+            visits.forget_scattered();
+            self.schedule.work().notify();
+        }
+    }
+
     #[cold]
     fn note_passed(&self, keyspace: &KeyspaceState, passed: u64, span: impl FnOnce() -> KeySpan) {
         let compacts = self.settings.range_compaction && keyspace.structure.compacts().is_some();
@@ -176,7 +212,7 @@ impl Core {
         let stretches = Stretches {
             keyspace: keyspace.id,
             span: span(),
-            collects: false,
+            work: Work::Buffers,
         };
         if self.compactions.ask(stretches) {
             visits.forget_passed();
@@ -280,7 +316,7 @@ impl Compactor {
                     let all = Stretches {
                         keyspace: keyspace.id,
                         span: KeySpan::default(),
-                        collects: false,
+                        work: Work::Buffers,
                     };
                     if core.compactions.ask(all) {
                         self.compacting = Some(keyspace.id);
@@ -401,7 +437,7 @@ mod tests {
         let all = Stretches {
             keyspace: KeyspaceId::DEFAULT,
             span: KeySpan::default(),
-            collects: false,
+            work: Work::Buffers,
         };
         assert!(core.compactions.ask(all.clone()));
         assert!(!core.compactions.ask(all), "one at a time");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Error, Job, KeyspaceId, Result, Step};
 use terrapin_wal::Append;
 
-use crate::engine::compactions::{KeySpan, Stretches};
+use crate::engine::compactions::{KeySpan, Stretches, Work};
 use crate::engine::core::Core;
 use crate::log_record::format::{NOW, now_payload};
 
@@ -65,7 +65,7 @@ impl Expiry {
             let all = Stretches {
                 keyspace: keyspace.id,
                 span: KeySpan::default(),
-                collects: false,
+                work: Work::Buffers,
             };
             if core.compactions.ask(all) {
                 core.counters.expiry_compactions.add(1);

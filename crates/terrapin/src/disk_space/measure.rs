@@ -121,7 +121,9 @@ impl<'a> Measure<'a> {
 
 /// Bytes that the data file holds and does not use.
 pub(super) fn in_file_bytes(core: &Core) -> u64 {
-    let used = core.store.live_bytes() + core.store.retired_bytes();
+    let holes = core.store.hole_bytes();
+    let used = (core.store.live_bytes() + core.store.retired_bytes())
+        .saturating_sub(holes.0.saturating_add(holes.1));
     let allocated = core.store.allocated_bytes().unwrap_or(0);
     allocated.saturating_sub(used)
 }

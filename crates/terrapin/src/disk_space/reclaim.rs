@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Result, Step, mutant};
 
-use crate::engine::compactions::Stretches;
+use crate::engine::compactions::{Stretches, Work};
 use crate::engine::core::Core;
 use crate::engine::locations::Locations;
 
@@ -93,7 +93,7 @@ impl Waste {
             let stretches = Stretches {
                 keyspace: keyspace.id,
                 span: (found.from, found.to),
-                collects: false,
+                work: Work::Buffers,
             };
             if core.compactions.ask(stretches) {
                 asked.merged_bytes = asked.merged_bytes.saturating_add(found.merged_bytes);

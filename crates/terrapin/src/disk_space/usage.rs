@@ -31,7 +31,9 @@ impl SpaceUse {
     /// of asking for file sizes.
     pub(crate) fn of(core: &Core, pages: PageParts) -> Result<SpaceUse> {
         let store = &core.store;
-        let (live, retired) = (store.live_bytes(), store.retired_bytes());
+        let holes = store.hole_bytes();
+        let live = store.live_bytes().saturating_sub(holes.0);
+        let retired = store.retired_bytes().saturating_sub(holes.1);
         let reserve = store.reserve_held_bytes();
         let free = store
             .allocated_bytes()?

@@ -16,9 +16,17 @@ pub(crate) struct Visits {
     pub runs: AtomicU64,
     /// Deletes in the tree that ranges passed since any part of the tree was compacted.
     pub passed: AtomicU64,
+    /// Reads of separated values that ranges would not have needed had the values been in order,
+    /// since an ordering was last asked for.
+    pub scattered: AtomicU64,
 }
 
 impl Visits {
+    /// Forgets the reads of scattered values: an ordering is under way.
+    pub fn forget_scattered(&self) {
+        self.scattered.store(0, Ordering::Relaxed);
+    }
+
     /// Forgets the passed deletes: a compaction may have removed the deletes that ranges counted.
     pub fn forget_passed(&self) {
         self.passed.store(0, Ordering::Relaxed);
@@ -53,8 +61,18 @@ impl Default for Compactions {
 pub(crate) struct Stretches {
     pub keyspace: KeyspaceId,
     pub span: KeySpan,
-    /// Whether garbage of separated values is collected instead. The span has no meaning then.
-    pub collects: bool,
+    pub work: Work,
+}
+
+/// What a compaction does to its stretches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Merges buffers into leaves.
+    Buffers,
+    /// Collects garbage of separated values. The span has no meaning.
+    Garbage,
+    /// Brings separated values back into the order of keys.
+    Order,
 }
 
 impl Compactions {

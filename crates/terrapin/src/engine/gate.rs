@@ -221,7 +221,7 @@ impl File for GatedFile {
         self.with(|f| f.allocate(offset, bytes))
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.with(|f| f.punch_hole(offset, bytes))
     }
 

@@ -93,11 +93,7 @@ impl Locations {
             return None;
         }
         let place = ValuePlace {
-            page: PageUse {
-                id: PageId(found.page.id),
-                offset: found.page.offset,
-                bytes: found.page.bytes,
-            },
+            page: PageUse::whole(PageId(found.page.id), found.page.offset, found.page.bytes),
             place: found.location.place,
             bytes: found.location.class.bytes_max(),
         };

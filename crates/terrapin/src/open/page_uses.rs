@@ -74,11 +74,7 @@ mod tests {
             system_cache: false,
         };
         let store = PageStore::create(&disk, options, 1).unwrap();
-        let page = |life| PageUse {
-            id: PageId::new(Incarnation(life), 1),
-            offset: PAGES_START,
-            bytes: 512,
-        };
+        let page = |life| PageUse::whole(PageId::new(Incarnation(life), 1), PAGES_START, 512);
         let mut uses = PageUses::new(&store);
         assert_eq!(uses.add(page(1)).unwrap_err().kind(), ErrorKind::Corrupt);
         for _ in 0..store.file_bytes() / REFERENCE_BYTES_MIN {

@@ -385,7 +385,8 @@ pub struct Reach {
     pub database_id: u64,
     /// The branches that the log may have.
     pub branches: [u64; 2],
-    /// The byte ranges of the trees' pages in the data file, in no order.
+    /// The byte ranges of the trees' pages in the data file, in no order, without whole extents of
+    /// dead values: these may be holes.
     pub extents: Vec<Range<u64>>,
     /// The log is needed from this LSN on.
     pub log_from: Lsn,
@@ -423,6 +424,10 @@ pub fn reach_on(disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<Option<R
     if let Some((_, error)) = unread {
         return Err(error);
     }
+    let mut unread = Vec::new();
+    base.catalog
+        .unread_extents(&mut |extent| unread.push(extent.offset..extent.end()))?;
+    let extents = without(extents, unread);
     Ok(Some(Reach {
         generation: superblock.generation,
         has_log: superblock.incarnation != Incarnation(0),
@@ -432,6 +437,29 @@ pub fn reach_on(disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<Option<R
         log_from: base.catalog.durable_through(),
         log_through: base.catalog.through,
     }))
+}
+
+/// Ranges without the parts of them that `holes` name.
+fn without(ranges: Vec<Range<u64>>, mut holes: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    holes.sort_unstable_by_key(|hole| hole.start);
+    let mut kept = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut start = range.start;
+        let first = holes.partition_point(|hole| hole.end <= range.start);
+        for hole in holes[first..]
+            .iter()
+            .take_while(|hole| hole.start < range.end)
+        {
+            if start < hole.start {
+                kept.push(start..hole.start);
+            }
+            start = start.max(hole.end);
+        }
+        if start < range.end {
+            kept.push(start..range.end);
+        }
+    }
+    kept
 }
 
 /// Checks that the log on a disk of the caller is sound and holds what a superblock needs from an

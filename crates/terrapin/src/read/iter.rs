@@ -533,7 +533,12 @@ impl Range {
         };
         // An unreadable value comes before what ended the filling.
         let filled = match batch.has_handles() {
-            true => resolve::handles(keyspace, batch).and(filled),
+            true => {
+                let mut cost = resolve::ValueReads::default();
+                let resolved = resolve::handles(keyspace, batch, &mut cost);
+                core.range_read_values(keyspace, cost);
+                resolved.and(filled)
+            }
             false => filled,
         };
         let count = batch.len();

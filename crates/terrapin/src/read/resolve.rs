@@ -123,10 +123,21 @@ pub(crate) fn multi_get(
     }))
 }
 
+/// What the values of a range's chunk cost to read.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ValueReads {
+    pub reads: u64,
+    pub bytes: u64,
+}
+
 /// Replaces the handles of a range's chunk by their values, which are read together. After an
 /// error, the chunk has the records before the value that could not be read.
 #[cold]
-pub(crate) fn handles(keyspace: &KeyspaceState, chunk: &mut Batch) -> Result<()> {
+pub(crate) fn handles(
+    keyspace: &KeyspaceState,
+    chunk: &mut Batch,
+    cost: &mut ValueReads,
+) -> Result<()> {
     if mutant::active("range-shows-handles") {
         return Ok(());
     }
@@ -137,11 +148,15 @@ pub(crate) fn handles(keyspace: &KeyspaceState, chunk: &mut Batch) -> Result<()>
         Some(values) => values.read(&wants, &mut |number, value| found[number] = Some(value)),
         None => Err(Error::internal("handles of a version without values")),
     };
+    let read = read.map(|reads| cost.reads += reads);
     let mut values = Vec::with_capacity(found.len());
     let mut failed = Ok(());
     for value in found {
         match value {
-            Some(Ok(value)) => values.push(value),
+            Some(Ok(value)) => {
+                cost.bytes += value.len() as u64;
+                values.push(value);
+            }
             Some(Err(error)) => {
                 failed = Err(error);
                 break;

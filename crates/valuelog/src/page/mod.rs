@@ -8,11 +8,13 @@
 mod build;
 mod directory;
 mod footer;
+mod holes;
 mod read;
 
 pub use build::{PageBuilder, PageOptions, PendingPage};
 pub use directory::{Directory, PartEntry};
 pub(crate) use footer::FOOTER_BYTES;
 pub use footer::{Footer, PART_DIRECTORY, PART_VALUE_FOOTER};
+pub(crate) use holes::{expected_hole_bytes, holes};
 pub(crate) use read::value_of_key;
 pub use read::{CheckedPage, check_page, copy_live, record_at};

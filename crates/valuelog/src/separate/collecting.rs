@@ -1,22 +1,26 @@
 //! The end of a merge: notes which values became dead, and collects pages with much garbage.
 //!
 //! Collecting writes no tree and looks nothing up. A page that cannot be read stays where it is.
+//!
+//! Where dead records cover whole extents of a page, the file system takes these back, and nothing
+//! is copied. A hole is made only of records that are dead in the version that the merge begins
+//! from, which both superblock slots hold, and that no pin can see (D14). The table notes holes
+//! that were made: a crash before it does makes them again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, Purpose, Result, mutant};
-use terrapin_pages::{PageUse, ReadFor, SpaceClass};
-use terrapin_structure::{Direction, MergeOptions, Version};
+use terrapin_pages::{Extent, PageUse, ReadFor, SpaceClass};
+use terrapin_structure::{MergeOptions, Version};
 
 use super::Separating;
 use super::births::{class_of, page_options};
-use super::version::{SeparatedVersion, dead_key, place_of};
+use super::version::{SeparatedVersion, dead_key};
 use crate::collect::{CollectFacts, LEAST_PERMILLE, PageLoad, choose};
 use crate::handle::{Handle, dangling};
-use crate::page::{PageBuilder, copy_live};
+use crate::page::{PageBuilder, copy_live, expected_hole_bytes, holes};
 use crate::table::{PartRef, TableEdit};
 
 /// The space amplification of value pages where none is asked for, in per cent.
@@ -45,7 +49,8 @@ pub(super) fn has_garbage(base: &SeparatedVersion, options: &MergeOptions) -> bo
     let accepted = u128::from(accepted.max(LEAST_PERMILLE));
     base.table.root().is_some_and(|root| {
         let live = u128::from(root.bytes.saturating_sub(root.dead_bytes).max(1));
-        u128::from(root.dead_bytes) * 1000 > live * accepted
+        let waste = root.dead_bytes.saturating_sub(root.hole_bytes);
+        u128::from(waste) * 1000 > live * accepted
     })
 }
 
@@ -112,6 +117,32 @@ pub(super) fn tree_percent(accepted: u32, tree_bytes: u64, value_bytes: u64) -> 
     accepted.min(105 + share.clamp(5, 1000) as u32)
 }
 
+/// Holes are made in a page once this part (1/n) of it has died since they were made last.
+const PUNCHED_PART: u64 = 8;
+
+/// About how many bytes of a page can be made holes now. 0 if few have died since the last time, or
+/// if so many are dead that copying the rest costs little.
+/// `dead` are the parts with dead records when the merge began, `all` are the parts as it leaves
+/// them.
+fn hole_bytes_due(dead: &[PartRef], all: &[PartRef]) -> u64 {
+    let (mut due, mut died, mut waste, mut live) = (0u64, 0u64, 0u64, 0u64);
+    for part in dead {
+        let (records, bytes) = (part.records.max(1), u64::from(part.bytes));
+        let expected = expected_hole_bytes(records, bytes, part.dead_records);
+        let new = u64::from(part.dead_records.saturating_sub(part.punched_records));
+        due = due.saturating_add(expected.saturating_sub(part.page.hole_bytes));
+        died = died.saturating_add(bytes.saturating_mul(new) / u64::from(records));
+    }
+    for part in all {
+        let bytes = u64::from(part.bytes);
+        waste = waste.saturating_add(part.waste_bytes());
+        live = live.saturating_add(bytes.saturating_sub(part.dead_bytes()));
+    }
+    let page_bytes = all.first().map_or(0, |part| part.page.bytes);
+    let is_due = due.min(died) >= page_bytes / PUNCHED_PART && live > waste / 4;
+    if is_due { due } else { 0 }
+}
+
 /// Changes to the tree of dead places: whether a place becomes dead, or is given up.
 pub(super) type Places = BTreeMap<[u8; 12], bool>;
 
@@ -124,6 +155,8 @@ pub(super) struct Collecting {
     pub(super) places: Places,
     /// Parts of pages to collect, page by page, the next one last.
     victims: Vec<Vec<PartRef>>,
+    /// Parts of pages to make holes in, likewise.
+    holed: Vec<Vec<PartRef>>,
     builder: PageBuilder,
     /// Births whose records wait in the builder, and their dead places in the tree.
     moved: Vec<(u64, Vec<u32>)>,
@@ -168,7 +201,7 @@ impl Collecting {
             places.insert(dead_key(handle.birth, handle.place), true);
             died_bytes += u64::from(handle.value_bytes) + RECORD_BYTES;
         }
-        collecting.choose(options, died_bytes, 0)?;
+        collecting.choose(owner, options, died_bytes, 0)?;
         Ok(collecting)
     }
 
@@ -183,8 +216,9 @@ impl Collecting {
     ) -> Result<Option<Self>> {
         let (inner, next_birth) = (base.inner.clone(), base.next_birth);
         let mut collecting = Self::new(owner, base, inner, next_birth, options, written);
-        collecting.choose(options, 0, bytes_max.max(1))?;
-        Ok((!collecting.victims.is_empty()).then_some(collecting))
+        collecting.choose(owner, options, 0, bytes_max.max(1))?;
+        let is_due = !collecting.victims.is_empty() || !collecting.holed.is_empty();
+        Ok(is_due.then_some(collecting))
     }
 
     fn new(
@@ -203,6 +237,7 @@ impl Collecting {
             edit: TableEdit::default(),
             places: Places::new(),
             victims: Vec::new(),
+            holed: Vec::new(),
             moved: Vec::new(),
             class: class_of(options),
             copies: !options.space_is_short,
@@ -212,11 +247,22 @@ impl Collecting {
     }
 
     /// Chooses the pages to collect.
-    fn choose(&mut self, options: &MergeOptions, died_bytes: u64, rest_bytes: u64) -> Result<()> {
+    fn choose(
+        &mut self,
+        owner: &Separating,
+        options: &MergeOptions,
+        died_bytes: u64,
+        rest_bytes: u64,
+    ) -> Result<()> {
         let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
         let mut add = |part: PartRef| pages.entry(part.page.id).or_default().push(part);
         let edit = &self.edit;
+        // What dies in this merge is no hole yet.
+        let mut before: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
         self.base.table.parts(&mut |part| {
+            if part.dead_records > part.punched_records {
+                before.entry(part.page.id).or_default().push(*part);
+            }
             if edit.part(part.birth).is_none() {
                 add(*part);
             }
@@ -229,6 +275,7 @@ impl Collecting {
             .map(|parts| {
                 let bytes: u64 = parts.iter().map(|part| u64::from(part.bytes)).sum();
                 let dead_bytes: u64 = parts.iter().map(PartRef::dead_bytes).sum();
+                let waste_bytes: u64 = parts.iter().map(PartRef::waste_bytes).sum();
                 let page_bytes = parts.first().map_or(0, |part| part.page.bytes);
                 overhead_bytes += page_bytes.saturating_sub(bytes);
                 parts.iter().for_each(|part| live.add(part));
@@ -237,10 +284,18 @@ impl Collecting {
                     true => 0,
                     false => bytes.saturating_sub(dead_bytes).max(1),
                 };
+                let dead_before = parts.first().and_then(|part| before.get(&part.page.id));
+                let hole_bytes = match dead_before {
+                    Some(dead) if owner.store.may_punch(dead[0].page.id) => {
+                        hole_bytes_due(dead, &parts)
+                    }
+                    _ => 0,
+                };
                 PageLoad {
                     page: parts,
                     live_bytes,
-                    dead_bytes,
+                    dead_bytes: waste_bytes,
+                    hole_bytes,
                 }
             })
             .collect();
@@ -260,22 +315,28 @@ impl Collecting {
                 .saturating_add(live.tree_bytes())
                 .saturating_add(dead);
         }
-        let count = choose(&mut loads, &facts);
-        loads.truncate(count);
-        if !self.copies {
-            loads.retain(|load| load.live_bytes == 0);
+        let choice = choose(&mut loads, &facts);
+        let mut pages = loads.into_iter().map(|load| load.page);
+        self.victims.extend(pages.by_ref().take(choice.dead));
+        self.holed.extend(pages.by_ref().take(choice.punched));
+        if self.copies {
+            self.victims.extend(pages.take(choice.copied));
         }
-        self.victims = loads.into_iter().rev().map(|load| load.page).collect();
+        self.victims.reverse();
         Ok(())
     }
 
     /// Collects a page. Returns whether all was done.
     pub(super) fn step(&mut self, owner: &Separating) -> Result<bool> {
-        let Some(parts) = self.victims.pop() else {
+        let done = if let Some(parts) = self.holed.pop() {
+            self.punch(owner, &parts)
+        } else if let Some(parts) = self.victims.pop() {
+            self.collect(owner, &parts)
+        } else {
             self.write(owner)?;
             return Ok(true);
         };
-        if let Err(error) = self.collect(owner, &parts) {
+        if let Err(error) = done {
             match error.kind() {
                 // What cannot be read stays where it is.
                 ErrorKind::Corrupt => self.unread.push(error),
@@ -287,10 +348,54 @@ impl Collecting {
         Ok(false)
     }
 
+    /// Makes holes in a page: the whole extents of records that are dead in the version which this
+    /// merge began from. What dies in this merge waits for the next one.
+    fn punch(&mut self, owner: &Separating, parts: &[PartRef]) -> Result<()> {
+        let Some(first) = parts.first() else {
+            return Ok(());
+        };
+        let directory = self.base.table.directory(first)?;
+        let mut dead = BTreeMap::new();
+        for part in parts {
+            dead.insert(part.birth, self.base.dead_places(part.birth)?);
+        }
+        let mut is_dead = |birth: u64, place: u32| {
+            let early = mutant::active("holes-before-both-slots")
+                && self.places.get(&dead_key(birth, place)) == Some(&true);
+            // A birth that the table does not have here was given up or moved before.
+            let places = dead.get(&birth);
+            early || places.is_none_or(|places| places.binary_search(&place).is_ok())
+        };
+        let holes = holes(&directory, first.record_bytes, &mut is_dead);
+        let mut share: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut extents = Vec::with_capacity(holes.len());
+        for (birth, range) in holes {
+            let (offset, bytes) = (first.page.offset + range.start, range.end - range.start);
+            // The share of a birth that was given up goes to any other.
+            let birth = if dead.contains_key(&birth) {
+                birth
+            } else {
+                first.birth
+            };
+            *share.entry(birth).or_default() += bytes;
+            extents.push(Extent { offset, bytes });
+        }
+        if !extents.is_empty() && owner.store.punch(&first.page, &extents)? == 0 {
+            return Ok(());
+        }
+        for part in parts {
+            let mut part = self.edit.part(part.birth).flatten().unwrap_or(*part);
+            part.page.hole_bytes = share.get(&part.birth).copied().unwrap_or(0);
+            part.punched_records = dead.get(&part.birth).map_or(0, |dead| dead.len() as u32);
+            self.edit.put(part);
+        }
+        Ok(())
+    }
+
     fn collect(&mut self, owner: &Separating, parts: &[PartRef]) -> Result<()> {
         let is_dead = |part: &PartRef| part.dead_records == part.records;
         for part in parts.iter().filter(|part| is_dead(part)) {
-            let dead = self.dead_places(part.birth)?;
+            let dead = self.base.dead_places(part.birth)?;
             self.edit.remove(part.birth);
             self.forget(part.birth, dead);
         }
@@ -311,7 +416,10 @@ impl Collecting {
             if self.builder.is_full() {
                 self.write(owner)?;
             }
-            let dead = self.dead_places(part.birth)?;
+            let dead = match mutant::active("copies-take-dead-values-along") {
+                true => Vec::new(),
+                false => self.base.dead_places(part.birth)?,
+            };
             let entry = directory.part(part.birth).ok_or_else(|| {
                 Error::corrupt("a value page lacks a part of the table").with("birth", part.birth)
             })?;
@@ -323,20 +431,6 @@ impl Collecting {
             self.moved.push((part.birth, dead));
         }
         Ok(())
-    }
-
-    /// The places of a birth in the tree of dead places, ascending.
-    fn dead_places(&self, birth: u64) -> Result<Vec<u32>> {
-        let ordered = self.base.dead.ordered();
-        let ordered = ordered.ok_or_else(|| Error::internal("dead places without order"))?;
-        let (lo, hi) = (dead_key(birth, 0), dead_key(birth, u32::MAX));
-        let bounds = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
-        let mut scan = ordered.scan(bounds, Direction::Forward)?;
-        let mut places = Vec::new();
-        while let Some((key, _)) = scan.next()? {
-            places.push(place_of(key)?.1);
-        }
-        Ok(places)
     }
 
     /// Gives up the dead places of a birth: those in the tree, and those of this merge.

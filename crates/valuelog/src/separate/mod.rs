@@ -16,6 +16,7 @@ mod births;
 mod collecting;
 mod input;
 mod merge;
+mod ordering;
 mod root;
 mod verify;
 mod version;
@@ -171,6 +172,31 @@ impl Collects for Separating {
             Some(base) => SeparatingMerge::at_rest(self, base.clone(), bytes_max, options),
             None => Ok(None),
         }
+    }
+
+    fn bytes_to_order(&self, version: &Arc<dyn Version>) -> u64 {
+        match separated(version) {
+            Some(version) if version.inner.ordered().is_some() => version.live_record_bytes(),
+            _ => 0,
+        }
+    }
+
+    fn begin_ordering(
+        &self,
+        base: &Arc<dyn Version>,
+        keys: (&[u8], Option<&[u8]>),
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Compaction>> {
+        let Some(base) = separated(base).filter(|base| base.inner.ordered().is_some()) else {
+            return Ok(None);
+        };
+        let (reordered, next) = ordering::look(self, base, keys, bytes_max)?;
+        if reordered.is_empty() && next.is_none() {
+            return Ok(None);
+        }
+        let merge = SeparatingMerge::of_input(self, base.clone(), reordered, options)?;
+        Ok(Some(Compaction { merge, next }))
     }
 }
 

@@ -86,6 +86,7 @@ mod tests {
             records: 30,
             bytes: 4000,
             dead_bytes: 70,
+            hole_bytes: 8192,
         };
         for table in [None, Some(table)] {
             let root = SeparatedRoot {

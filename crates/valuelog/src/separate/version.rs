@@ -1,11 +1,13 @@
 //! A version with separated values.
 
 use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
-use terrapin_pages::{PageStore, PageUse, ReadFor};
+use terrapin_pages::{Extent, PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
     StoredValues, StructureStats, ValuePlace, Values, Version,
@@ -14,7 +16,8 @@ use terrapin_structure::{
 use super::collecting::tree_percent;
 use super::root::SeparatedRoot;
 use crate::handle::Handle;
-use crate::table::ValueTable;
+use crate::page::holes;
+use crate::table::{PartRef, ValueTable};
 
 /// The inner version, its values, and which of them are dead.
 #[derive(Clone)]
@@ -97,7 +100,7 @@ impl SeparatedVersion {
         Ok(u64::try_from(hidden / u128::from(stored.max(1))).unwrap_or(live))
     }
 
-    fn live_record_bytes(&self) -> u64 {
+    pub(super) fn live_record_bytes(&self) -> u64 {
         let root = self.table.root();
         root.map_or(0, |root| root.bytes.saturating_sub(root.dead_bytes))
     }
@@ -253,21 +256,24 @@ impl Version for SeparatedVersion {
         let dead = self.dead.stats()?;
         stats.page_bytes = stats.page_bytes.saturating_add(dead.page_bytes);
         stats.parts.add(&dead.parts);
-        let mut pages = std::collections::BTreeMap::new();
-        let mut tables = 0u64;
+        let mut pages = BTreeMap::new();
+        let (mut tables, mut holes) = (0u64, 0u64);
         self.table.pages(&mut |page| {
             tables = tables.saturating_add(page.extent().map_or(page.bytes, |e| e.bytes));
             Ok(())
         })?;
         self.table.parts(&mut |part| {
             pages.insert(part.page.id, part.page);
+            holes = holes.saturating_add(part.page.hole_bytes);
             tables = tables.saturating_sub(part.page.extent().map_or(part.page.bytes, |e| e.bytes));
             Ok(())
         })?;
         let extents = pages
             .values()
             .map(|page| page.extent().map_or(page.bytes, |e| e.bytes));
-        let occupied = extents.fold(0u64, u64::saturating_add);
+        let occupied = extents
+            .fold(0u64, u64::saturating_add)
+            .saturating_sub(holes);
         let root = self.table.root();
         let of = |figure: fn(&crate::TableRef) -> u64| Figure::Number(root.map_or(0, figure));
         stats.parts.values = stats.parts.values.saturating_add(occupied);
@@ -282,6 +288,7 @@ impl Version for SeparatedVersion {
             ("value_records", of(|root| root.records)),
             ("value_bytes", of(|root| root.bytes)),
             ("dead_value_bytes", of(|root| root.dead_bytes)),
+            ("punched_value_bytes", of(|root| root.hole_bytes)),
             ("hidden_value_bytes", Figure::Number(self.hidden_bytes()?)),
         ]);
         Ok(stats)
@@ -323,6 +330,35 @@ impl StoredValues for SeparatedVersion {
         self.table.read_at(place, key)
     }
 
+    fn unread_extents(&self, visit: &mut dyn FnMut(Extent)) -> Result<()> {
+        let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
+        self.table.parts(&mut |part| {
+            pages.entry(part.page.id).or_default().push(*part);
+            Ok(())
+        })?;
+        for parts in pages.values() {
+            let [first, ..] = &parts[..] else {
+                continue;
+            };
+            let directory = self.table.directory(first)?;
+            let mut dead = BTreeMap::new();
+            for part in parts {
+                dead.insert(part.birth, self.dead_places(part.birth)?);
+            }
+            let mut is_dead = |birth: u64, place: u32| {
+                let places = dead.get(&birth);
+                places.is_none_or(|places| places.binary_search(&place).is_ok())
+            };
+            for (_, range) in holes(&directory, first.record_bytes, &mut is_dead) {
+                visit(Extent {
+                    offset: first.page.offset + range.start,
+                    bytes: range.end - range.start,
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn value_bytes(&self, handle: &[u8]) -> Result<usize> {
         Ok(Handle::decode(handle)?.value_bytes as usize)
     }
@@ -331,7 +367,7 @@ impl StoredValues for SeparatedVersion {
         &self,
         wants: &[(&[u8], &[u8])],
         found: &mut dyn FnMut(usize, Result<Slice>),
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let decode = |&(key, handle): &(_, &[u8])| Handle::decode(handle).map(|h| (h, key));
         let wants: Vec<_> = wants.iter().map(decode).collect::<Result<_>>()?;
         self.table.get_many(&wants, ReadFor::Scan, found)
@@ -392,6 +428,20 @@ impl Ordered for SeparatedVersion {
 }
 
 impl SeparatedVersion {
+    /// The places of a birth in the tree of dead places, ascending.
+    pub(super) fn dead_places(&self, birth: u64) -> Result<Vec<u32>> {
+        let ordered = self.dead.ordered();
+        let ordered = ordered.ok_or_else(|| Error::internal("dead places without order"))?;
+        let (lo, hi) = (dead_key(birth, 0), dead_key(birth, u32::MAX));
+        let bounds = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
+        let mut scan = ordered.scan(bounds, Direction::Forward)?;
+        let mut places = Vec::new();
+        while let Some((key, _)) = scan.next()? {
+            places.push(place_of(key)?.1);
+        }
+        Ok(places)
+    }
+
     pub(super) fn ordered_inner(&self) -> Result<&dyn Ordered> {
         let ordered = self.inner.ordered();
         ordered.ok_or_else(|| Error::internal("a range over keys without order"))

@@ -67,9 +67,9 @@ impl ValueTable {
         let old = self.leaves()?;
         let old: &[Listed] = old.as_ref().map_or(&[], |leaves| &leaves.leaves);
         let mut unused: BTreeSet<_> = written.iter().map(|page| page.id).collect();
-        let mut totals = self
-            .root
-            .map_or([0; 3], |root| [root.records, root.bytes, root.dead_bytes]);
+        let mut totals = self.root.map_or([0; 4], |root| {
+            [root.records, root.bytes, root.dead_bytes, root.hole_bytes]
+        });
         let mut leaves = Vec::with_capacity(old.len() + 1);
         // Parts of changed leaves that are adjacent, until the next unchanged leaf.
         let mut open: Vec<PartRef> = Vec::new();
@@ -120,6 +120,7 @@ impl ValueTable {
                     records: totals[0],
                     bytes: totals[1],
                     dead_bytes: totals[2],
+                    hole_bytes: totals[3],
                 })
             }
         };
@@ -135,7 +136,7 @@ impl ValueTable {
         parts: &[PartRef],
         changed: impl Iterator<Item = (&'a u64, &'a Option<PartRef>)>,
         open: &mut Vec<PartRef>,
-        totals: &mut [u64; 3],
+        totals: &mut [u64; 4],
         unused: &mut BTreeSet<terrapin_base::PageId>,
         changes: &mut Changes,
     ) -> Result<()> {
@@ -210,10 +211,11 @@ impl ValueTable {
     }
 }
 
-fn counts(part: &PartRef) -> [u64; 3] {
+fn counts(part: &PartRef) -> [u64; 4] {
     [
         u64::from(part.records),
         u64::from(part.bytes),
         part.dead_bytes(),
+        part.page.hole_bytes,
     ]
 }

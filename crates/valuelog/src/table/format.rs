@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! reference  (in the root of a version) page reference; varints: leaves, parts, records, record
-//!            bytes, dead record bytes
+//!            bytes, dead record bytes, extents that are holes
 //! root       (page kind 4) per leaf, births ascending: first birth: varint gap to the leaf before,
 //!            page reference, parts: varint
 //! leaf       (page kind 5) per part, births ascending: birth: varint gap to the part before (the
 //!            first: the birth), born in: u64, page id: u64, varints: page offset in extents,
 //!            page bytes, bytes of all records of the page, bytes of its directory; of the part:
-//!            records, their bytes, bytes of their values, dead records, bytes of their values
+//!            records, their bytes, bytes of their values, dead records, bytes of their values,
+//!            extents that are holes, dead records when holes were last made
 //! ```
 
 use std::ops::Range;
@@ -23,7 +24,7 @@ use crate::{PAGE_BYTES_MAX, PLACE_BYTES};
 /// Most bytes of a leaf's content.
 pub const LEAF_BYTES_MAX: usize = 60 << 10;
 /// Least bytes of a part in a leaf.
-const PART_BYTES_MIN: usize = 1 + 8 + 8 + 9;
+const PART_BYTES_MIN: usize = 1 + 8 + 8 + 11;
 
 /// Where the values of a birth are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct PartRef {
     pub dead_records: u32,
     /// Bytes of the values of dead records, decompressed.
     pub dead_value_bytes: u64,
+    /// Dead records when holes were last made. `page.hole_bytes` is the part's share of them.
+    pub punched_records: u32,
 }
 
 impl PartRef {
@@ -63,6 +66,12 @@ impl PartRef {
             }
         };
         dead as u64
+    }
+
+    /// Bytes of dead records that take space. O(1).
+    #[must_use]
+    pub fn waste_bytes(&self) -> u64 {
+        self.dead_bytes().saturating_sub(self.page.hole_bytes)
     }
 
     /// Where the directory is in the page, in bytes.
@@ -86,6 +95,8 @@ impl PartRef {
             self.value_bytes,
             u64::from(self.dead_records),
             self.dead_value_bytes,
+            self.page.hole_bytes / EXTENT_ALIGNMENT,
+            u64::from(self.punched_records),
         ] {
             put_varint(out, value);
         }
@@ -106,10 +117,17 @@ impl PartRef {
         let value_bytes = reader.varint()?;
         let dead_records = number(reader)?;
         let dead_value_bytes = reader.varint()?;
-        let part = offset.map(|offset| PartRef {
+        let hole_bytes = reader.varint()?.checked_mul(EXTENT_ALIGNMENT);
+        let punched_records = number(reader)?;
+        let part = offset.zip(hole_bytes).map(|(offset, hole_bytes)| PartRef {
             birth,
             born_in,
-            page: PageUse { id, offset, bytes },
+            page: PageUse {
+                hole_bytes,
+                // A crash may have come between holes and the checkpoint that notes them.
+                may_have_holes: dead_records > 0,
+                ..PageUse::whole(id, offset, bytes)
+            },
             record_bytes,
             directory_bytes,
             records,
@@ -117,6 +135,7 @@ impl PartRef {
             value_bytes,
             dead_records,
             dead_value_bytes,
+            punched_records,
         });
         part.filter(PartRef::is_possible)
             .ok_or_else(|| reader.corrupt("impossible part"))
@@ -130,6 +149,8 @@ impl PartRef {
             && self.bytes <= self.record_bytes
             && self.dead_records <= self.records
             && self.dead_value_bytes <= self.value_bytes
+            && self.page.hole_bytes <= u64::from(self.record_bytes)
+            && self.punched_records <= self.dead_records
             && self.records > 0
             && u64::from(self.records) * PLACE_BYTES as u64 <= u64::from(self.bytes)
     }
@@ -165,6 +186,8 @@ pub struct TableRef {
     pub bytes: u64,
     /// Bytes of dead records among them.
     pub dead_bytes: u64,
+    /// Bytes of holes in the pages. The file system has taken them back.
+    pub hole_bytes: u64,
 }
 
 impl TableRef {
@@ -177,6 +200,7 @@ impl TableRef {
             self.records,
             self.bytes,
             self.dead_bytes,
+            self.hole_bytes / EXTENT_ALIGNMENT,
         ] {
             put_varint(out, value);
         }
@@ -195,6 +219,7 @@ impl TableRef {
             records: reader.varint()?,
             bytes: reader.varint()?,
             dead_bytes: reader.varint()?,
+            hole_bytes: reader.varint()?.saturating_mul(EXTENT_ALIGNMENT),
         })
     }
 }

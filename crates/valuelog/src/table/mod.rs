@@ -114,7 +114,7 @@ impl ValueTable {
 
     /// The values of many handles, each of its key, as [`ValueTable::get`] finds one. The device
     /// reads them in parallel, and neighbours in one read. `found` gets the number of each in
-    /// `wants`, with its value or error, in any order. O(n log n).
+    /// `wants`, with its value or error, in any order. Returns the number of reads. O(n log n).
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl ValueTable {
         wants: &[(Handle, &[u8])],
         purpose: ReadFor,
         found: &mut dyn FnMut(usize, Result<Slice>),
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut parts = Vec::with_capacity(wants.len());
         let mut pieces = Vec::with_capacity(wants.len());
         for (number, &(handle, key)) in wants.iter().enumerate() {

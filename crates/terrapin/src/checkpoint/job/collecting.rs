@@ -11,7 +11,7 @@ use terrapin_base::KeyspaceId;
 
 use super::Coordinator;
 use crate::checkpoint::outcome::Part;
-use crate::engine::compactions::{KeySpan, Stretches};
+use crate::engine::compactions::{KeySpan, Stretches, Work};
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 
@@ -58,7 +58,7 @@ impl Garbage {
         let stretches = Stretches {
             keyspace,
             span,
-            collects: true,
+            work: Work::Garbage,
         };
         match !core.schedule.disk_is_full() && core.compactions.ask(stretches) {
             true => _ = self.keyspaces.pop_first(),

@@ -10,7 +10,7 @@ use super::{Committing, Coordinator, REST_NS_MIN};
 use crate::checkpoint::held::hand_over;
 use crate::checkpoint::outcome::{Checkpoint, Part};
 use crate::disk_space::room;
-use crate::engine::compactions::Stretches;
+use crate::engine::compactions::{Stretches, Work};
 use crate::engine::core::Core;
 use crate::engine::events;
 use crate::engine::ingests::Grafted;
@@ -214,7 +214,10 @@ impl Coordinator {
                 return;
             }
             let compactions = &self.core.compactions;
-            if compactions.asked().is_some_and(|asked| asked.collects) {
+            if compactions
+                .asked()
+                .is_some_and(|asked| asked.work == Work::Garbage)
+            {
                 compactions.went_on(None);
                 return;
             }
@@ -223,7 +226,10 @@ impl Coordinator {
                 let span = (from, asked.span.1);
                 Some(Stretches { span, ..asked })
             });
-            part.keyspace.shared.visits.forget_passed();
+            match compactions.asked().map(|asked| asked.work) {
+                Some(Work::Order) => part.keyspace.shared.visits.forget_scattered(),
+                _ => part.keyspace.shared.visits.forget_passed(),
+            }
             compactions.went_on(next);
             self.core.counters.compactions.add(1);
         }

@@ -10,7 +10,7 @@ use super::{Coordinator, Phase};
 use crate::checkpoint::input::{MemtableInput, Preparation};
 use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::spill::Spilling;
-use crate::engine::compactions::{STRETCH_GROUPS, Stretches};
+use crate::engine::compactions::{STRETCH_GROUPS, Stretches, Work};
 use crate::engine::running_merge::{RunningMerge, guarded};
 use crate::engine::state::KeyspaceState;
 
@@ -42,6 +42,19 @@ fn begin_collecting(
     };
     let begun = guarded(|| collects.begin_collecting(&keyspace.version, bytes_max, options))?;
     Ok(begun.map(|merge| Compaction { merge, next: None }))
+}
+
+/// Plans to bring a stretch of a keyspace's values back into the order of keys.
+fn begin_ordering(
+    keyspace: &KeyspaceState,
+    keys: (&[u8], Option<&[u8]>),
+    bytes_max: u64,
+    options: &MergeOptions,
+) -> Result<Option<Compaction>> {
+    let Some(collects) = keyspace.structure.collects() else {
+        return Ok(None);
+    };
+    guarded(|| collects.begin_ordering(&keyspace.version, keys, bytes_max, options))
 }
 
 impl Coordinator {
@@ -117,13 +130,12 @@ impl Coordinator {
             (Some(stretches), Some(part)) => {
                 let mut options = core.merge_of(&part.keyspace.options, false);
                 options.around.pages = self.damage.of(part.keyspace.id);
-                let Stretches { span, collects, .. } = stretches;
-                match collects {
-                    true => begin_collecting(&part.keyspace, bytes_max, &options)?,
-                    false => {
-                        let keys = (&span.0[..], span.1.as_deref());
-                        begin_compaction(&part.keyspace, keys, bytes_max, &options)?
-                    }
+                let Stretches { span, work, .. } = stretches;
+                let keys = (&span.0[..], span.1.as_deref());
+                match work {
+                    Work::Garbage => begin_collecting(&part.keyspace, bytes_max, &options)?,
+                    Work::Order => begin_ordering(&part.keyspace, keys, bytes_max, &options)?,
+                    Work::Buffers => begin_compaction(&part.keyspace, keys, bytes_max, &options)?,
                 }
             }
             _ => None,

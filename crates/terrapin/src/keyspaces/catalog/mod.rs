@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
-use terrapin_pages::{Changes, DATA_FILE, PageKind, PageRef, PageStore, PageUse, SpaceClass};
+use terrapin_pages::{
+    Changes, DATA_FILE, Extent, PageKind, PageRef, PageStore, PageUse, SpaceClass,
+};
 use terrapin_structure::Version;
 
 use format::{LEAF_KEYSPACES, LIVES_MAX, Life, RootPage, Stored, decode_leaf, encode_leaf};
@@ -231,6 +233,16 @@ impl Catalog {
             }
         }
         Ok(unread)
+    }
+
+    /// Calls `visit` for each extent of value pages that no tree reads. Errors: those of reads.
+    pub fn unread_extents(&self, visit: &mut dyn FnMut(Extent)) -> Result<()> {
+        for (_, tree) in self.trees.iter_from(0) {
+            if let Some(values) = tree.stored_values() {
+                values.unread_extents(&mut *visit)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the next catalog: the leaves of keyspaces that changed, and a root. Adds the pages
