@@ -103,7 +103,8 @@ struct Run {
     /// shows that everything works) [default: shape for shape, quick for other cells]
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
-    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
+    /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all of these];
+    /// range-1, -10, -100, -1000, -10000 (ranges of as many records), range-again (of 100)
     #[arg(
         long,
         visible_alias = "phases",

@@ -27,6 +27,8 @@ pub enum Workload {
     Transactions,
     /// A mix of gets, ranges and updates. Not one of YCSB's.
     Mix(Mix),
+    /// Ranges of this many records only. Not one of YCSB's.
+    Ranges(u64),
 }
 
 /// How many operations of a hundred are which.
@@ -92,6 +94,7 @@ impl Workload {
             Workload::Overwrite => "overwrite",
             Workload::Transactions => "transactions",
             Workload::Mix(_) => "mix",
+            Workload::Ranges(_) => "ranges",
         }
     }
 
@@ -99,7 +102,7 @@ impl Workload {
     #[must_use]
     pub fn writes(self) -> bool {
         match self {
-            Workload::C => false,
+            Workload::C | Workload::Ranges(_) => false,
             Workload::Mix(mix) => mix.updates > 0,
             _ => true,
         }
@@ -111,6 +114,7 @@ impl Workload {
             Workload::Load => Action::Insert,
             Workload::Overwrite => Action::Update,
             Workload::Transactions => Action::Transaction,
+            Workload::Ranges(_) => Action::Scan,
             Workload::Mix(mix) if percent < mix.updates => Action::Update,
             Workload::Mix(mix) if percent < mix.updates + mix.ranges => Action::Scan,
             Workload::A if percent < 50 => Action::Update,
