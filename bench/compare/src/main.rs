@@ -110,8 +110,9 @@ struct Run {
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
     /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all of these]; and
-    /// those that run only if they are named: overwrite, and swaps and transactions for engines
-    /// with conditional writes
+    /// those that run only if they are named: overwrite; range-1, -10, -100, -1000, -10000 (ranges
+    /// of as many records), range-again (of 100); swaps and transactions, for engines with
+    /// conditional writes
     #[arg(
         long,
         visible_alias = "phases",

@@ -343,6 +343,24 @@ pub const PHASES: [(&str, Workload, Distribution); 12] = [
 /// The phases that run only if they are named: the published cells do without them. Swaps and
 /// transactions need an engine with conditional writes.
 const NAMED_ONLY: [&str; 3] = ["overwrite", "swaps", "transactions"];
+/// Phases that run only where they are named, before the others. Ranges of each length begin at
+/// uniform keys. The last phase shows ranges of 100 again, after the longer ones.
+pub const RANGES: [(&str, Workload, Distribution); 6] = [
+    ("range-1", Workload::Ranges(1), Distribution::Uniform),
+    ("range-10", Workload::Ranges(10), Distribution::Uniform),
+    ("range-100", Workload::Ranges(100), Distribution::Uniform),
+    ("range-1000", Workload::Ranges(1000), Distribution::Uniform),
+    ("range-10000", Workload::Ranges(10_000), Distribution::Uniform),
+    ("range-again", Workload::Ranges(100), Distribution::Uniform),
+];
+
+type Known = (&'static str, Workload, Distribution);
+
+/// All phases, in the order in which they run: the load, ranges, and the others.
+pub fn all_phases() -> impl Iterator<Item = &'static Known> {
+    let (load, others) = PHASES.split_at(1);
+    load.iter().chain(&RANGES).chain(others)
+}
 
 /// Everything that an engine's process must know of a run. Runs of the same plan are comparable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -390,10 +408,7 @@ impl Plan {
     pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
         let named = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         for name in names {
-            if PHASES
-                .iter()
-                .all(|(known, ..)| !known.eq_ignore_ascii_case(name))
-            {
+            if all_phases().all(|(known, ..)| !known.eq_ignore_ascii_case(name)) {
                 return Err(Error::invalid("there is no such phase").with("given", name));
             }
         }
@@ -410,13 +425,13 @@ impl Plan {
             .with("memory", memory_bytes)
             .with("smallest", MEMORY_BYTES_MIN));
         }
-        let phases = PHASES
-            .iter()
+        let is_wanted = |name: &str, workload: Workload| match names.is_empty() {
+            true => !matches!(workload, Workload::Ranges(_)) && !NAMED_ONLY.contains(&name),
+            false => workload == Workload::Load || named(name),
+        };
+        let phases = all_phases()
+            .filter(|(name, workload, _)| is_wanted(name, *workload))
             .map(|(name, ..)| (*name).to_owned())
-            .filter(|name| match names.is_empty() {
-                true => !NAMED_ONLY.contains(&name.as_str()),
-                false => name == "load" || named(name),
-            })
             .collect();
         Ok(Plan {
             size,
@@ -474,12 +489,15 @@ impl Plan {
 
     /// How one of the phases is driven.
     pub fn phase(&self, name: &str) -> Option<Phase> {
-        let (_, workload, distribution) = *PHASES.iter().find(|(known, ..)| *known == name)?;
+        let (_, workload, distribution) = *all_phases().find(|(known, ..)| *known == name)?;
         let load = workload == Workload::Load;
         let ms = if load {
             self.load_limit_ms
         } else if workload.writes() {
             self.phase_ms
+        } else if matches!(workload, Workload::Ranges(_)) {
+            // Ranges pay for a compaction. The first ones shall show the tree that the load left.
+            self.read_ms / 3
         } else {
             self.read_ms
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::engines;
-use crate::plan::{Cell, PHASES, Size};
+use crate::plan::{Cell, Size, all_phases};
 use crate::result::{Outcome, Run};
 
 /// A figure over the repeats.
@@ -190,7 +190,7 @@ impl Summary {
             }
         }
         let ran = |name: &str| contenders.iter().any(|c| c.rows.contains_key(name));
-        let phases: Vec<_> = PHASES.iter().map(|(name, ..)| *name).collect();
+        let phases: Vec<_> = all_phases().map(|(name, ..)| *name).collect();
         Some(Summary {
             size,
             cell: cell.to_string(),
@@ -217,7 +217,7 @@ impl Summary {
 
 fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
     let mut rows = BTreeMap::new();
-    for (name, ..) in PHASES {
+    for &(name, ..) in all_phases() {
         let outcomes: Vec<_> = runs
             .iter()
             .filter(|run| run.counts())

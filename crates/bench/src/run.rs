@@ -41,7 +41,8 @@ pub struct Config {
     pub shape: Records,
     /// Client threads.
     pub threads: usize,
-    /// Records of the longest scan. Each scan asks for 1 to this many.
+    /// Records of the longest scan. Each scan asks for 1 to this many, but in phases of
+    /// [`Workload::Ranges`].
     pub scan_records_max: u64,
     /// Seed of all choices.
     pub seed: u64,
@@ -485,7 +486,10 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             // Handled above.
             Action::Transaction | Action::Swap => true,
             Action::Scan => {
-                let count = 1 + random.below(driver.config.scan_records_max);
+                let count = match workload {
+                    Workload::Ranges(records) => records,
+                    _ => 1 + random.below(driver.config.scan_records_max),
+                };
                 scan(driver.config, &mut store, &key, count as usize, &mut found)?;
                 true
             }

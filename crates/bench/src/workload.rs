@@ -29,6 +29,8 @@ pub enum Workload {
     Swaps,
     /// A mix of gets, ranges and updates. Not one of YCSB's.
     Mix(Mix),
+    /// Ranges of this many records only. Not one of YCSB's.
+    Ranges(u64),
 }
 
 /// How many operations of a hundred are which.
@@ -96,6 +98,7 @@ impl Workload {
             Workload::Transactions => "transactions",
             Workload::Swaps => "swaps",
             Workload::Mix(_) => "mix",
+            Workload::Ranges(_) => "ranges",
         }
     }
 
@@ -103,7 +106,7 @@ impl Workload {
     #[must_use]
     pub fn writes(self) -> bool {
         match self {
-            Workload::C => false,
+            Workload::C | Workload::Ranges(_) => false,
             Workload::Mix(mix) => mix.updates > 0,
             _ => true,
         }
@@ -116,6 +119,7 @@ impl Workload {
             Workload::Overwrite => Action::Update,
             Workload::Transactions => Action::Transaction,
             Workload::Swaps => Action::Swap,
+            Workload::Ranges(_) => Action::Scan,
             Workload::Mix(mix) if percent < mix.updates => Action::Update,
             Workload::Mix(mix) if percent < mix.updates + mix.ranges => Action::Scan,
             Workload::A if percent < 50 => Action::Update,

@@ -120,16 +120,20 @@ fn plot() -> Result<()> {
         for buffers in [Buffers::Leveled, Buffers::Tiered] {
             let measured = measure(&run(input, 16, 64, 130), buffers)?;
             let total = measured.leaf + measured.level;
-            let heights: Vec<String> = measured.heights.iter().map(|h| format!("{h:.2}")).collect();
             println!(
                 "{percent:7} %  {:8} {total:5.2} {:50} {}",
                 format!("{buffers:?}").to_lowercase(),
                 "#".repeat((total * 20.0) as usize),
-                heights.join(" + "),
+                by_height(&measured.heights),
             );
         }
     }
     Ok(())
+}
+
+fn by_height(heights: &[f64]) -> String {
+    let heights: Vec<String> = heights.iter().map(|h| format!("{h:.2}")).collect();
+    heights.join(" + ")
 }
 
 fn main() -> Result<()> {
@@ -180,7 +184,7 @@ impl Measured {
         };
         let Measured { leaf, level, .. } = self;
         println!(
-            "{:34} {leaf:6.2} {level:6.2} {:6.2} {:7.2} {:7.2} {:5.1} {:5.1}   {model:>20}   {:9.0}",
+            "{:34} {leaf:6.2} {level:6.2} {:6.2} {:7.2} {:7.2} {:5.1} {:5.1}   {model:>20}   {:9.0}   {}",
             run.name(buffers),
             leaf + level,
             self.space,
@@ -188,6 +192,7 @@ impl Measured {
             self.runs,
             self.worst,
             self.nanoseconds,
+            by_height(&self.heights),
         );
     }
 }

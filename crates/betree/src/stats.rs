@@ -191,18 +191,26 @@ struct Runs {
     /// Runs of each pivot, times the records below it.
     weighted: u128,
     most: u64,
+    /// Most bytes of the runs of a pivot above a leaf.
+    most_bytes: u64,
 }
 
 impl Runs {
     fn count(&mut self, node: &LoadedNode) {
         let mut runs = vec![0u64; node.pivots.len()];
+        let mut bytes = vec![0u64; node.pivots.len()];
         for level in &node.levels {
             let mut last = None;
             for part in level.iter().flat_map(|segment| &segment.live) {
+                add(&mut bytes[usize::from(part.pivot)], part.bytes);
                 if last.replace(part.pivot) != Some(part.pivot) {
                     runs[usize::from(part.pivot)] += 1;
                 }
             }
+        }
+        if node.height == 1 {
+            let most = bytes.into_iter().max().unwrap_or(0);
+            self.most_bytes = self.most_bytes.max(most);
         }
         for (runs, pivot) in runs.into_iter().zip(&node.pivots) {
             self.most = self.most.max(runs);
@@ -220,8 +228,9 @@ impl Runs {
 /// The figures of a tree. Its own ones are `height` (levels of nodes above the leaves; 0 for an
 /// empty tree and for a tree of one leaf), `nodes`, `groups`, `buffer_level_bytes` (live bytes of
 /// each buffer level, the newest level first), `buffer_runs_hundredths` (a hundred times the runs
-/// that a record of a leaf has above it, on average), `buffer_runs_max` (most runs of a pivot), and
-/// `maplets` (pivots that have one).
+/// that a record of a leaf has above it, on average), `buffer_runs_max` (most runs of a pivot),
+/// `buffer_pivot_bytes_max` (most buffered bytes of a pivot above a leaf, which D10's reserve has
+/// room for), and `maplets` (pivots that have one).
 pub(crate) fn stats(
     store: &PageStore,
     root: &Root,
@@ -312,6 +321,7 @@ pub(crate) fn stats(
             Figure::Number(runs.hundredths(stats.leaf_records)),
         ),
         ("buffer_runs_max", Figure::Number(runs.most)),
+        ("buffer_pivot_bytes_max", Figure::Number(runs.most_bytes)),
         ("maplets", Figure::Number(maplet_count)),
     ];
     Ok(stats)

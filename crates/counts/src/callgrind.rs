@@ -20,7 +20,8 @@ const MEASURED: &str = "*operations_under_count*";
 /// The least instructions per operation of a function in a profile.
 const PROFILE_LEAST: f64 = 1.0;
 
-fn valgrind() -> Command {
+/// Valgrind without an environment.
+pub fn valgrind() -> Command {
     let mut command = Command::new("valgrind");
     command
         .env_clear()

@@ -3,13 +3,15 @@
 //!
 //! `cargo run --release -p counts` counts all paths and fails beyond the tolerance. `-- --record`
 //! writes a new baseline. `-- --profile PATH` shows the functions in which a path's instructions
-//! are. `-- --across-chi` counts reads of stores loaded at χ = 1, 2, 4 … 64.
+//! are. `-- --across-chi` counts reads of stores loaded at χ = 1, 2, 4 … 64. `-- --lines` finds
+//! cache lines that two readers write.
 #![forbid(unsafe_code)]
 
 mod baseline;
 mod callgrind;
 mod chi;
 mod disk;
+mod lines;
 mod paths;
 mod profile;
 mod records;
@@ -21,7 +23,7 @@ use std::{env, fs};
 use baseline::{Baseline, Verdict};
 use paths::{PATHS, Way};
 
-const USAGE: &str = "usage: counts [--record | --profile PATH | --across-chi | --list]";
+const USAGE: &str = "usage: counts [--record | --profile PATH | --across-chi | --lines | --list]";
 
 /// χ of the load of the store that paths use.
 const LOADED_AT: u32 = 16;
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ["--record"] => record(),
         ["--profile", name] => show_profile(name),
         ["--across-chi"] => across_chi(),
+        ["--lines"] => shared_lines(),
         ["--list"] => {
             for way in &PATHS {
                 println!("{:18} {}", way.name, way.what);
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         }
         // The arguments of this program's own children under callgrind.
         [callgrind::RUN, name, times] => return paths::run(name, times),
+        [lines::RUN, name] => lines::run(name).map(|()| true).map_err(|e| e.to_string()),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {
@@ -126,6 +130,12 @@ fn across_chi() -> Result<bool, String> {
         holds &= table.holds();
     }
     Ok(holds)
+}
+
+/// Looks for cache lines that two readers write. Returns whether there is none.
+fn shared_lines() -> Result<bool, String> {
+    let scratch = Scratch::new()?;
+    lines::watch_all(&scratch.0)
 }
 
 fn show_profile(name: &str) -> Result<bool, String> {

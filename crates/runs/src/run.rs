@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, Message, PageId, Result};
+use terrapin_base::{Error, Message, PageId, Result, mutant};
 use terrapin_pages::group::{GroupRef, GroupSums};
 use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
@@ -179,6 +179,9 @@ impl Run {
         input: &Arc<dyn MergeInput>,
         key: &[u8],
     ) -> Result<bool> {
+        let is_above = |first: &[u8], key: &[u8]| {
+            first > key || first == key && mutant::active("append-takes-last-key")
+        };
         for piece in &self.pieces {
             let lo = piece.range.lo.as_deref();
             if lo.is_some_and(|lo| lo > key) {
@@ -187,9 +190,9 @@ impl Run {
             let is_behind = match &piece.origin {
                 PieceOrigin::Input => {
                     let cursor = input.clone().cursor(lo, piece.range.hi.as_deref())?;
-                    cursor.key().is_none_or(|first| first > key)
+                    cursor.key().is_none_or(|first| is_above(first, key))
                 }
-                PieceOrigin::Group(group) => store.index(group)?.first_key() > key,
+                PieceOrigin::Group(group) => is_above(store.index(group)?.first_key(), key),
             };
             if !is_behind {
                 return Ok(false);

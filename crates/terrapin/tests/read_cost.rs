@@ -4,7 +4,7 @@
 mod common;
 
 use common::{World, counting_reads, key, tiny, value};
-use terrapin::{CheckpointDistance, Database};
+use terrapin::{CheckpointDistance, Database, KeyspaceOptions, StructureKind};
 
 const RECORDS: u64 = 16_000;
 /// One record fills more than half a block of 512 bytes, so no two share a block.
@@ -92,6 +92,49 @@ fn a_get_of_a_missing_key_costs_hardly_any_read() {
     let each = (reads(&world) - before) as f64 / RECORDS as f64;
     println!("{each} device reads for an absent key");
     assert!(each <= 0.06, "{each} device reads for an absent key");
+    database.close().unwrap();
+}
+
+/// Many runs of tiered buffers, right after a load, with everything but blocks in memory.
+#[test]
+fn gets_through_many_runs_read_one_block_and_those_of_absent_keys_hardly_any() {
+    let world = World::new(7);
+    let options = counting_reads().fanout(16).memory(32 << 20);
+    let database = world.open(&options);
+    let tiered = KeyspaceOptions::new().structure(StructureKind::Tiered);
+    let keyspace = database.create_keyspace("k", tiered).unwrap();
+    let put = |i: u64| keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    (0..RECORDS).for_each(put);
+    database.checkpoint().unwrap();
+    let stat = database.stat().unwrap();
+    let of_keyspace = stat.keyspaces.iter().find(|k| k.name == "k").unwrap();
+    let runs = of_keyspace.tree.figure("buffer_runs_hundredths").unwrap();
+    assert!(runs >= 500, "{runs} hundredths of a run");
+    drop(keyspace);
+    database.close().unwrap();
+    let database = world.open(&options);
+    let keyspace = database.keyspace("k").unwrap();
+    let absent = |range: std::ops::Range<u64>| {
+        range.for_each(|i| assert!(!keyspace.contains(key(i)).unwrap()))
+    };
+    absent(RECORDS..2 * RECORDS);
+    let before = reads(&world);
+    absent(2 * RECORDS..3 * RECORDS);
+    let each = (reads(&world) - before) as f64 / RECORDS as f64;
+    println!("{runs} hundredths of a run; {each} device reads for an absent key");
+    assert!(each <= 0.02, "{each} device reads for an absent key");
+    let before = reads(&world);
+    for i in (0..RECORDS).filter(|i| i % 4 == 1) {
+        let found = keyspace.get(key(i)).unwrap();
+        assert_eq!(found.as_deref(), Some(&value(i, VALUE_BYTES)[..]));
+    }
+    let each = (reads(&world) - before) as f64 / (RECORDS / 4) as f64;
+    println!("{each} device reads for a cold get");
+    assert!(
+        (0.9..=1.05).contains(&each),
+        "{each} device reads for a cold get"
+    );
+    drop(keyspace);
     database.close().unwrap();
 }
 

@@ -281,3 +281,52 @@ fn maplets_are_made_while_a_keyspace_is_read_and_memory_lacks_outlines() {
     assert_eq!(maplets_after(1 << 20, 0), 0, "nobody reads");
     assert_eq!(maplets_after(64 << 20, 2000), 0, "outlines have room");
 }
+
+/// SplinterDB's asserts failed near a full disk (#228).
+#[test]
+fn a_full_disk_under_runs_refuses_puts_accepts_deletes_and_recovers() {
+    let world = World::new(12);
+    let options = tiny()
+        .memory(4 << 20)
+        .group_bytes(16 << 10)
+        .block_bytes(2048)
+        .fanout(16)
+        .stall_limit(std::time::Duration::from_secs(5));
+    let database = world.open(&options);
+    let keyspace = database.create_keyspace("k", tiered().runs(32)).unwrap();
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes() + (8 << 20));
+    let number_of = |number: u64| number * 7919 % 1_000_003;
+    let mut stored = 0;
+    let refused = loop {
+        let number = number_of(stored);
+        match keyspace.put(key(number), value(number, 100)) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100_000, "the disk never filled");
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(runs_max(&database, "k") > 4, "it has runs");
+    let mut left: Map = (0..stored)
+        .map(|at| (key(number_of(at)), value(number_of(at), 100)))
+        .collect();
+    for at in 0..stored * 2 / 3 {
+        let deleted = keyspace.delete(key(number_of(at)));
+        deleted.unwrap_or_else(|e| panic!("delete {at} of {stored}: {e}"));
+        left.remove(&key(number_of(at)));
+    }
+    for _ in 0..200 {
+        match keyspace.put("again", "1") {
+            Ok(()) => break,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+        }
+        world.sim.advance_ns(2_000_000_000);
+        world.sim.settle();
+    }
+    left.insert(b"again".to_vec(), b"1".to_vec());
+    assert_eq!(all(&keyspace), left);
+    drop(keyspace);
+    database.close().unwrap();
+    world.verify();
+}

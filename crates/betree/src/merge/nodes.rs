@@ -147,7 +147,7 @@ pub(super) fn split(
                 let Some(piece) = cut_segment(&segment, from..to, own, lowers.get(part + 1)) else {
                     continue;
                 };
-                if !is_first {
+                if !is_first && !mutant::active("split-shares-without-reference") {
                     changes.retained.push(segment.group.id);
                 }
                 is_first = false;

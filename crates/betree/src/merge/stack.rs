@@ -246,6 +246,14 @@ impl Descend {
                     older.push(run);
                 }
             }
+            let mut comes_in = left_out.clone();
+            if mutant::active("stack-forgets-what-comes-in") {
+                let merges = stacking.taken.iter().map(|&runs| runs > 0);
+                comes_in
+                    .iter_mut()
+                    .zip(merges)
+                    .for_each(|(out, m)| *out |= m);
+            }
             let task = WriteLevel::new(
                 LevelPart {
                     frame: frame.id,
@@ -255,7 +263,7 @@ impl Descend {
                 },
                 lowers.clone(),
                 frame.range_of(first, last),
-                self.kept(context, frame, &left_out),
+                self.kept(context, frame, &comes_in),
                 older,
                 weights[first..=last].iter().sum(),
                 hiding.clone(),

@@ -11,6 +11,7 @@ mod maplets;
 mod panics;
 mod short;
 mod stacks;
+mod traps;
 mod tree;
 mod watched;
 mod workers;

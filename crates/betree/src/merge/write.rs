@@ -554,7 +554,8 @@ impl WriteLevel {
         // If there are other parts, the old levels are replaced even without new messages for this
         // part.
         let always = !self.of.is_whole;
-        let stream = context.open_stream(&self.range, newer, older, always, false)?;
+        let is_last = mutant::active("node-applies-operands");
+        let stream = context.open_stream(&self.range, newer, older, always, is_last)?;
         Ok(stream.map(|stream| {
             let mut writing = Writing::new(context.group_options(), &context.budget, stream);
             if context.store.has_room_for_outlines() {

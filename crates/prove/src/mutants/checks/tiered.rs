@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrapin::verify::{VerifyOptions, verify_on};
 use terrapin::{
-    CheckpointDistance, Database, Durability, Keyspace, KeyspaceOptions, Options,
+    CheckpointDistance, Database, Durability, Figure, Keyspace, KeyspaceOptions, Options,
     SpaceAmplification, StructureKind,
 };
 use terrapin_disk::SimDisk;
@@ -97,6 +97,99 @@ pub(in crate::mutants) fn loads(_scratch: &Path) -> Outcome {
     drop(keyspace);
     database.close().map_err(text("close"))?;
     is_sound(&world)
+}
+
+/// Ascending puts that begin at the last key which is there, again and again.
+pub(in crate::mutants) fn tail(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(81));
+    let database = world.open(&options()).map_err(text("open"))?;
+    let created = database.create_keyspace("k", tiered());
+    let keyspace = created.map_err(text("create"))?;
+    let mut truth = Truth::new();
+    for round in 0..12 {
+        for i in 0..=100 {
+            put(&keyspace, &mut truth, round * 100 + i, round)?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        compare(&keyspace, &truth, &format!("round {round}"))?;
+    }
+    drop(keyspace);
+    database.close().map_err(text("close"))?;
+    is_sound(&world)
+}
+
+/// Counters whose operands lie in runs of several nodes above their base.
+pub(in crate::mutants) fn operands(_scratch: &Path) -> Outcome {
+    const COUNTERS: u64 = 2000;
+    let world = Process::new(1, SimDisk::new(82));
+    let database = world.open(&options()).map_err(text("open"))?;
+    let created = database.create_keyspace("k", tiered().merge_operator("add-i64"));
+    let keyspace = created.map_err(text("create"))?;
+    let mut truth = vec![1_i64; COUNTERS as usize];
+    for number in 0..COUNTERS {
+        let put = keyspace.put(key(number), 1_i64.to_le_bytes());
+        put.map_err(text("put"))?;
+    }
+    for round in 1..24_u64 {
+        for i in 0..60 {
+            let number = (i * 331 + round * 17) % COUNTERS;
+            let merged = keyspace.merge(key(number), (round as i64).to_le_bytes());
+            merged.map_err(text("merge"))?;
+            truth[number as usize] += round as i64;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+        for (number, wanted) in (0..).zip(&truth) {
+            let value = keyspace.get(key(number)).map_err(text("get"))?;
+            if value.as_deref() != Some(&wanted.to_le_bytes()[..]) {
+                return Err(format!("counter {number} has {value:?}, not {wanted}"));
+            }
+        }
+    }
+    drop(keyspace);
+    database.close().map_err(text("close"))?;
+    is_sound(&world)
+}
+
+/// Large memtables over few leaves, and tiny ones over a wide node. A pivot holds at most 16 page
+/// groups, and a node about a hundred levels.
+pub(in crate::mutants) fn heaps(_scratch: &Path) -> Outcome {
+    for (group_bytes, fanout, runs, puts, rounds) in
+        [(4 << 10, 4, 64, 1000, 60), (16 << 10, 64, 16, 40, 400)]
+    {
+        let world = Process::new(1, SimDisk::new(83));
+        let options = options()
+            .group_bytes(group_bytes)
+            .fanout(fanout)
+            .checkpoint_distance(CheckpointDistance::Fixed(64));
+        let database = world.open(&options).map_err(text("open"))?;
+        let unbounded = SpaceAmplification::Unbounded;
+        let stored = tiered().runs(runs).space_amplification(unbounded);
+        let keyspace = database.create_keyspace("k", stored);
+        let keyspace = keyspace.map_err(text("create"))?;
+        let mut truth = Truth::new();
+        let (mut most, mut levels) = (0, 0);
+        for round in 0..rounds {
+            for i in 0..puts {
+                let number = (round * puts + i) * 7919 % 1_000_003;
+                put(&keyspace, &mut truth, number, round)?;
+            }
+            database.checkpoint().map_err(text("checkpoint"))?;
+            most = most.max(figure(&database, "buffer_pivot_bytes_max")?);
+            levels = levels.max(levels_of(&database)?);
+        }
+        compare(&keyspace, &truth, "at the end")?;
+        drop(keyspace);
+        world.kill(Some(database));
+        if most > 16 * group_bytes {
+            return Err(format!(
+                "a pivot has {most} bytes of groups of {group_bytes}"
+            ));
+        }
+        if levels > 100 {
+            return Err(format!("a node has {levels} levels"));
+        }
+    }
+    Ok(())
 }
 
 /// Maplets over many runs, looked up by every read of records that lie below them.
@@ -227,6 +320,21 @@ fn figure(database: &Database, name: &str) -> Result<u64, String> {
     let keyspace = stat.keyspaces.iter().find(|keyspace| keyspace.name == "k");
     let runs = keyspace.and_then(|keyspace| keyspace.tree.figure(name));
     runs.ok_or_else(|| format!("stat has no {name}"))
+}
+
+/// Levels of the node that has most of them.
+fn levels_of(database: &Database) -> Result<usize, String> {
+    let stat = database.stat().map_err(text("stat"))?;
+    let keyspace = stat.keyspaces.iter().find(|keyspace| keyspace.name == "k");
+    let named = keyspace.map(|keyspace| &keyspace.tree.named);
+    let levels = named
+        .into_iter()
+        .flatten()
+        .find_map(|(name, figure)| match figure {
+            Figure::List(levels) if *name == "buffer_level_bytes" => Some(levels.len()),
+            _ => None,
+        });
+    levels.ok_or_else(|| "stat has no levels".to_owned())
 }
 
 /// A keyspace that becomes tiered, is overwritten, and rests.

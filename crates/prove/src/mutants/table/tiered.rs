@@ -3,6 +3,9 @@
 use super::{Mutant, checks};
 use crate::mutants::script::Script;
 
+const OPERANDS: Script = Script::Check("operands in tiered buffers", checks::tiered::operands);
+const TAIL: Script = Script::Check("the last key again", checks::tiered::tail);
+const HEAPS: Script = Script::Check("what a pivot may hold", checks::tiered::heaps);
 const LOADS: Script = Script::Check("tiered buffers under all loads", checks::tiered::loads);
 const DAMAGE: Script = Script::Check("damage in tiered buffers", checks::tiered::damage);
 const IDLE: Script = Script::Check("idle tiered buffers", checks::tiered::idle);
@@ -32,6 +35,41 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/betree/src/merge/stack.rs",
         breaks: "no record is lost",
         script: LOADS,
+    },
+    Mutant {
+        name: "stack-forgets-what-comes-in",
+        does: "what comes in for a pivot whose runs are merged is left out",
+        file: "crates/betree/src/merge/stack.rs",
+        breaks: "no record is lost",
+        script: LOADS,
+    },
+    Mutant {
+        name: "split-shares-without-reference",
+        does: "the halves of a node share a segment that counts as one reference",
+        file: "crates/betree/src/merge/nodes.rs",
+        breaks: "D4: space is free when nothing refers to it",
+        script: LOADS,
+    },
+    Mutant {
+        name: "node-applies-operands",
+        does: "a merge within a node applies operands as if nothing older were below",
+        file: "crates/betree/src/merge/write.rs",
+        breaks: "each operand counts exactly once, in order",
+        script: OPERANDS,
+    },
+    Mutant {
+        name: "append-takes-last-key",
+        does: "leaves are written behind a leaf although what comes in has its last key",
+        file: "crates/runs/src/run.rs",
+        breaks: NEWEST,
+        script: TAIL,
+    },
+    Mutant {
+        name: "stacks-hold-any-bytes",
+        does: "a pivot holds more than one flush may write on a full disk",
+        file: "crates/betree/src/tiered.rs",
+        breaks: "D10: a delete has room on a full disk",
+        script: HEAPS,
     },
     Mutant {
         name: "flush-passes-older-runs",
