@@ -14,13 +14,9 @@ use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
 use terrapin_runs::run::{Key, KeyRange};
 
-/// A leaf is rewritten once about one in this many of its records has expired.
-const EXPIRED_PART: u64 = 4;
-
 /// Whether a compaction rewrites a leaf because enough of its records have expired.
 pub(crate) fn is_expired(leaf: &GroupRef, deadlines: &Deadlines, now_ms: u64) -> bool {
-    !deadlines.is_empty()
-        && deadlines.expired_at(now_ms).saturating_mul(EXPIRED_PART) >= leaf.records
+    deadlines.is_quarter_expired(leaf.records, now_ms)
 }
 
 /// A stretch of keys for a compaction.

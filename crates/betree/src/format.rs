@@ -408,7 +408,11 @@ mod tests {
     fn deadlines(records: u64) -> Deadlines {
         let mut counts = [0; 16];
         counts[records as usize] = records;
-        Deadlines::new(1_800_000_000_000, counts)
+        Deadlines::new(
+            1_800_000_000_000,
+            counts,
+            (1_800_000_000_500, 2_900_000_000_000),
+        )
     }
 
     fn maplet(number: u64) -> Maplet {

@@ -156,9 +156,9 @@ impl TreeVersion {
 
     /// The share of records that have expired, in thousandths, as the root says.
     pub(crate) fn expired_permille(&self, now_ms: u64) -> Result<u64> {
-        let (expired, records) = match &self.root {
-            Root::Empty => return Ok(0),
-            Root::Leaf(leaf, deadlines) => (deadlines.expired_at(now_ms), leaf.records),
+        Ok(match &self.root {
+            Root::Empty => 0,
+            Root::Leaf(leaf, deadlines) => deadlines.expired_permille(leaf.records, now_ms),
             Root::Node(..) => {
                 let Some(node) = self.late_node()? else {
                     return Ok(0);
@@ -166,10 +166,9 @@ impl TreeVersion {
                 let deadlines = node.deadlines();
                 // The number of messages in buffers is not known.
                 let records = node.sums().records.max(deadlines.records());
-                (deadlines.expired_at(now_ms), records)
+                deadlines.expired_permille(records, now_ms)
             }
-        };
-        Ok(expired.saturating_mul(1000) / records.max(1))
+        })
     }
 
     fn late_node(&self) -> Result<Option<&Arc<LoadedNode>>> {

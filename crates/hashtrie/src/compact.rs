@@ -1,4 +1,5 @@
-//! Compactions: rewrites of leaves of several runs, without input.
+//! Compactions: rewrites of leaves of several runs, and of leaves of which a quarter has expired,
+//! without input.
 
 use std::sync::Arc;
 
@@ -17,12 +18,20 @@ impl Compacts for HashTrie {
         };
         let mirror = Mirror::read(&self.store, &Root::Trie(*trie))?;
         let mut sum = ToCompact::default();
-        for (_, bytes) in work(&mirror, trie.fanout) {
+        for (_, bytes) in work(&mirror, trie.fanout, 0) {
             let (merged, buffered) = bytes.unwrap_or_default();
             sum.merged_bytes = sum.merged_bytes.saturating_add(merged);
             sum.buffered_bytes = sum.buffered_bytes.saturating_add(buffered);
         }
         Ok(sum)
+    }
+
+    fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {
+        let Some(root) = own(version)?.root_node()? else {
+            return Ok(0);
+        };
+        let records = root.node.sums().records;
+        Ok(root.node.deadlines().expired_permille(records, now_ms))
     }
 
     fn begin_compaction(
@@ -39,7 +48,7 @@ impl Compacts for HashTrie {
         let mut begin: Option<Box<[u8]>> = None;
         let mut end: Option<Box<[u8]>> = None;
         let mut merged = 0u64;
-        for (stretch, bytes) in work(&mirror, fanout) {
+        for (stretch, bytes) in work(&mirror, fanout, options.now_ms) {
             let (lo, hi) = stretch.keys();
             if hi.is_some_and(|hi| &hi[..] <= from) {
                 continue;

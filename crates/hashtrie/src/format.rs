@@ -6,16 +6,19 @@
 //! sums  records, key and value bytes, hidden bytes: varints; of all runs
 //! node  r: u8 (0: the root of one leaf), bits in front: u8, first prefix: 5 bytes, big-endian
 //!       taken slots, slots of leaves: a mask of 2^r bits each, at least one byte
-//!       per taken slot, a node: page reference: 20 bytes, sums
+//!       per taken slot, a node: page reference: 20 bytes, sums, optional sums (deadlines)
 //!       per taken slot, a leaf: number of runs: varint, runs
 //! run   slot: u8, flags: u8 (1 base), tier: u8, page reference of its list of hashes: 20 bytes,
-//!       groups: varint; per group: group reference, first and last prefix: varints
+//!       groups: varint; per group: group reference with its deadlines, first and last prefix:
+//!       varints
 //! ```
 
 use terrapin_base::codec::{Reader, put_varint};
 use terrapin_base::{Error, Result};
 use terrapin_pages::PageRef;
-use terrapin_pages::group::{Deadlines, GroupRef, LOGICAL_BYTES_MAX};
+use terrapin_pages::group::{
+    Deadlines, GroupRef, LOGICAL_BYTES_MAX, decode_optional_sums, encode_optional_sums,
+};
 
 use crate::digits::{Fanout, PREFIX_BYTES, Stretch};
 use crate::table::SLOTS;
@@ -169,10 +172,12 @@ pub(crate) enum Child {
 }
 
 /// A node on a page, and the sums of its leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRef {
     pub(crate) page: PageRef,
     pub(crate) sums: Sums,
+    /// When the records of its leaves expire.
+    pub(crate) deadlines: Deadlines,
 }
 
 /// A chain of runs, newest first: at least one.
@@ -197,9 +202,11 @@ pub(crate) struct RunRef {
 }
 
 /// A group of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) group: GroupRef,
+    /// When its records expire.
+    pub(crate) deadlines: Deadlines,
     /// The prefixes of its first and its last record.
     pub(crate) prefixes: (u64, u64),
 }
@@ -209,6 +216,13 @@ impl Child {
         match self {
             Child::Node(node) => node.sums,
             Child::Leaf(leaf) => leaf.sums(),
+        }
+    }
+
+    fn add_deadlines(&self, sum: &mut Deadlines) {
+        match self {
+            Child::Node(node) => sum.add(&node.deadlines),
+            Child::Leaf(leaf) => leaf.add_deadlines(sum),
         }
     }
 }
@@ -233,6 +247,18 @@ impl Leaf {
         self.runs.iter().for_each(|run| sums.add(run.sums()));
         sums
     }
+
+    /// When the records of all runs expire, those included that newer ones hide.
+    pub(crate) fn deadlines(&self) -> Deadlines {
+        let mut sum = Deadlines::default();
+        self.add_deadlines(&mut sum);
+        sum
+    }
+
+    fn add_deadlines(&self, sum: &mut Deadlines) {
+        let parts = self.runs.iter().flat_map(|run| &run.groups);
+        parts.for_each(|part| sum.add(&part.deadlines));
+    }
 }
 
 impl Node {
@@ -241,6 +267,14 @@ impl Node {
         let children = self.children.iter().flatten();
         children.for_each(|child| sums.add(child.sums()));
         sums
+    }
+
+    /// When the records of all leaves expire.
+    pub(crate) fn deadlines(&self) -> Deadlines {
+        let mut sum = Deadlines::default();
+        let children = self.children.iter().flatten();
+        children.for_each(|child| child.add_deadlines(&mut sum));
+        sum
     }
 
     /// The node's bytes.
@@ -263,6 +297,7 @@ impl Node {
                 Child::Node(node) => {
                     node.page.encode(&mut out);
                     node.sums.encode(&mut out);
+                    encode_optional_sums(0, &node.deadlines, &mut out);
                 }
                 Child::Leaf(leaf) => leaf.encode(&mut out),
             }
@@ -318,13 +353,14 @@ impl Node {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
+        let part = |part: &Part| size_of::<Part>() + part.deadlines.memory_bytes();
         let leaf = |leaf: &Leaf| {
-            let groups = leaf.runs.iter().map(|run| run.groups.len());
-            leaf.runs.len() * size_of::<RunRef>() + groups.sum::<usize>() * size_of::<Part>()
+            let parts = leaf.runs.iter().flat_map(|run| &run.groups);
+            leaf.runs.len() * size_of::<RunRef>() + parts.map(part).sum::<usize>()
         };
         let leaves = self.children.iter().flatten().map(|child| match child {
             Child::Leaf(own) => leaf(own),
-            Child::Node(_) => 0,
+            Child::Node(node) => node.deadlines.memory_bytes(),
         });
         self.children.len() * size_of::<Option<Child>>() + leaves.sum::<usize>()
     }
@@ -336,9 +372,15 @@ fn mask_bytes(fanout: Fanout) -> usize {
 
 impl NodeRef {
     fn decode(reader: &mut Reader<'_>) -> Result<NodeRef> {
+        let (page, sums) = (PageRef::decode(reader)?, Sums::decode(reader)?);
+        let (separated_bytes, deadlines) = decode_optional_sums(reader)?;
+        if separated_bytes > 0 || deadlines.records() > sums.records {
+            return Err(reader.corrupt("impossible optional sums of a node"));
+        }
         Ok(NodeRef {
-            page: PageRef::decode(reader)?,
-            sums: Sums::decode(reader)?,
+            page,
+            sums,
+            deadlines,
         })
     }
 }
@@ -351,7 +393,7 @@ impl Leaf {
             run.list.encode(out);
             put_varint(out, run.groups.len() as u64);
             for part in &run.groups {
-                part.group.encode(&Deadlines::default(), out);
+                part.group.encode(&part.deadlines, out);
                 put_varint(out, part.prefixes.0);
                 put_varint(out, part.prefixes.1);
             }
@@ -392,9 +434,6 @@ impl RunRef {
         let mut groups: Vec<Part> = Vec::new();
         for _ in 0..count {
             let (group, deadlines) = GroupRef::decode(reader)?;
-            if !deadlines.is_empty() {
-                return Err(reader.corrupt("deadlines that no record has"));
-            }
             let prefixes = (reader.varint()?, reader.varint()?);
             let is_inside = own.contains(prefixes.0) && own.contains(prefixes.1);
             // Records of one prefix may be in two groups.
@@ -402,7 +441,11 @@ impl RunRef {
             if !is_inside || prefixes.0 > prefixes.1 || !groups.last().is_none_or(follows) {
                 return Err(reader.corrupt("groups of a run do not ascend within the leaf"));
             }
-            groups.push(Part { group, prefixes });
+            groups.push(Part {
+                group,
+                deadlines,
+                prefixes,
+            });
         }
         if groups.is_empty() {
             return Err(Error::corrupt("a run without groups"));
@@ -461,10 +504,12 @@ mod tests {
             groups: vec![
                 Part {
                     group: group(number),
+                    deadlines: Deadlines::default(),
                     prefixes: (own.lo(), own.lo() + 1),
                 },
                 Part {
                     group: group(number + 1),
+                    deadlines: Deadlines::default(),
                     prefixes: (own.lo() + 1, own.hi() - 1),
                 },
             ],
@@ -480,6 +525,7 @@ mod tests {
                 bytes: 2,
                 hidden: 3,
             },
+            deadlines: Deadlines::default(),
         }));
         Node {
             fanout,
@@ -488,12 +534,28 @@ mod tests {
         }
     }
 
+    /// Gives each child a record with a deadline.
+    fn expire(node: &mut Node) {
+        let mut deadlines = Deadlines::default();
+        deadlines.count(5_000, 9_000);
+        for child in node.children.iter_mut().flatten() {
+            match child {
+                Child::Node(node) => node.deadlines = deadlines.clone(),
+                Child::Leaf(leaf) => leaf.runs[0].groups[1].deadlines = deadlines.clone(),
+            }
+        }
+        assert_eq!(node.deadlines().records(), 2);
+    }
+
     #[test]
     fn nodes_and_roots_come_back_for_every_fan_out() {
         for bits in 1..=8 {
             let fanout = Fanout::new(bits).unwrap();
             for stretch in [Stretch::ALL, Stretch::ALL.child(fanout, 1)] {
-                let node = node(bits, stretch);
+                let mut node = node(bits, stretch);
+                if bits % 2 == 0 {
+                    expire(&mut node);
+                }
                 let decoded = Node::decode(&node.encode(), fanout, stretch).unwrap();
                 assert_eq!(decoded, node);
             }
@@ -550,6 +612,12 @@ mod tests {
         refuse(&|node| leaf(node).runs[0].groups.swap(0, 1));
         refuse(&|node| leaf(node).runs[0].groups[1].prefixes.1 = 1 << 39);
         refuse(&|node| node.children.fill(None));
+        refuse(&|node| {
+            expire(node);
+            if let Some(Some(Child::Node(own))) = node.children.last_mut() {
+                own.sums.records = 0;
+            }
+        });
         let mut twice = bytes.clone();
         // The mask of leaves names a slot that is not taken.
         twice[9] |= 2;

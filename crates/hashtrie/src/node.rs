@@ -187,8 +187,12 @@ pub(crate) fn root_place(trie: &TrieRef) -> Place {
 
 /// Caches a node that was just written, and returns the reference to it.
 pub(crate) fn cache(store: &PageStore, page: PageRef, node: Node) -> NodeRef {
-    let sums = node.sums();
+    let (sums, deadlines) = (node.sums(), node.deadlines());
     let (loaded, memory_bytes) = Loaded::new(node);
     store.cache_object(&page, Arc::new(loaded), memory_bytes);
-    NodeRef { page, sums }
+    NodeRef {
+        page,
+        sums,
+        deadlines,
+    }
 }

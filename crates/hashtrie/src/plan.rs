@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
+use terrapin_pages::group::Deadlines;
 use terrapin_pages::{PageRef, PageStore};
 use terrapin_runs::run::{Key, KeyRange, Run};
 use terrapin_structure::MergeInput;
@@ -41,7 +42,8 @@ const SPACE_PERCENT_DEFAULT: u32 = 150;
 pub(crate) enum Scope {
     /// Those to which the input brings records, and those with most to free.
     Input,
-    /// Those of several runs that have keys at or above one key and below another.
+    /// Those of several runs, and those of which much has expired, that have keys at or above one
+    /// key and below another.
     Stretch {
         from: Box<[u8]>,
         to: Option<Box<[u8]>>,
@@ -68,9 +70,13 @@ impl Mirror {
         let Root::Trie(trie) = root else {
             return Ok(Mirror::Nothing);
         };
-        let (page, sums) = (trie.node, trie.sums);
-        let place = root_place(trie);
-        let mut node = Self::read_node(store, NodeRef { page, sums }, place, trie.fanout)?;
+        let own = NodeRef {
+            page: trie.node,
+            sums: trie.sums,
+            // The root has none: its node sums them up.
+            deadlines: Deadlines::default(),
+        };
+        let mut node = Self::read_node(store, own, root_place(trie), trie.fanout)?;
         match trie.is_one_leaf {
             true => Ok(node.children.pop().unwrap_or(Mirror::Nothing)),
             false => Ok(Mirror::Node(Box::new(node))),
@@ -91,7 +97,12 @@ impl Mirror {
                 Some(Child::Leaf(leaf)) => Mirror::Leaf(leaf.clone()),
                 Some(Child::Node(node)) => {
                     let place = (fanout, loaded.stretch_of(number));
-                    Mirror::Node(Box::new(Self::read_node(store, *node, place, fanout)?))
+                    Mirror::Node(Box::new(Self::read_node(
+                        store,
+                        node.clone(),
+                        place,
+                        fanout,
+                    )?))
                 }
             });
         }
@@ -185,6 +196,8 @@ pub(crate) struct Policy {
     pub(crate) group_bytes: u64,
     pub(crate) space_percent: Option<u32>,
     pub(crate) space_is_short: bool,
+    /// The moment by which records have expired, in milliseconds since 1970.
+    pub(crate) now_ms: u64,
 }
 
 /// A number below [`PHASES`] that differs between siblings.
@@ -281,7 +294,9 @@ pub(crate) fn plan(
             let arriving = gather(&mut places, input)?;
             decide(&mut places, arriving, policy);
         }
-        Scope::Stretch { from, to } => choose_stretch(&mut places, from, to.as_deref()),
+        Scope::Stretch { from, to } => {
+            choose_stretch(&mut places, (from, to.as_deref()), policy.now_ms)
+        }
     }
     let mut planner = Planner {
         store,
@@ -420,30 +435,39 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// Whether a leaf has anything to rewrite.
-pub(crate) fn is_split_up(leaf: &Leaf) -> bool {
-    leaf.runs.len() > 1 || leaf.runs.iter().any(|run| !run.is_base)
+/// Whether a compaction rewrites a leaf: it has several runs, or a quarter of it has expired.
+fn is_due(leaf: &Leaf, now_ms: u64) -> bool {
+    let is_split_up = leaf.runs.len() > 1 || leaf.runs.iter().any(|run| !run.is_base);
+    is_split_up
+        || leaf
+            .deadlines()
+            .is_quarter_expired(leaf.sums().records, now_ms)
 }
 
-fn choose_stretch(places: &mut [PlaceOf<'_>], from: &[u8], to: Option<&[u8]>) {
+fn choose_stretch(places: &mut [PlaceOf<'_>], (from, to): (&[u8], Option<&[u8]>), now_ms: u64) {
     for place in places {
         let (lo, hi) = place.stretch.keys();
         let is_inside =
             hi.is_none_or(|hi| &hi[..] > from) && lo.zip(to).is_none_or(|(lo, to)| &lo[..] < to);
-        if is_inside && place.leaf.is_some_and(is_split_up) {
+        if is_inside && place.leaf.is_some_and(|leaf| is_due(leaf, now_ms)) {
             place.fate = Fate::Rewritten;
         }
     }
 }
 
-/// The leaves of a compaction: their stretches, and the bytes of each, if it has work to do.
-pub(crate) fn work(mirror: &Mirror, fanout: Fanout) -> Vec<(Stretch, Option<(u64, u64)>)> {
+/// The leaves of a compaction at a moment: their stretches, and the bytes of each, if it has work
+/// to do.
+pub(crate) fn work(
+    mirror: &Mirror,
+    fanout: Fanout,
+    now_ms: u64,
+) -> Vec<(Stretch, Option<(u64, u64)>)> {
     let mut places = Vec::new();
     mirror.places(Stretch::ALL, fanout, &mut places);
     let bytes = |leaf: &Leaf| {
         let runs = leaf.runs.iter().filter(|run| !run.is_base);
         let buffered = sum(runs.map(|run| run.sums().bytes));
-        is_split_up(leaf).then(|| (leaf.sums().bytes, buffered))
+        is_due(leaf, now_ms).then(|| (leaf.sums().bytes, buffered))
     };
     let places = places.into_iter();
     places
@@ -487,7 +511,7 @@ impl Planner<'_> {
             children.push(shape);
         }
         Ok(match has_changed {
-            false => Shape::Kept(Child::Node(node.own)),
+            false => Shape::Kept(Child::Node(node.own.clone())),
             true => Shape::Node(Box::new(ShapeNode {
                 stretch: node.stretch,
                 old: Some(node.own.page),

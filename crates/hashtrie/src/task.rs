@@ -159,12 +159,17 @@ impl Task {
 
     fn write_group(&mut self, context: &Context, group: PendingGroup) -> Result<()> {
         let prefixes = (prefix_of(&group.first_key)?, prefix_of(&group.last_key)?);
+        let deadlines = group.deadlines.clone();
         let group = match self.plan.is_base {
             true => context.store.write_group(group, context.class)?,
             false => context.store.write_segment(group, context.class)?,
         };
         self.changes.added.push(PageUse::from(&group));
-        self.groups.push(Part { group, prefixes });
+        self.groups.push(Part {
+            group,
+            deadlines,
+            prefixes,
+        });
         Ok(())
     }
 

@@ -4,12 +4,12 @@
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::block::Block;
-use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
+use terrapin_pages::group::{Deadlines, GroupIndex, GroupRef, check_group};
 use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::Finding;
 
 use crate::digits::{Fanout, Stretch, prefix_of};
-use crate::format::{Child, Leaf, Node, Root, RunRef, Sums};
+use crate::format::{Child, Leaf, Node, Part, Root, RunRef, Sums};
 use crate::node::{prefixes_of, root_place};
 use crate::table::Table;
 
@@ -31,7 +31,8 @@ pub(crate) fn verify(store: &PageStore, root: &Root, found: &mut dyn FnMut(Findi
         found,
         pages: Vec::new(),
     };
-    check.node(&trie.node, root_place(trie), trie.fanout, &trie.sums)?;
+    let sums = (&trie.sums, None);
+    check.node(&trie.node, root_place(trie), trie.fanout, sums)?;
     check.extents();
     Ok(())
 }
@@ -54,12 +55,13 @@ impl Check<'_> {
         (self.found)(Finding::new(format!("page {}", page.id), message));
     }
 
+    /// Checks a node and all below it. The root has no sum of deadlines.
     fn node(
         &mut self,
         page: &PageRef,
         (own, stretch): (Fanout, Stretch),
         fanout: Fanout,
-        sums: &Sums,
+        (sums, deadlines): (&Sums, Option<&Deadlines>),
     ) -> Result<()> {
         let used = PageUse::from(page);
         self.pages.push(used);
@@ -68,7 +70,8 @@ impl Check<'_> {
         let Some(node) = self.survive(used, read)? else {
             return Ok(());
         };
-        if node.sums() != *sums {
+        let expire = node.deadlines();
+        if node.sums() != *sums || deadlines.is_some_and(|deadlines| expire != *deadlines) {
             self.report(used, "sums and children contradict each other");
         }
         for (number, child) in node.children.iter().enumerate() {
@@ -77,7 +80,8 @@ impl Check<'_> {
                 None => {}
                 Some(Child::Leaf(leaf)) => self.leaf(used, leaf, stretch)?,
                 Some(Child::Node(child)) => {
-                    self.node(&child.page, (fanout, stretch), fanout, &child.sums)?;
+                    let sums = (&child.sums, Some(&child.deadlines));
+                    self.node(&child.page, (fanout, stretch), fanout, sums)?;
                 }
             }
         }
@@ -121,7 +125,7 @@ impl Check<'_> {
             let used = PageUse::from(&part.group);
             self.pages.push(used);
             let start = prefixes.len();
-            let checked = self.group(&part.group, &mut prefixes, &mut before);
+            let checked = self.group(part, &mut prefixes, &mut before);
             if self.survive(used, checked)?.is_none() {
                 is_whole = false;
                 continue;
@@ -147,15 +151,19 @@ impl Check<'_> {
     /// Checks a group, and appends the prefixes of its records. `before` is the last key so far.
     fn group(
         &self,
-        group: &GroupRef,
+        part: &Part,
         prefixes: &mut Vec<u64>,
         before: &mut Option<Vec<u8>>,
     ) -> Result<()> {
+        let group: &GroupRef = &part.group;
         let image = self.store.read_whole_group(group)?;
         check_group(&image, group)?;
         // A sound group has its index and blocks where the references say.
         let index = &image[group.index_offset as usize..][..group.index_bytes as usize];
         let index = GroupIndex::decode(index, group.id)?;
+        if index.deadlines() != part.deadlines {
+            return Err(Error::corrupt("index and reference contradict each other"));
+        }
         if before
             .as_ref()
             .is_some_and(|before| before[..] >= *index.first_key())

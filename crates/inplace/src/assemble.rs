@@ -5,7 +5,7 @@
 //! about equal weight. A list under a quarter of a page takes in its neighbour.
 
 use terrapin_base::{Error, Result, mutant};
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{Deadlines, GroupRef};
 use terrapin_pages::{Changes, PageKind, PageRef, PageUse};
 use terrapin_runs::writing::separator;
 
@@ -269,10 +269,11 @@ impl Writer<'_> {
             let content = encode_leaf(own.iter().map(|segment| &segment.entry[..]))?;
             let page = self.write(&content)?;
             cache_leaf(&self.context.store, &page, &content)?;
-            let mut sums = Sums::default();
+            let (mut sums, mut deadlines) = (Sums::default(), Deadlines::default());
             for segment in own {
                 sums.records += segment.records;
                 sums.bytes += segment.bytes;
+                deadlines.add(&segment.deadlines);
             }
             let next = match (own.last(), behind.first()) {
                 (Some(last), Some(next)) => Box::from(&*separator(&last.last_key, &next.first_key)),
@@ -282,6 +283,7 @@ impl Writer<'_> {
                 bound: std::mem::replace(&mut bound, next),
                 page,
                 sums,
+                deadlines,
                 waiting: Vec::new(),
             });
             rest = behind;
@@ -312,12 +314,13 @@ impl Writer<'_> {
         let inner = Inner { height, entries };
         let page = self.write(&inner.encode()?)?;
         let bound = inner.entries.first().map(|entry| entry.bound.clone());
-        let sums = inner.sums();
+        let (sums, deadlines) = (inner.sums(), inner.deadlines());
         cache_node(&self.context.store, &page, inner);
         out.push(Entry {
             bound: bound.unwrap_or_default(),
             page,
             sums,
+            deadlines,
             waiting: Vec::new(),
         });
         Ok(())

@@ -1,4 +1,5 @@
-//! Compactions: merges of leaves for which records wait, without input.
+//! Compactions: merges of leaves for which records wait, or of which a quarter has expired, without
+//! input.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use terrapin_structure::{
 };
 
 use crate::merge::InPlaceMerge;
-use crate::plan::{Mirror, Scope, densest_stretch, span};
+use crate::plan::{Mirror, Scope, densest_stretch, is_due, span};
 use crate::structure::{InPlace, own};
 
 impl Compacts for InPlace {
@@ -54,6 +55,14 @@ impl Compacts for InPlace {
         }))
     }
 
+    fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {
+        let Some(root) = own(version)?.root_node()? else {
+            return Ok(0);
+        };
+        let (deadlines, sums) = (root.inner.deadlines(), root.inner.sums());
+        Ok(deadlines.expired_permille(sums.records, now_ms))
+    }
+
     fn begin_compaction(
         &self,
         base: &Arc<dyn Version>,
@@ -78,7 +87,7 @@ impl Compacts for InPlace {
                 end = lo;
                 break;
             }
-            if leaf.waiting.is_empty() {
+            if !is_due(leaf, options.now_ms) {
                 continue;
             }
             begin.get_or_insert(lo.unwrap_or_default());

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
-use terrapin_pages::group::{Deadlines, GroupIndex, GroupRef, NodeIndex};
+use terrapin_pages::group::{
+    Deadlines, GroupIndex, GroupRef, NodeIndex, decode_optional_sums, encode_optional_sums,
+};
 use terrapin_pages::{Handle, PageRef, PageStore};
 
 /// First byte of every root. No other structure's root begins with it.
@@ -162,6 +164,8 @@ pub(crate) struct Entry {
     /// A leaf or a node.
     pub(crate) page: PageRef,
     pub(crate) sums: Sums,
+    /// When the records of the line expire.
+    pub(crate) deadlines: Deadlines,
     /// Groups that wait for a leaf, newest first. Their keys are the leaf's.
     pub(crate) waiting: Vec<GroupRef>,
 }
@@ -211,6 +215,7 @@ impl Inner {
             put_prefixed(&mut out, if number == 0 { &[] } else { &entry.bound });
             entry.page.encode(&mut out);
             entry.sums.encode(&mut out);
+            encode_optional_sums(0, &entry.deadlines, &mut out);
             if self.height == ABOVE_LEAVES {
                 put_varint(&mut out, entry.waiting.len() as u64);
                 for group in &entry.waiting {
@@ -238,6 +243,10 @@ impl Inner {
                 return Err(reader.corrupt("bounds do not ascend"));
             }
             let (page, sums) = (PageRef::decode(&mut reader)?, Sums::decode(&mut reader)?);
+            let (separated_bytes, deadlines) = decode_optional_sums(&mut reader)?;
+            if separated_bytes > 0 || deadlines.records() > sums.records {
+                return Err(reader.corrupt("impossible optional sums of an entry"));
+            }
             let mut waiting = Vec::new();
             if height == ABOVE_LEAVES {
                 let groups = reader.varint()?;
@@ -255,6 +264,7 @@ impl Inner {
                 bound: bound.into(),
                 page,
                 sums,
+                deadlines,
                 waiting,
             });
         }
@@ -279,9 +289,18 @@ impl Inner {
         sums
     }
 
+    /// When the records of the line expire.
+    pub(crate) fn deadlines(&self) -> Deadlines {
+        let mut sum = Deadlines::default();
+        let entries = self.entries.iter();
+        entries.for_each(|entry| sum.add(&entry.deadlines));
+        sum
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         let entry = |entry: &Entry| {
-            size_of::<Entry>() + entry.bound.len() + entry.waiting.len() * size_of::<GroupRef>()
+            let waiting = entry.waiting.len() * size_of::<GroupRef>();
+            size_of::<Entry>() + entry.bound.len() + waiting + entry.deadlines.memory_bytes()
         };
         self.entries.iter().map(entry).sum()
     }
@@ -408,6 +427,13 @@ impl Leaf {
         })
     }
 
+    /// When the records of the segment of this number expire.
+    pub(crate) fn deadlines(&self, number: usize) -> Result<Deadlines> {
+        let place = self.places[number];
+        let entry = &self.bytes[place.start as usize..place.end as usize];
+        Ok(GroupRef::decode(&mut Reader::new("segment", entry))?.1)
+    }
+
     /// The smallest key of a segment.
     #[inline]
     pub(crate) fn first_key(&self, number: usize) -> &[u8] {
@@ -494,6 +520,7 @@ mod tests {
             bound: bound.into(),
             page: page(number),
             sums: line.with_waiting(&waiting),
+            deadlines: Deadlines::default(),
             waiting,
         };
         Inner {

@@ -36,7 +36,8 @@ const SPACE_PERCENT_DEFAULT: u32 = 150;
 pub(crate) enum Scope {
     /// The input's.
     Input,
-    /// Those that wait for leaves that begin at or above one key and below another.
+    /// Those that wait for leaves that begin at or above one key and below another, and the expired
+    /// ones of these leaves.
     Stretch {
         from: Box<[u8]>,
         to: Option<Box<[u8]>>,
@@ -325,13 +326,24 @@ pub(crate) fn densest_stretch(
     }
 }
 
-/// Merges the leaves of a stretch for which records wait.
-pub(crate) fn plan_stretch(leaves: &[&Entry], from: &[u8], to: Option<&[u8]>) -> Vec<Fate> {
+/// Whether a compaction merges a leaf: records wait for it, or a quarter of its records has
+/// expired.
+pub(crate) fn is_due(leaf: &Entry, now_ms: u64) -> bool {
+    let is_expired = || leaf.deadlines.is_quarter_expired(leaf.sums.records, now_ms);
+    !leaf.waiting.is_empty() || is_expired()
+}
+
+/// Merges the leaves of a stretch that are due.
+pub(crate) fn plan_stretch(
+    leaves: &[&Entry],
+    (from, to): (&[u8], Option<&[u8]>),
+    now_ms: u64,
+) -> Vec<Fate> {
     let fate = |number: usize| {
         let (_, hi) = span(leaves, number);
         let is_inside = hi.is_none_or(|hi| hi > from)
             && (number == 0 || to.is_none_or(|to| &leaves[number].bound[..] < to));
-        match is_inside && !leaves[number].waiting.is_empty() {
+        match is_inside && is_due(leaves[number], now_ms) {
             true => Fate::Merged,
             false => Fate::Nothing,
         }

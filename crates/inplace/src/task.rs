@@ -1,8 +1,9 @@
 //! The work of a merge on one leaf of the map, in steps of about a page group.
 //!
 //! A leaf that is merged: segments to which neither the input nor a waiting group brings a record
-//! stay as they are. Consecutive others are streamed, together with these records, into new
-//! segments. If less than half a segment is left over, the next segment joins it.
+//! stay as they are, unless a quarter of their records has expired. Consecutive others are
+//! streamed, together with these records, into new segments. If less than half a segment is left
+//! over, the next segment joins it.
 //!
 //! A leaf whose records wait: the input's records, and those of the joined groups, become groups
 //! that wait.
@@ -54,6 +55,8 @@ pub(crate) struct Segment {
     pub(crate) records: u64,
     /// Key and value bytes.
     pub(crate) bytes: u64,
+    /// When its records expire.
+    pub(crate) deadlines: Deadlines,
     /// Bytes of its extent.
     pub(crate) stored: u64,
     pub(crate) first_key: Box<[u8]>,
@@ -68,6 +71,7 @@ impl Segment {
             entry: segment.entry.to_vec(),
             records: segment.group.records,
             bytes: segment.group.logical_bytes,
+            deadlines: leaf.deadlines(number)?,
             stored: segment.group.bytes,
             first_key: segment.index.first_key().into(),
             last_key: segment.index.last_key().into(),
@@ -76,7 +80,7 @@ impl Segment {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         let own = self.entry.capacity() + self.first_key.len() + self.last_key.len();
-        (own + size_of::<Self>()) as u64
+        (own + size_of::<Self>() + self.deadlines.memory_bytes()) as u64
     }
 }
 
@@ -305,8 +309,12 @@ impl Task {
         let is_touched = newer.is_some_and(|key| is_below(key, self.segment_end(&leaf, next)));
         let is_small = !self.builder.is_empty()
             && self.builder.pending_bytes() < context.segment.target_bytes / 2;
-        if is_touched || is_small {
-            let segment = leaf.segment(next)?;
+        let segment = leaf.segment(next)?;
+        let is_expired = context.now_ms > 0
+            && leaf
+                .deadlines(next)?
+                .is_quarter_expired(segment.group.records, context.now_ms);
+        if is_touched || is_small || is_expired {
             let index = Arc::new(segment.index.decode(&segment.group, &mut Vec::new())?);
             let ahead = ReadAhead::MERGE;
             let cursor = GroupCursor::for_merge_by(&context.store, &segment.group, index, ahead)?;
@@ -441,6 +449,7 @@ impl Task {
             entry,
             records: group.records,
             bytes: group.logical_bytes,
+            deadlines,
             stored: group.bytes,
             first_key,
             last_key,

@@ -2,7 +2,7 @@
 //! read from the device, not from the cache.
 
 use terrapin_base::{Error, Result};
-use terrapin_pages::group::{GroupIndex, GroupRef, NodeIndex, check_group};
+use terrapin_pages::group::{Deadlines, GroupIndex, GroupRef, NodeIndex, check_group};
 use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::Finding;
 
@@ -29,7 +29,7 @@ pub(crate) fn verify(store: &PageStore, root: &Root, found: &mut dyn FnMut(Findi
         found,
         pages: Vec::new(),
     };
-    check.node(&map.page, map.height, (&[], None), &map.sums)?;
+    check.node(&map.page, map.height, (&[], None), (&map.sums, None))?;
     check.extents();
     Ok(())
 }
@@ -52,7 +52,14 @@ impl Check<'_> {
         (self.found)(Finding::new(format!("page {}", page.id), message));
     }
 
-    fn node(&mut self, page: &PageRef, height: u8, span: Span<'_>, sums: &Sums) -> Result<()> {
+    /// Checks a node and all below it. The root has no sum of deadlines.
+    fn node(
+        &mut self,
+        page: &PageRef,
+        height: u8,
+        span: Span<'_>,
+        (sums, deadlines): (&Sums, Option<&Deadlines>),
+    ) -> Result<()> {
         let used = PageUse::from(page);
         self.pages.push(used);
         let content = self.store.read_page(page, PageKind::MapNode);
@@ -60,7 +67,8 @@ impl Check<'_> {
         let Some(inner) = self.survive(used, read)? else {
             return Ok(());
         };
-        if inner.sums() != *sums {
+        let expire = inner.deadlines();
+        if inner.sums() != *sums || deadlines.is_some_and(|deadlines| expire != *deadlines) {
             self.report(used, "sums and entries contradict each other");
         }
         for (number, entry) in inner.entries.iter().enumerate() {
@@ -74,14 +82,15 @@ impl Check<'_> {
                 self.report(used, "bounds outside of those of the node above");
             }
             if height > ABOVE_LEAVES {
-                self.node(&entry.page, height - 1, (lo, hi), &entry.sums)?;
+                let sums = (&entry.sums, Some(&entry.deadlines));
+                self.node(&entry.page, height - 1, (lo, hi), sums)?;
                 continue;
             }
             for group in &entry.waiting {
                 let checked = self.waiting(group, (lo, hi));
                 self.survive(PageUse::from(group), checked)?;
             }
-            self.leaf(&entry.page, (lo, hi), &entry.sums)?;
+            self.leaf(&entry.page, (lo, hi), (&entry.sums, &entry.deadlines))?;
         }
         Ok(())
     }
@@ -97,7 +106,12 @@ impl Check<'_> {
         is_inside(&index, span)
     }
 
-    fn leaf(&mut self, page: &PageRef, span: Span<'_>, sums: &Sums) -> Result<()> {
+    fn leaf(
+        &mut self,
+        page: &PageRef,
+        span: Span<'_>,
+        (sums, deadlines): (&Sums, &Deadlines),
+    ) -> Result<()> {
         let used = PageUse::from(page);
         self.pages.push(used);
         let content = self.store.read_page(page, PageKind::MapNode);
@@ -105,16 +119,17 @@ impl Check<'_> {
         let Some(leaf) = self.survive(used, read)? else {
             return Ok(());
         };
-        let (mut records, mut bytes) = (0u64, 0u64);
+        let (mut records, mut bytes, mut expire) = (0u64, 0u64, Deadlines::default());
         for number in 0..leaf.len() {
             let group = leaf.segment(number)?.group;
             self.pages.push(PageUse::from(&group));
             records = records.saturating_add(group.records);
             bytes = bytes.saturating_add(group.logical_bytes);
+            expire.add(&leaf.deadlines(number)?);
             let checked = self.segment(&leaf, number, span);
             self.survive(PageUse::from(&group), checked)?;
         }
-        if (records, bytes) != (sums.records, sums.bytes) {
+        if (records, bytes) != (sums.records, sums.bytes) || expire != *deadlines {
             self.report(used, "sums and segments contradict each other");
         }
         Ok(())

@@ -56,7 +56,8 @@ pub enum Deadlines {
     /// Not at all.
     #[default]
     None,
-    /// Half of the values have a deadline that never comes.
+    /// Half of the values have a deadline that never comes. Half of the keyspaces have a time to
+    /// live by their options.
     Far,
     /// Besides, half of the deletes are puts whose deadline comes before the next operation.
     Near,

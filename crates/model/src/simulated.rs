@@ -66,6 +66,9 @@ const NEAR: Duration = Duration::from_millis(1);
 /// The simulated time after which that deadline has come.
 const NEAR_PAST_NS: u64 = 2_000_000;
 
+/// The time to live of keyspaces whose values get a deadline that no run reaches.
+const LONG: Duration = Duration::from_secs(5_000_000_000);
+
 /// A deadline that no run reaches.
 fn never() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(10_000_000_000)
@@ -277,6 +280,10 @@ impl Simulated {
             (None, Some(durability)) => keyspace.delete_with(key.bytes(), durability),
         }?;
         Ok(Answer::Done)
+    }
+
+    fn own_options(&self, name: &str) -> KeyspaceOptions {
+        own_options(name, self.configuration.deadlines)
     }
 
     /// Whether the store writes this value with a deadline that never comes.
@@ -656,7 +663,7 @@ impl Simulated {
             }
             Operation::Create { keyspace } => {
                 let structure = self.configuration.structures.of(keyspace);
-                let options = own_options(keyspace).structure(structure);
+                let options = self.own_options(keyspace).structure(structure);
                 let handle = self.database()?.create_keyspace(keyspace, options)?;
                 self.handles.insert(keyspace.clone(), handle);
                 Ok(Answer::Done)
@@ -674,7 +681,7 @@ impl Simulated {
                         own if structures.allow(&keyspace.name, own) => own,
                         _ => structures.of(&keyspace.name).into(),
                     };
-                    let own = own_options(&keyspace.name).structure(structure);
+                    let own = self.own_options(&keyspace.name).structure(structure);
                     if options != own && options != KeyspaceOptions::new().structure(structure) {
                         let broken = format!("{}: {options:?}, not {own:?}", keyspace.name);
                         return Ok(Answer::Broken(broken));
@@ -730,9 +737,13 @@ impl Simulated {
 }
 
 /// The options of a keyspace that is created under a name. Those of many names follow the database.
-fn own_options(name: &str) -> KeyspaceOptions {
-    let options = KeyspaceOptions::new();
-    match hash64(name.as_bytes()) % 4 {
+fn own_options(name: &str, deadlines: Deadlines) -> KeyspaceOptions {
+    let hash = hash64(name.as_bytes());
+    let options = match deadlines != Deadlines::None && (hash / 4).is_multiple_of(2) {
+        true => KeyspaceOptions::new().ttl(LONG),
+        false => KeyspaceOptions::new(),
+    };
+    match hash % 4 {
         0 => options.compression(Compression::Lz4).filter_bits(7),
         1 => options
             .compression(Compression::None)

@@ -175,7 +175,8 @@ fn extended_records_have_the_bytes_of_their_dump() {
 fn a_reference_with_optional_sums_has_the_bytes_of_its_dump() {
     let mut counts = [0; 16];
     (counts[0], counts[9], counts[15]) = (1, 300, 2);
-    let deadlines = Deadlines::new(1_800_000_000_000, counts);
+    let ends_ms = (1_800_000_000_500, 2_900_000_000_000);
+    let deadlines = Deadlines::new(1_800_000_000_000, counts, ends_ms);
     let group = GroupRef {
         id: PageId(7),
         offset: 0x8000,
@@ -219,6 +220,8 @@ fn a_reference_with_optional_sums_has_the_bytes_of_its_dump() {
         (2, "  300 records with 65,536 to 262,143 s left"),
         (5, "  none up to 4^14 s"),
         (1, "  2 records with more left"),
+        (6, "  the first deadline: 1,800,000,000,500 ms since 1970"),
+        (6, "  the last one, less the first: 1,099,999,999,500 ms"),
     ];
     compare("reference.txt", &dump(&bytes, &fields));
     let mut reader = Reader::new("test", &bytes);

@@ -39,7 +39,9 @@ fn seal_index(bytes: &mut [u8], id: PageId) {
 
 /// Separated bytes and deadlines: none, one of both, both.
 fn optional_sums() -> [(u64, Deadlines); 4] {
-    let deadlines = || Deadlines::new(DEADLINE_MS_MAX, std::array::from_fn(|i| i as u64));
+    let counts = std::array::from_fn(|i| i as u64);
+    let ends_ms = (DEADLINE_MS_MAX - 9, DEADLINE_MS_MAX);
+    let deadlines = || Deadlines::new(DEADLINE_MS_MAX, counts, ends_ms);
     [
         (0, Deadlines::default()),
         (3 << 30, Deadlines::default()),
@@ -87,15 +89,24 @@ fn optional_sums_that_no_group_has_are_refused() {
         ),
         // No counter counts; a moment and a counter out of bounds.
         (
-            vec![2; 1].into_iter().chain([5]).chain([0; 16]).collect(),
+            [&[2, 5][..], &[0; 16], &[7, 1]].concat(),
             "impossible counters",
         ),
         (
-            [&[2][..], &varint(1 << 48), &[1; 16]].concat(),
+            [&[2][..], &varint(1 << 48), &[1; 16], &[7, 1]].concat(),
             "impossible counters",
         ),
         (
-            [&[2, 5][..], &[1; 15], &varint((1 << 47) + 1)].concat(),
+            [&[2, 5][..], &[1; 15], &varint((1 << 47) + 1), &[7, 1]].concat(),
+            "impossible counters",
+        ),
+        // The last deadline is out of bounds.
+        (
+            [&[2, 5][..], &[1; 16], &[7], &varint((1 << 48) - 7)].concat(),
+            "impossible counters",
+        ),
+        (
+            [&[2, 5][..], &[1; 16], &[7], &varint(u64::MAX)].concat(),
             "impossible counters",
         ),
         (vec![4], "unknown sums"),
@@ -107,7 +118,7 @@ fn optional_sums_that_no_group_has_are_refused() {
     }
     // More records with a deadline than records.
     let (group, _) = group_of(2);
-    let three = Deadlines::new(9, std::array::from_fn(|i| u64::from(i < 3)));
+    let three = Deadlines::new(9, std::array::from_fn(|i| u64::from(i < 3)), (9, 9));
     let mut bytes = Vec::new();
     group.encode(&three, &mut bytes);
     let error = reference(&bytes).unwrap_err();

@@ -19,7 +19,8 @@ fn main() -> io::Result<()> {
     write("block", seeds::blocks())?;
     write("filter", seeds::filters())?;
     write("maplet", seeds::maplets())?;
-    write("log", seeds::logs())
+    write("log", seeds::logs())?;
+    write("ranges", seeds::ranges())
 }
 
 fn write(target: &str, inputs: seeds::Inputs) -> io::Result<()> {

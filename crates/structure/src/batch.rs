@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::Slice;
+use terrapin_base::{Slice, mutant};
 use terrapin_pages::block::Block;
 
 use crate::Direction;
@@ -46,6 +46,9 @@ pub struct Batch {
     copy_ends: Vec<(usize, usize)>,
     /// The copies that have a handle in place of their value, ascending.
     handles: Vec<usize>,
+    /// The deadlines of records that have one, by the record's number, ascending: milliseconds
+    /// since 1970.
+    deadlines: Vec<(usize, u64)>,
     /// Records that stayed in blocks, in the batch's order.
     lent_spans: Vec<LentSpan>,
     blocks: Vec<Arc<Block>>,
@@ -99,6 +102,7 @@ impl Batch {
         self.bytes.clear();
         self.copy_ends.clear();
         self.handles.clear();
+        self.deadlines.clear();
         self.lent_spans.clear();
         self.blocks.clear();
         self.lent = 0;
@@ -239,6 +243,25 @@ impl Batch {
         self.handles.push(self.copy_ends.len());
         self.push(key, handle, 0);
         self.limits.bytes = self.limits.bytes.saturating_sub(value_bytes);
+    }
+
+    /// Notes the deadline of the last record, in milliseconds since 1970. O(1).
+    pub fn note_deadline(&mut self, deadline_ms: u64) {
+        let last = self.len().checked_sub(1);
+        if let Some(last) = last.filter(|_| !mutant::active("range-forgets-deadlines")) {
+            self.deadlines.push((last, deadline_ms));
+        }
+    }
+
+    /// The deadline of a record, in milliseconds since 1970, if it has one. O(log n) of the records
+    /// that have one.
+    #[must_use]
+    pub fn deadline_ms(&self, record: usize) -> Option<u64> {
+        let number = |&(number, _): &(usize, u64)| number;
+        let found = self.deadlines.binary_search_by_key(&record, number).ok()?;
+        self.deadlines
+            .get(found)
+            .map(|&(_, deadline_ms)| deadline_ms)
     }
 
     /// Whether any record has a handle in place of its value.
@@ -404,6 +427,7 @@ impl Batch {
         self.bytes.capacity()
             + self.copy_ends.capacity() * size_of::<(usize, usize)>()
             + self.handles.capacity() * size_of::<usize>()
+            + self.deadlines.capacity() * size_of::<(usize, u64)>()
             + self.lent_spans.capacity() * size_of::<LentSpan>()
             + self.blocks.capacity() * size_of::<Arc<Block>>()
     }
@@ -462,6 +486,22 @@ mod tests {
         batch.restart(limits, 0, 0);
         assert!(!batch.is_full());
         batch
+    }
+
+    #[test]
+    fn deadlines_are_those_of_their_records_among_copies_and_lent_ones() {
+        let mut batch = lending(64 << 10);
+        batch.push(b"a", b"", 1);
+        batch.note_deadline(7);
+        batch.lend(&block(0, 10), 0, 3, Direction::Forward);
+        batch.push(b"b", b"", 1);
+        batch.push(b"c", b"", 1);
+        batch.note_deadline(9);
+        let deadlines = (0..7).map(|record| batch.deadline_ms(record));
+        let expected = [Some(7), None, None, None, None, Some(9), None];
+        assert_eq!(deadlines.collect::<Vec<_>>(), expected);
+        batch.restart(BatchLimits::default(), 0, 0);
+        assert_eq!(batch.deadline_ms(0), None);
     }
 
     #[test]

@@ -188,8 +188,8 @@ pub use metrics::{
 };
 pub use open::verify;
 pub use read::estimate::Estimate;
-pub use read::iter::Range;
 pub use read::iter::keys_values::{Keys, Values};
+pub use read::iter::{Range, RecordAndDeadline};
 pub use read::sorted::Sorted;
 pub use terrapin_base::{
     AddI64, Append, BitOr, CheckedAddI64, Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Max,

@@ -457,3 +457,53 @@ fn the_operator_of_a_keyspace_is_fixed_once_it_has_records() {
     drop(keyspace);
     database.close().unwrap();
 }
+
+/// A slice of a memtable would count its operands again: in reads, in the next slice, and in a
+/// replay after a kill.
+#[test]
+fn operands_count_once_on_a_full_disk() {
+    for killed in [false, true] {
+        let world = World::new(49);
+        let options = tiny()
+            .memory(4 << 20)
+            .checkpoint_distance(CheckpointDistance::Fixed(64));
+        let database = world.open(&options);
+        let keyspace = with_operator(&database, "add-i64");
+        let records = 4000_u64;
+        for number in 0..records {
+            let merged = keyspace.merge(common::key(number), 1i64.to_le_bytes());
+            merged.unwrap();
+        }
+        database.checkpoint().unwrap();
+        world.sim.set_breathing(false);
+        for number in (0..records).step_by(4) {
+            let merged = keyspace.merge(common::key(number), 2i64.to_le_bytes());
+            merged.unwrap();
+        }
+        world.disk.set_capacity(world.disk.used_bytes());
+        // Whether it fails depends on the room that the tree leaves.
+        let _ = database.checkpoint();
+        let check = |keyspace: &Keyspace| {
+            for number in 0..records {
+                let expected = if number % 4 == 0 { 3 } else { 1 };
+                assert_eq!(count(keyspace, &common::key(number)), expected, "{number}");
+            }
+        };
+        check(&keyspace);
+        drop(keyspace);
+        let database = match killed {
+            true => {
+                world.kill(database);
+                world.disk.set_capacity(u64::MAX);
+                world.open(&options)
+            }
+            false => database,
+        };
+        world.disk.set_capacity(u64::MAX);
+        check(&database.open_keyspace("add-i64").unwrap());
+        database.checkpoint().unwrap();
+        check(&database.open_keyspace("add-i64").unwrap());
+        database.close().unwrap();
+        world.verify();
+    }
+}

@@ -267,7 +267,10 @@ impl Fold {
         self.combine(operator, key);
         let is_known = matches!(self.base, Base::Nothing | Base::Value);
         // An error stays with the operands, and reads return it.
-        let _ = is_known.then(|| self.apply(operator, key));
+        let applied = is_known.then(|| self.apply(operator, key));
+        if matches!(applied, Some(Err(_))) && mutant::active("failing-operands-are-dropped") {
+            self.operands.clear();
+        }
         self.out.clear();
         let (base, bytes) = match (self.base, &self.operands[..]) {
             (Base::Value, []) => return Message::Put(&self.base_bytes),

@@ -324,7 +324,7 @@ fn boasting(tree: &Tree) -> Root {
     let mut node = Node::clone(&root);
     for pivot in &mut node.pivots {
         if height > 1 {
-            pivot.deadlines = Deadlines::new(1, [DEADLINES_MAX; 16]);
+            pivot.deadlines = Deadlines::new(1, [DEADLINES_MAX; 16], (1, 1));
         }
         match &mut pivot.child {
             Child::Leaf(leaf) => (leaf.records, leaf.logical_bytes) = (1, 1 << 44),

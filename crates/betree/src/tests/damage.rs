@@ -208,7 +208,8 @@ fn nodes_that_contradict_their_pages_are_found() {
         }),
         "the child's sums are",
     );
-    let one = || Deadlines::new(1, std::array::from_fn(|counter| u64::from(counter == 3)));
+    let counts = std::array::from_fn(|counter| u64::from(counter == 3));
+    let one = || Deadlines::new(1, counts, (1, 1));
     says(
         contradiction(|node| node.pivots[1].deadlines = one()),
         "the child's sums are",

@@ -54,6 +54,14 @@ pub struct Export {
     /// 12 becomes a number, and jsonl keeps a text of several lines as a string); not with --hex
     #[arg(long)]
     typed: bool,
+    /// csv: write a third column, expires_ms, with the deadline of the value in milliseconds since
+    /// 1970; it is empty where the value has none. jsonl writes a member expires_ms always. Without
+    /// this, csv refuses values with a deadline, as tsv and json do
+    #[arg(long, conflicts_with = "drop_deadlines")]
+    deadlines: bool,
+    /// Write values with a deadline as if they had none
+    #[arg(long)]
+    drop_deadlines: bool,
     /// Print a JSON object once FILE is written: {"records":…,"seconds":…}
     #[arg(long)]
     json: bool,
@@ -78,6 +86,8 @@ impl Export {
             header: self.header,
             typed: self.typed,
             keys_only: self.walk.keys_only,
+            deadlines: self.deadlines,
+            drop_deadlines: self.drop_deadlines,
             ..Dialect::plain(format_of(named, &self.output)?)
         };
         dialect.check()?;
@@ -236,8 +246,8 @@ fn buffered<W: Write>(out: W) -> BufWriter<W> {
 /// Writes the records and returns their number.
 fn write_all<W: Write>(mut records: Records, mut writer: Writer<W>) -> Result<u64> {
     let bar = progress::of_records(records.about, "export");
-    while let Some((key, value)) = records.walk.next()? {
-        writer.record(key, value)?;
+    while let Some((key, value, expires_ms)) = records.walk.next()? {
+        writer.record(key, value, expires_ms)?;
         if writer.records().is_multiple_of(1024) {
             bar.set(writer.records());
             records

@@ -76,7 +76,7 @@ impl Get {
             ..Dialect::plain(Format::Jsonl)
         };
         let mut writer = Writer::new(dialect, output::Stored::new());
-        writer.record(key, value)?;
+        writer.record(key, value, None)?;
         writer.finish()?;
         Ok(())
     }

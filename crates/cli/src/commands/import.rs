@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::json;
@@ -15,7 +16,7 @@ use terrapin_base::{Env, Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MA
 
 use crate::arguments::DurabilityName;
 use crate::database::{KeyspaceArgs, WriterArgs};
-use crate::formats::{self, Column, Columns, Dialect, Format};
+use crate::formats::{self, Column, Columns, Dialect, Format, Record};
 use crate::input::{Idle, InputFile, Watched};
 use crate::interrupt::{self, Interrupt};
 use crate::progress::Bar;
@@ -46,6 +47,12 @@ pub struct Import {
     /// csv: the first line names the columns; key and value, unless --csv-key says otherwise
     #[arg(long)]
     header: bool,
+    /// csv without a header: a third column, expires_ms, has the deadline of the value in
+    /// milliseconds since 1970, or nothing. A header may name that column, and jsonl has a member
+    /// of that name. A value whose deadline has come deletes its key. One without a deadline lasts
+    /// as long as the keyspace says (--ttl of keyspace)
+    #[arg(long)]
+    deadlines: bool,
     /// csv with other columns: the one that holds the key, by its name in the first line, or by its
     /// number from 1 on
     #[arg(long, value_name = "COLUMN")]
@@ -100,7 +107,7 @@ impl Import {
         let read = formats::read(
             &dialect,
             &mut Watched::new(&input, &bar).minding(&interrupt, &loader),
-            &mut |line, key, value| loader.borrow_mut().take(line, key, value),
+            &mut |record| loader.borrow_mut().take(record),
         );
         let ended = loader.into_inner().end(read);
         drop(bar);
@@ -121,6 +128,7 @@ impl Import {
         let dialect = Dialect {
             hex: self.hex,
             header: self.header,
+            deadlines: self.deadlines,
             columns,
             ..Dialect::plain(format_of(self.format, &self.input)?)
         };
@@ -145,10 +153,11 @@ pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
 }
 
 /// Refuses records beyond the limits, by their line.
-pub fn check_sizes(line: u64, key: &[u8], value: &[u8]) -> Result<()> {
+pub fn check_sizes(record: &Record<'_>) -> Result<()> {
+    let line = record.line;
     for (what, bytes, limit) in [
-        ("key", key.len(), KEY_BYTES_MAX),
-        ("value", value.len(), VALUE_BYTES_MAX),
+        ("key", record.key.len(), KEY_BYTES_MAX),
+        ("value", record.value.len(), VALUE_BYTES_MAX),
     ] {
         if bytes > limit {
             let message = format!("malformed line {line}: the {what} is longer than the limit");
@@ -160,11 +169,17 @@ pub fn check_sizes(line: u64, key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// The moment that is this many milliseconds after the beginning of 1970.
+fn moment(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
 /// Records that wait for the database to be opened, back to back.
 #[derive(Default)]
 struct Pending {
     bytes: Vec<u8>,
-    lengths: Vec<(usize, usize)>,
+    /// Of key and value, and the deadline.
+    lengths: Vec<(usize, usize, Option<u64>)>,
 }
 
 struct Target {
@@ -215,14 +230,16 @@ impl Loader<'_> {
         names_columns && self.dialect.format == Format::Csv && is_plain
     }
 
-    fn take(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
-        check_sizes(line, key, value)?;
+    fn take(&mut self, record: Record<'_>) -> Result<()> {
+        check_sizes(&record)?;
         if self.import.sorted {
-            return self.take_sorted(line, key, value);
+            return self.take_sorted(record);
         }
+        let Record { key, value, .. } = record;
         self.pending.bytes.extend_from_slice(key);
         self.pending.bytes.extend_from_slice(value);
-        self.pending.lengths.push((key.len(), value.len()));
+        let lengths = (key.len(), value.len(), record.expires_ms);
+        self.pending.lengths.push(lengths);
         self.records += 1;
         self.warn_of_header(key, value);
         let due = self
@@ -237,9 +254,9 @@ impl Loader<'_> {
         if due { self.acknowledge() } else { Ok(()) }
     }
 
-    fn take_sorted(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
+    fn take_sorted(&mut self, record: Record<'_>) -> Result<()> {
         self.records += 1;
-        self.warn_of_header(key, value);
+        self.warn_of_header(record.key, record.value);
         let ingest = match &mut self.ingest {
             Some(ingest) => ingest,
             None => {
@@ -250,9 +267,11 @@ impl Loader<'_> {
         if self.records.is_multiple_of(BATCH_RECORDS_MAX as u64) {
             self.bar.set_records(self.records);
         }
-        ingest
-            .add(key, value)
-            .map_err(|error| error.with("line", line))
+        let added = match record.expires_ms {
+            None => ingest.add(record.key, record.value),
+            Some(ms) => ingest.add_expiring(record.key, record.value, moment(ms)),
+        };
+        added.map_err(|error| error.with("line", record.line))
     }
 
     fn warn_of_header(&self, key: &[u8], value: &[u8]) {
@@ -285,7 +304,7 @@ impl Loader<'_> {
         let durability: Durability = self.import.durability.into();
         let target = self.open()?;
         let mut rest = &pending.bytes[..];
-        for &(key_bytes, value_bytes) in &pending.lengths {
+        for &(key_bytes, value_bytes, expires_ms) in &pending.lengths {
             let (key, tail) = rest.split_at(key_bytes);
             let (value, tail) = tail.split_at(value_bytes);
             rest = tail;
@@ -294,7 +313,11 @@ impl Loader<'_> {
             if !target.batch.is_empty() && bytes > target.database.batch_bytes_max() {
                 target.write_batch(durability)?;
             }
-            target.batch.put(&target.keyspace, key, value);
+            let (batch, keyspace) = (&mut target.batch, &target.keyspace);
+            match expires_ms {
+                None => batch.put(keyspace, key, value),
+                Some(ms) => batch.put_expiring(keyspace, key, value, moment(ms)),
+            }
         }
         target.write_batch(durability)?;
         self.pending = pending;

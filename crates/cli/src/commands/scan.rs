@@ -4,10 +4,11 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Bound;
+use std::time::UNIX_EPOCH;
 
 use clap::Args;
-use terrapin::{KeyRange, Keys, Keyspace, Range, StructureKind, Unordered};
-use terrapin_base::Result;
+use terrapin::{KeyRange, Keys, Keyspace, Range, RecordAndDeadline, StructureKind, Unordered};
+use terrapin_base::{Result, expiry};
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
 use crate::formats::{Dialect, Format, Writer};
@@ -109,6 +110,9 @@ impl WalkArgs {
     }
 }
 
+/// A key, its value, and the value's deadline, in milliseconds since 1970.
+pub type Walked<'a> = (&'a [u8], &'a [u8], Option<u64>);
+
 /// Records in the requested order.
 pub struct Walk {
     reverse: bool,
@@ -122,23 +126,27 @@ enum Records {
 }
 
 impl Walk {
-    /// The next key and value, borrowed until the next call; without a value if only keys are
-    /// wanted.
-    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        fn without_value(key: &[u8]) -> (&[u8], &[u8]) {
-            (key, &[])
+    /// The next key, its value and the value's deadline, in milliseconds since 1970, borrowed until
+    /// the next call. Without value and deadline if only keys are wanted.
+    pub fn next(&mut self) -> Result<Option<Walked<'_>>> {
+        fn shown((key, value, deadline): RecordAndDeadline<'_>) -> Walked<'_> {
+            let since_1970 = deadline.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            (key, value, since_1970.map(expiry::whole_ms_down))
+        }
+        fn without_value(key: &[u8]) -> Walked<'_> {
+            (key, &[], None)
         }
         match (&mut self.records, self.reverse) {
             (Records::Unordered { records, keys_only }, _) => {
                 let keys_only = *keys_only;
-                let record = records.next_ref()?;
-                Ok(record.map(|(key, value)| match keys_only {
-                    true => without_value(key),
-                    false => (key, value),
+                let record = records.next_with_deadline()?;
+                Ok(record.map(|record| match keys_only {
+                    true => without_value(record.0),
+                    false => shown(record),
                 }))
             }
-            (Records::Whole(range), false) => range.next_ref(),
-            (Records::Whole(range), true) => range.next_back_ref(),
+            (Records::Whole(range), false) => Ok(range.next_with_deadline()?.map(shown)),
+            (Records::Whole(range), true) => Ok(range.next_back_with_deadline()?.map(shown)),
             (Records::Keys(keys), false) => Ok(keys.next_ref()?.map(without_value)),
             (Records::Keys(keys), true) => Ok(keys.next_back_ref()?.map(without_value)),
         }
@@ -157,7 +165,8 @@ pub struct Scan {
     /// Keys are given, and records printed, as hexadecimal digits
     #[arg(long)]
     hex: bool,
-    /// Print a line of JSON for each record: {"key":…,"value":…}
+    /// Print a line of JSON for each record: {"key":…,"value":…}, and "expires_ms":… if the value
+    /// has a deadline, in milliseconds since 1970
     #[arg(long)]
     json: bool,
 }
@@ -217,8 +226,8 @@ impl Scan {
             ..Dialect::plain(Format::Jsonl)
         };
         let mut writer = Writer::new(dialect, output::Stored::new());
-        while let Some((key, value)) = walk.next()? {
-            writer.record(key, value)?;
+        while let Some((key, value, expires_ms)) = walk.next()? {
+            writer.record(key, value, expires_ms)?;
         }
         writer.finish()?;
         Ok(())

@@ -86,6 +86,7 @@ fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
         "structure": keyspace.structure,
         "records": keyspace.records,
         "bytes": data_bytes(keyspace),
+        "expired_permille": keyspace.expired_permille,
         "leaf_records": tree.leaf_records,
         "leaf_bytes": tree.leaf_bytes,
         "buffered_records": tree.buffered_records,
@@ -214,6 +215,13 @@ impl Lines {
                     human(tree.superseded_bytes)
                 ),
             );
+        }
+        if keyspace.expired_permille > 0 {
+            let share = format!(
+                "about {:.1} % of the records, until compactions drop them",
+                keyspace.expired_permille as f64 / 10.0
+            );
+            self.line("  of it expired", &share);
         }
         if keyspace.memtable_bytes > 0 {
             self.line(

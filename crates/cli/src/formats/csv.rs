@@ -1,10 +1,10 @@
 //! csv by RFC 4180, strictly: CRLF (LF is read, too), quotes doubled within quotes. Fields are
-//! bytes of any kind. A record has two columns, key and value; of a file with others, [`Columns`]
-//! says which are the key and the value.
+//! bytes of any kind. A record has two columns, key and value, or a third one with the deadline of
+//! the value. Of a file with others, [`Columns`] says which are the key and the value.
 
 use terrapin_base::Result;
 
-use super::{Sink, Source};
+use super::{Dialect, Record, Sink, Source};
 use crate::bytes;
 
 const QUOTED: &str = "a quote is not doubled, or not at a field's end";
@@ -142,6 +142,8 @@ fn quoted(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
 struct Places {
     key: usize,
     value: Value,
+    /// The column with the deadline.
+    expires: Option<usize>,
     /// The number of columns of every line.
     count: usize,
 }
@@ -157,23 +159,34 @@ impl Places {
         Places {
             key: 0,
             value: Value::Column(1),
+            expires: None,
             count: 2,
         }
     }
 
-    /// The columns of a header that has just the two.
+    fn of_three() -> Self {
+        Places {
+            expires: Some(2),
+            count: 3,
+            ..Self::of_two()
+        }
+    }
+
+    /// The columns of a header that has just the two, or these and the deadline.
     fn of_header(header: &Row, line: u64) -> Result<Self> {
-        let two = Self::of_two();
-        match header.fields().collect::<Vec<_>>()[..] {
-            [b"key", b"value"] => Ok(two),
-            [b"value", b"key"] => Ok(Places {
-                key: 1,
-                value: Value::Column(0),
-                ..two
+        let at = |name: &[u8]| header.fields().position(|field| field == name);
+        let expires = at(b"expires_ms");
+        let count = 2 + usize::from(expires.is_some());
+        match (at(b"key"), at(b"value")) {
+            (Some(key), Some(value)) if header.len() == count => Ok(Places {
+                key,
+                value: Value::Column(value),
+                expires,
+                count,
             }),
             _ => {
-                let what = "the header does not name the columns key and value, and no others; \
-                    --csv-key and --csv-value say which to read";
+                let what = "the header does not name the columns key and value, also expires_ms, \
+                    and no others; --csv-key and --csv-value say which to read";
                 Err(super::malformed(line, what))
             }
         }
@@ -190,6 +203,7 @@ impl Places {
         Ok(Places {
             key,
             value,
+            expires: None,
             count: first.len(),
         })
     }
@@ -203,8 +217,12 @@ impl Places {
                 self.count
             ),
             1 => "there is one column where key and value should be".to_owned(),
-            _ => "there are more columns than key and value; --csv-key and --csv-value choose two"
-                .to_owned(),
+            2 => "there is no third column with the deadline, expires_ms".to_owned(),
+            _ => {
+                "there are more columns than key and value; --csv-key and --csv-value choose two, \
+                and --deadlines reads a third one, expires_ms"
+                    .to_owned()
+            }
         };
         Err(super::malformed(line, &what))
     }
@@ -273,13 +291,9 @@ fn rest(header: &Row, key: usize) -> Result<Vec<(usize, Vec<u8>)>, String> {
     Ok(columns)
 }
 
-pub(super) fn read(
-    source: &mut Source<'_>,
-    header: bool,
-    columns: Option<&Columns>,
-    sink: Sink<'_>,
-) -> Result<()> {
-    let has_header = header || columns.is_some_and(Columns::need_header);
+pub(super) fn read(source: &mut Source<'_>, dialect: &Dialect, sink: Sink<'_>) -> Result<()> {
+    let columns = dialect.columns.as_ref();
+    let has_header = dialect.header || columns.is_some_and(Columns::need_header);
     let (mut row, mut object) = (Row::default(), Vec::new());
     let mut places = None;
     while let Some(line) = row.read(source)? {
@@ -289,6 +303,7 @@ pub(super) fn read(
                 let found = match columns {
                     Some(columns) => Places::of(columns, &row, line)?,
                     None if has_header => Places::of_header(&row, line)?,
+                    None if dialect.deadlines => Places::of_three(),
                     None => Places::of_two(),
                 };
                 let found = &*places.insert(found);
@@ -300,25 +315,44 @@ pub(super) fn read(
         };
         places.check(&row, line, columns.is_some())?;
         let key = row.field(places.key);
+        let expires = places.expires.map(|number| row.field(number));
+        let expires_ms = super::deadline(line, expires.unwrap_or_default())?;
+        let record = |value| Record {
+            expires_ms,
+            ..Record::lasting(line, key, value)
+        };
         match &places.value {
-            Value::Column(number) => sink(line, key, row.field(*number))?,
+            Value::Column(number) => sink(record(row.field(*number)))?,
             Value::Rest(columns) => {
                 Places::object(columns, &row, &mut object).map_err(|_| {
                     super::malformed(line, "a column is not UTF-8, which JSON wants")
                 })?;
-                sink(line, key, &object)?;
+                sink(record(&object))?;
             }
         }
     }
     Ok(())
 }
 
-pub(super) fn write_header(keys_only: bool, out: &mut Vec<u8>) {
-    out.extend_from_slice(if keys_only {
-        b"key\r\n"
-    } else {
-        b"key,value\r\n"
-    });
+pub(super) fn write_header(dialect: &Dialect, out: &mut Vec<u8>) {
+    let names = match (dialect.keys_only, dialect.deadlines) {
+        (true, _) => "key\r\n",
+        (false, false) => "key,value\r\n",
+        (false, true) => "key,value,expires_ms\r\n",
+    };
+    out.extend_from_slice(names.as_bytes());
+}
+
+/// Writes a record of three columns.
+pub(super) fn write_expiring(key: &[u8], value: &[u8], expires_ms: Option<u64>, out: &mut Vec<u8>) {
+    write_field(key, out);
+    out.push(b',');
+    write_field(value, out);
+    out.push(b',');
+    if let Some(expires_ms) = expires_ms {
+        out.extend_from_slice(expires_ms.to_string().as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 #[allow(clippy::unnecessary_wraps)] // one signature for all formats
@@ -358,20 +392,20 @@ fn write_field(field: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Format;
     use super::*;
     use proptest::prelude::*;
 
     fn read_text(text: &[u8], header: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut records = Vec::new();
-        read(
-            &mut Source::new(&mut &*text),
+        let dialect = Dialect {
             header,
-            None,
-            &mut |_, key, value| {
-                records.push((key.to_vec(), value.to_vec()));
-                Ok(())
-            },
-        )?;
+            ..Dialect::plain(Format::Csv)
+        };
+        read(&mut Source::new(&mut &*text), &dialect, &mut |record| {
+            records.push((record.key.to_vec(), record.value.to_vec()));
+            Ok(())
+        })?;
         Ok(records)
     }
 
@@ -400,7 +434,19 @@ mod tests {
         let record = vec![(b"k".to_vec(), b"v".to_vec())];
         assert_eq!(read_text(b"key,value\nk,v\n", true).unwrap(), record);
         assert_eq!(read_text(b"value,key\r\nv,k", true).unwrap(), record);
-        assert!(read_text(b"k,v\n", true).is_err());
+        assert_eq!(
+            read_text(b"value,expires_ms,key\r\nv,,k", true).unwrap(),
+            record
+        );
+        for header in [
+            "k,v",
+            "key,key",
+            "key,value,value",
+            "key,expires_ms",
+            "key,value,x",
+        ] {
+            assert!(read_text(header.as_bytes(), true).is_err());
+        }
         assert_eq!(read_text(b"\r\nk,v\n\n\n", false).unwrap(), record);
     }
 
@@ -423,18 +469,21 @@ mod tests {
     }
 
     fn read_columns(text: &str, key: &str, value: Option<&str>) -> Result<Vec<(String, String)>> {
-        let columns = Columns {
+        let columns = Some(Columns {
             key: key.parse().unwrap(),
             value: value.map(|value| value.parse().unwrap()),
+        });
+        let dialect = Dialect {
+            columns,
+            ..Dialect::plain(Format::Csv)
         };
         let mut records = Vec::new();
         let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         read(
             &mut Source::new(&mut text.as_bytes()),
-            false,
-            Some(&columns),
-            &mut |_, key, value| {
-                records.push((text_of(key), text_of(value)));
+            &dialect,
+            &mut |record| {
+                records.push((text_of(record.key), text_of(record.value)));
                 Ok(())
             },
         )?;

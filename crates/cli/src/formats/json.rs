@@ -3,7 +3,7 @@
 
 use terrapin_base::Result;
 
-use super::{Sink, Source};
+use super::{Record, Sink, Source};
 
 /// The values that are read.
 #[derive(Clone, Copy, PartialEq)]
@@ -38,7 +38,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
             colon(source)?;
             space(source)?;
             value(source, values, &mut found)?;
-            sink(line, &key, &found)?;
+            sink(Record::lasting(line, &key, &found))?;
             space(source)?;
             match source.peek()? {
                 Some(b',') => source.next()?,
@@ -399,15 +399,11 @@ mod tests {
 
     fn read_text(text: &[u8]) -> Result<Vec<(String, String)>> {
         let mut records = Vec::new();
-        read(
-            &mut Source::new(&mut &*text),
-            Values::Any,
-            &mut |_, key, value| {
-                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                records.push((text(key), text(value)));
-                Ok(())
-            },
-        )?;
+        read(&mut Source::new(&mut &*text), Values::Any, &mut |record| {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            records.push((text(record.key), text(record.value)));
+            Ok(())
+        })?;
         Ok(records)
     }
 

@@ -1,14 +1,16 @@
-//! jsonl: one record per line, `{"key":…,"value":…}`, the two members in either order and no
-//! others.
+//! jsonl: one record per line, `{"key":…,"value":…}`. Where the value has a deadline, a third
+//! member, `"expires_ms":…`, has it in milliseconds since 1970. The members come in any order,
+//! and there are no others.
 
 use terrapin_base::{ErrorKind, Result};
 
 use super::json::{Values, colon, is_text_of_no_string, string, value, write_string};
-use super::{Sink, Source};
+use super::{Record, Sink, Source};
 use crate::bytes;
 
 pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
     let (mut name, mut key, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    let mut expires = Vec::new();
     loop {
         space(source)?;
         match source.peek()? {
@@ -22,6 +24,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
         };
         let line = source.line();
         let (mut has_key, mut has_value) = (false, false);
+        expires.clear();
         loop {
             space(source)?;
             string(source, &mut name)?;
@@ -43,7 +46,15 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
                         outcome => outcome?,
                     }
                 }
-                b"key" | b"value" => return Err(super::malformed(line, "a member is there twice")),
+                b"expires_ms" if expires.is_empty() => {
+                    value(source, Values::Any, &mut expires)?;
+                    if expires.is_empty() {
+                        return Err(super::malformed(line, "expires_ms is empty"));
+                    }
+                }
+                b"key" | b"value" | b"expires_ms" => {
+                    return Err(super::malformed(line, "a member is there twice"));
+                }
                 _ => {
                     let what = format!(
                         "there is a member besides key and value ({{\"key\":…,\"value\":…}}): {}",
@@ -73,7 +84,10 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
         if !matches!(source.peek()?, None | Some(b'\n')) {
             return Err(super::malformed(line, "the line has more than one record"));
         }
-        sink(line, &key, &found)?;
+        sink(Record {
+            expires_ms: super::deadline(line, &expires)?,
+            ..Record::lasting(line, &key, &found)
+        })?;
     }
 }
 
@@ -87,7 +101,7 @@ fn space(source: &mut Source<'_>) -> Result<()> {
 
 pub(super) fn write(
     key: &[u8],
-    value: Option<&[u8]>,
+    (value, expires_ms): (Option<&[u8]>, Option<u64>),
     typed: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), &'static str> {
@@ -103,6 +117,9 @@ pub(super) fn write(
             write_string(value, out)?;
         }
     }
+    if let Some(expires_ms) = expires_ms {
+        out.extend_from_slice(format!(",\"expires_ms\":{expires_ms}").as_bytes());
+    }
     out.extend_from_slice(b"}\n");
     Ok(())
 }
@@ -116,9 +133,9 @@ mod tests {
         read(
             &mut Source::new(&mut text.as_bytes()),
             Values::Any,
-            &mut |_, key, value| {
+            &mut |record| {
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                records.push((text(key), text(value)));
+                records.push((text(record.key), text(record.value)));
                 Ok(())
             },
         )?;

@@ -3,9 +3,9 @@
 //! | format | a record |
 //! | --- | --- |
 //! | tsv | a line: the key, a tab, the rest is the value; nothing is escaped |
-//! | csv | a line of two columns, key and value (RFC 4180) |
+//! | csv | a line of two columns, key and value (RFC 4180), or three with the deadline |
 //! | json | a member of one object |
-//! | jsonl | a line: `{"key":…,"value":…}` |
+//! | jsonl | a line: `{"key":…,"value":…}`, with a deadline `"expires_ms":…` too |
 //!
 //! A byte order mark at the beginning of an input is skipped. A text whose first record begins with
 //! one gets another, so that it comes back.
@@ -23,6 +23,7 @@ mod tsv;
 use std::io::Write;
 
 use clap::ValueEnum;
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::bytes;
@@ -70,6 +71,10 @@ pub struct Dialect {
     pub typed: bool,
     /// Keys are written without their values.
     pub keys_only: bool,
+    /// csv has a third column: the deadline of the value, in milliseconds since 1970, or nothing.
+    pub deadlines: bool,
+    /// Values with a deadline are written as if they had none.
+    pub drop_deadlines: bool,
     /// csv is read from these columns.
     pub columns: Option<Columns>,
 }
@@ -84,6 +89,8 @@ impl Dialect {
             header: false,
             typed: false,
             keys_only: false,
+            deadlines: false,
+            drop_deadlines: false,
             columns: None,
         }
     }
@@ -105,6 +112,16 @@ impl Dialect {
                 ));
             }
         }
+        if self.deadlines && !matches!(self.format, Format::Csv | Format::Jsonl) {
+            return Err(Error::invalid(
+                "--deadlines goes with the formats csv and jsonl only",
+            ));
+        }
+        if self.deadlines && (self.keys_only || self.columns.is_some()) {
+            return Err(Error::invalid(
+                "--deadlines does not go with --keys-only or --csv-key",
+            ));
+        }
         if self.typed && self.keys_only {
             return Err(Error::invalid(
                 "--typed is about values, and --keys-only writes none",
@@ -119,19 +136,63 @@ impl Dialect {
     }
 }
 
-/// Takes records: the line on which one ends, its key, its value.
-pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<()>;
+/// A record that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The line on which it is.
+    pub line: u64,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// The deadline of the value, if it has one, in milliseconds since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+impl<'a> Record<'a> {
+    /// A record whose value has no deadline.
+    fn lasting(line: u64, key: &'a [u8], value: &'a [u8]) -> Self {
+        Record {
+            line,
+            key,
+            value,
+            expires_ms: None,
+        }
+    }
+}
+
+/// A deadline, from the text of a column or member: digits, or nothing.
+fn deadline(line: u64, text: &[u8]) -> Result<Option<u64>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let digits = std::str::from_utf8(text).ok().filter(|text| {
+        // `parse` takes a sign, too.
+        text.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let deadline_ms = digits.and_then(|text| text.parse().ok());
+    let in_time = deadline_ms.filter(|&ms: &u64| ms <= DEADLINE_MS_MAX);
+    in_time.map(Some).ok_or_else(|| {
+        let what = format!(
+            "expires_ms is no whole number of milliseconds since 1970, at most {DEADLINE_MS_MAX}"
+        );
+        malformed(line, &what)
+    })
+}
+
+/// Takes records.
+pub type Sink<'a> = &'a mut dyn FnMut(Record<'_>) -> Result<()>;
 
 /// Reads all records of an input in order. Stops at the first error, also one of the sink.
 /// Malformed input is `InvalidArgument`.
 pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<()> {
     let source = &mut Source::new(input);
     let mut last_key = None::<Vec<u8>>;
-    let read = read_source(dialect, source, &mut |line, key, value| {
-        sink(line, key, value)?;
+    let read = read_source(dialect, source, &mut |record| {
+        sink(record)?;
         let last_key = last_key.get_or_insert_default();
         last_key.clear();
-        last_key.extend_from_slice(key);
+        last_key.extend_from_slice(record.key);
         Ok(())
     });
     read.map_err(|error| match is_malformed(&error) {
@@ -157,24 +218,28 @@ pub fn is_malformed(error: &Error) -> bool {
 
 fn read_source(dialect: &Dialect, source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
     let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
-    let mut decoding = |line: u64, key: &[u8], value: &[u8]| {
+    let mut decoding = |record: Record<'_>| {
         key_bytes.clear();
         value_bytes.clear();
-        if !bytes::decode_hex(key, &mut key_bytes) || !bytes::decode_hex(value, &mut value_bytes) {
+        let is_key = bytes::decode_hex(record.key, &mut key_bytes);
+        if !is_key || !bytes::decode_hex(record.value, &mut value_bytes) {
             return Err(malformed(
-                line,
+                record.line,
                 "with --hex, keys and values are pairs of hexadecimal digits",
             ));
         }
-        sink(line, &key_bytes, &value_bytes)
+        sink(Record {
+            key: &key_bytes,
+            value: &value_bytes,
+            ..record
+        })
     };
     source.skip_byte_order_mark()?;
-    let columns = dialect.columns.as_ref();
     match (dialect.format, dialect.hex) {
         (Format::Tsv, false) => tsv::read(source, sink),
         (Format::Tsv, true) => tsv::read(source, &mut decoding),
-        (Format::Csv, false) => csv::read(source, dialect.header, columns, sink),
-        (Format::Csv, true) => csv::read(source, dialect.header, columns, &mut decoding),
+        (Format::Csv, false) => csv::read(source, dialect, sink),
+        (Format::Csv, true) => csv::read(source, dialect, &mut decoding),
         (Format::Json, false) => json::read(source, json::Values::Any, sink),
         (Format::Json, true) => json::read(source, json::Values::Strings, &mut decoding),
         (Format::Jsonl, false) => jsonl::read(source, json::Values::Any, sink),
@@ -211,9 +276,11 @@ impl<W: Write> Writer<W> {
         self.records
     }
 
-    /// Writes one record. `Unsupported` if the format cannot carry it: the message names one that
-    /// can.
-    pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    /// Writes one record. `expires_ms` is the deadline of the value, in milliseconds since 1970.
+    /// `Unsupported` if the format cannot carry it: the message names one that can.
+    pub fn record(&mut self, key: &[u8], value: &[u8], expires_ms: Option<u64>) -> Result<()> {
+        let drops = self.dialect.drop_deadlines || self.dialect.keys_only;
+        let expires_ms = expires_ms.filter(|_| !drops);
         let (mut shown_key, mut shown_value) = (key, (!self.dialect.keys_only).then_some(value));
         if self.dialect.hex {
             self.key_hex.clear();
@@ -231,13 +298,29 @@ impl<W: Write> Writer<W> {
         }
         let typed = self.dialect.typed;
         let carried = match self.dialect.format {
+            Format::Csv if self.dialect.deadlines => {
+                csv::write_expiring(
+                    shown_key,
+                    shown_value.unwrap_or_default(),
+                    expires_ms,
+                    &mut self.line,
+                );
+                Ok(())
+            }
+            Format::Tsv | Format::Csv | Format::Json if expires_ms.is_some() => Err(
+                "the value has a deadline, which csv carries with --deadlines, and jsonl always; \
+                 --drop-deadlines writes the value without it",
+            ),
             Format::Tsv => tsv::write(shown_key, shown_value, &mut self.line),
             Format::Csv => csv::write(shown_key, shown_value, &mut self.line),
             Format::Json => {
                 let first = self.records == 0;
                 json::write(first, shown_key, shown_value, typed, &mut self.line)
             }
-            Format::Jsonl => jsonl::write(shown_key, shown_value, typed, &mut self.line),
+            Format::Jsonl => {
+                let value = (shown_value, expires_ms);
+                jsonl::write(shown_key, value, typed, &mut self.line)
+            }
         };
         carried
             .map_err(|why| Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key)))?;
@@ -268,7 +351,7 @@ impl<W: Write> Writer<W> {
 
 fn begin(dialect: &Dialect, out: &mut Vec<u8>) {
     if dialect.format == Format::Csv && dialect.header {
-        csv::write_header(dialect.keys_only, out);
+        csv::write_header(dialect, out);
     }
 }
 
@@ -288,7 +371,9 @@ mod tests {
     fn written(dialect: &Dialect, records: &Records) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let mut writer = Writer::new(dialect.clone(), &mut out);
-        records.iter().try_for_each(|(k, v)| writer.record(k, v))?;
+        records
+            .iter()
+            .try_for_each(|(k, v)| writer.record(k, v, None))?;
         writer.finish()?;
         Ok(out)
     }
@@ -307,8 +392,9 @@ mod tests {
             }
         }
         let mut records = Records::new();
-        read(dialect, &mut Dribble(text, 0), &mut |_, k, v| {
-            records.push((k.to_vec(), v.to_vec()));
+        read(dialect, &mut Dribble(text, 0), &mut |record| {
+            assert_eq!(record.expires_ms, None);
+            records.push((record.key.to_vec(), record.value.to_vec()));
             Ok(())
         })?;
         Ok(records)
@@ -396,6 +482,86 @@ mod tests {
         for format in [Format::Json, Format::Jsonl] {
             assert!(refusal(format, b"\xff", b"").contains("--hex"));
             assert!(refusal(format, b"", b"\xff").contains("--hex"));
+        }
+    }
+
+    #[test]
+    fn deadlines_come_back_where_the_format_carries_them() {
+        let records = [
+            ("a", "1", Some(1_800_000_000_000)),
+            ("b", "2,\"", None),
+            ("c", "3", Some(0)),
+            ("d", "", Some(DEADLINE_MS_MAX)),
+        ];
+        for format in FORMATS {
+            for bits in 0..8 {
+                let dialect = Dialect {
+                    deadlines: bits & 1 != 0,
+                    header: bits & 2 != 0,
+                    hex: bits & 4 != 0,
+                    ..Dialect::plain(format)
+                };
+                if dialect.check().is_err() {
+                    continue;
+                }
+                let mut text = Vec::new();
+                let mut writer = Writer::new(dialect.clone(), &mut text);
+                let written = records.iter().try_for_each(|&(key, value, expires_ms)| {
+                    writer.record(key.as_bytes(), value.as_bytes(), expires_ms)
+                });
+                let carries = format == Format::Jsonl || dialect.deadlines;
+                if !carries {
+                    let error = written.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Unsupported);
+                    assert!(error.to_string().contains("--drop-deadlines"), "{error}");
+                    continue;
+                }
+                written.unwrap();
+                writer.finish().unwrap();
+                let mut found = Vec::new();
+                read(&dialect, &mut &text[..], &mut |record| {
+                    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                    found.push((text(record.key), text(record.value), record.expires_ms));
+                    Ok(())
+                })
+                .unwrap();
+                let expected = records.map(|(key, value, ms)| (key.into(), value.into(), ms));
+                assert_eq!(found, expected, "{dialect:?}");
+            }
+            let dropping = Dialect {
+                drop_deadlines: true,
+                ..Dialect::plain(format)
+            };
+            let mut text = Vec::new();
+            let mut writer = Writer::new(dropping.clone(), &mut text);
+            writer.record(b"a", b"1", Some(7)).unwrap();
+            writer.finish().unwrap();
+            let expected = vec![(b"a".to_vec(), b"1".to_vec())];
+            assert_eq!(read_back(&dropping, &text).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn deadlines_that_are_none_are_malformed() {
+        let csv = Dialect {
+            deadlines: true,
+            ..Dialect::plain(Format::Csv)
+        };
+        let jsonl = Dialect::plain(Format::Jsonl);
+        for hostile in [
+            "-1",
+            "1.5",
+            "soon",
+            "281474976710656",
+            "99999999999999999999",
+            "+1",
+        ] {
+            let line = format!("k,v,{hostile}\n");
+            let object = format!("{{\"key\":\"k\",\"value\":\"v\",\"expires_ms\":{hostile}}}\n");
+            for (dialect, text) in [(&csv, line), (&jsonl, object)] {
+                let error = read_back(dialect, text.as_bytes()).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{text}");
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use terrapin_base::Result;
 
-use super::{Sink, Source};
+use super::{Record, Sink, Source};
 
 pub(super) fn read(source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
     let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -18,7 +18,7 @@ pub(super) fn read(source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
         source.next()?;
         source.until(&mut value, |byte| byte == b'\n')?;
         source.next()?;
-        sink(line, &key, &value)?;
+        sink(Record::lasting(line, &key, &value))?;
     }
     Ok(())
 }
@@ -49,14 +49,11 @@ mod tests {
 
     fn read_text(text: &str) -> Result<Vec<(u64, String, String)>> {
         let mut records = Vec::new();
-        read(
-            &mut Source::new(&mut text.as_bytes()),
-            &mut |line, key, value| {
-                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                records.push((line, text(key), text(value)));
-                Ok(())
-            },
-        )?;
+        read(&mut Source::new(&mut text.as_bytes()), &mut |record| {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            records.push((record.line, text(record.key), text(record.value)));
+            Ok(())
+        })?;
         Ok(records)
     }
 

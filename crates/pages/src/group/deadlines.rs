@@ -1,5 +1,7 @@
 //! Counters of deadlines: how many records of a group or a tree expire when.
 
+use terrapin_base::mutant;
+
 /// Most records that one counter of [`Deadlines`] counts.
 pub const DEADLINES_MAX: u64 = 1 << 47;
 
@@ -11,8 +13,8 @@ const COUNTERS: usize = 16;
 /// Counter 0 counts records that had less than a second left, seen from one moment
 /// ([`Deadlines::seen_from_ms`]). Counter i counts those that had at least 4^(i − 1) and less than
 /// 4^i seconds left. The last counter has no upper end: it begins at 4^14 seconds, 8.5 years.
-/// Records without a deadline are not counted. Without counted records this takes a pointer's
-/// memory.
+/// Besides there are the first and the last deadline. Records without a deadline are not counted.
+/// Without counted records this takes a pointer's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deadlines(Option<Box<Counted>>);
 
@@ -22,17 +24,20 @@ struct Counted {
     seen_from_ms: u64,
     /// At least one is not 0.
     counts: [u64; COUNTERS],
+    /// The first and the last deadline, in milliseconds since 1970.
+    ends_ms: (u64, u64),
 }
 
 impl Deadlines {
-    /// Counters that were taken at a moment, in milliseconds since 1970. Counters beyond
-    /// [`DEADLINES_MAX`] are cut to it.
+    /// Counters that were taken at a moment, and the first and the last deadline, all in
+    /// milliseconds since 1970. Counters beyond [`DEADLINES_MAX`] are cut to it.
     #[must_use]
-    pub fn new(seen_from_ms: u64, counts: [u64; COUNTERS]) -> Self {
+    pub fn new(seen_from_ms: u64, counts: [u64; COUNTERS], ends_ms: (u64, u64)) -> Self {
         let counts = counts.map(|count| count.min(DEADLINES_MAX));
         let counted = || Counted {
             seen_from_ms,
             counts,
+            ends_ms,
         };
         Deadlines((counts != [0; COUNTERS]).then(|| Box::new(counted())))
     }
@@ -49,6 +54,12 @@ impl Deadlines {
     #[must_use]
     pub fn seen_from_ms(&self) -> u64 {
         self.0.as_ref().map_or(0, |counted| counted.seen_from_ms)
+    }
+
+    /// The first and the last deadline, in milliseconds since 1970; 0 if no record is counted.
+    #[must_use]
+    pub fn ends_ms(&self) -> (u64, u64) {
+        self.0.as_ref().map_or((0, 0), |counted| counted.ends_ms)
     }
 
     /// The counters.
@@ -92,36 +103,72 @@ impl Deadlines {
             Box::new(Counted {
                 seen_from_ms,
                 counts: [0; COUNTERS],
+                ends_ms: (deadline_ms, deadline_ms),
             })
         });
+        let (first, last) = counted.ends_ms;
+        counted.ends_ms = (first.min(deadline_ms), last.max(deadline_ms));
         let count = &mut counted.counts[counter.unwrap_or(COUNTERS - 1)];
         *count = count.saturating_add(1).min(DEADLINES_MAX);
     }
 
     /// About how many records have expired at a moment, in milliseconds since 1970. The deadlines
-    /// that one counter counts are taken to be even over its time.
+    /// that one counter counts are taken to be even over its time, as far as that lies between the
+    /// first and the last deadline. So records of one deadline expire together.
     ///
     /// ```
     /// use terrapin_pages::group::Deadlines;
     /// let mut deadlines = Deadlines::default();
-    /// (0..8).for_each(|_| deadlines.count(1_000_000, 1_000_000 + 20_000));
     /// // Their counter counts 16 to 64 seconds.
-    /// assert_eq!(deadlines.expired_at(1_000_000 + 16_000), 0);
-    /// assert_eq!(deadlines.expired_at(1_000_000 + 40_000), 4);
-    /// assert_eq!(deadlines.expired_at(1_000_000 + 64_000), 8);
+    /// (20..=30).for_each(|seconds| deadlines.count(1_000_000, 1_000_000 + seconds * 1000));
+    /// assert_eq!(deadlines.expired_at(1_000_000 + 20_000), 0);
+    /// assert_eq!(deadlines.expired_at(1_000_000 + 25_000), 5);
+    /// assert_eq!(deadlines.expired_at(1_000_000 + 30_000), 11);
     /// ```
     #[must_use]
     pub fn expired_at(&self, now_ms: u64) -> u64 {
-        let passed = now_ms.saturating_sub(self.seen_from_ms());
+        let (seen_from, (first, last)) = (self.seen_from_ms(), self.ends_ms());
         let counts = self.counts().into_iter().enumerate();
         let expired = counts.map(|(counter, count)| {
             let start = counter.checked_sub(1).and_then(end_ms).unwrap_or(0);
-            let Some(end) = end_ms(counter) else { return 0 };
-            let part = u128::from(passed.clamp(start, end) - start);
-            let expired = u128::from(count) * part / u128::from(end - start);
-            u64::try_from(expired).unwrap_or(count)
+            let start = seen_from.saturating_add(start).max(first);
+            let end = end_ms(counter).map_or(last, |end| seen_from.saturating_add(end).min(last));
+            // A sum may count records too late, but none behind the last deadline.
+            if now_ms >= end {
+                return count;
+            }
+            let passed = u128::from(now_ms.saturating_sub(start));
+            let part = u128::from(count) * passed / u128::from(end.saturating_sub(start).max(1));
+            u64::try_from(part).map_or(count, |part| part.min(count))
         });
         expired.fold(0, u64::saturating_add)
+    }
+
+    /// About which share of `records` records has expired at a moment, in thousandths.
+    #[must_use]
+    pub fn expired_permille(&self, records: u64, now_ms: u64) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        self.expired_at(now_ms).saturating_mul(1000) / records.max(1)
+    }
+
+    /// Whether about a quarter of `records` records has expired at a moment. Then a compaction
+    /// rewrites what holds them.
+    ///
+    /// ```
+    /// use terrapin_pages::group::Deadlines;
+    /// let mut deadlines = Deadlines::default();
+    /// deadlines.count(1_000_000, 1_000_999);
+    /// assert!(deadlines.is_quarter_expired(4, 1_001_000));
+    /// assert!(!deadlines.is_quarter_expired(5, 1_001_000));
+    /// assert!(!Deadlines::default().is_quarter_expired(0, 1_001_000));
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn is_quarter_expired(&self, records: u64, now_ms: u64) -> bool {
+        let is_counted = !self.is_empty() && !mutant::active("idle-trees-keep-expired");
+        is_counted && self.expired_at(now_ms).saturating_mul(4) >= records
     }
 
     /// Adds the counters of a sibling. The earlier ones are seen from the later moment then. What
@@ -135,12 +182,19 @@ impl Deadlines {
 
     fn add_counted(&mut self, other: &Deadlines) {
         let later = self.seen_from_ms().max(other.seen_from_ms());
+        let ends_ms = match self.is_empty() {
+            true => other.ends_ms(),
+            false => {
+                let (own, other) = (self.ends_ms(), other.ends_ms());
+                (own.0.min(other.0), own.1.max(other.1))
+            }
+        };
         let (own, other) = (self.seen_at(later), other.seen_at(later));
         let mut counts = own;
         for (count, more) in counts.iter_mut().zip(other) {
             *count = count.saturating_add(more);
         }
-        *self = Deadlines::new(later, counts);
+        *self = Deadlines::new(later, counts, ends_ms);
     }
 
     /// The same share of each counter, rounded down: `part` of `whole` records. Unchanged if
@@ -154,7 +208,11 @@ impl Deadlines {
             let scaled = u128::from(count) * u128::from(part) / u128::from(whole);
             u64::try_from(scaled).unwrap_or(u64::MAX)
         };
-        Deadlines::new(self.seen_from_ms(), self.counts().map(scale))
+        Deadlines::new(
+            self.seen_from_ms(),
+            self.counts().map(scale),
+            self.ends_ms(),
+        )
     }
 
     /// The counters, seen from a moment that is not earlier.
@@ -185,10 +243,12 @@ fn end_ms(counter: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const ENDS: (u64, u64) = (0, u64::MAX);
+
     fn one(counter: usize, seen_from_ms: u64) -> Deadlines {
         let mut counts = [0; COUNTERS];
         counts[counter] = 1;
-        Deadlines::new(seen_from_ms, counts)
+        Deadlines::new(seen_from_ms, counts, ENDS)
     }
 
     fn counter_of(deadlines: &Deadlines) -> usize {
@@ -220,7 +280,7 @@ mod tests {
             assert_eq!(sum.records(), 2);
             let mut rest = sum.counts();
             rest[counter_of(&other)] -= 1;
-            let rest = Deadlines::new(1, rest);
+            let rest = Deadlines::new(1, rest, ENDS);
             assert_eq!(counter_of(&rest), then, "{counter} after {passed} ms");
             let mut turned = other;
             turned.add(&one(counter, 7_000));
@@ -232,8 +292,8 @@ mod tests {
     fn nothing_is_added_by_nothing_and_sums_keep_their_bounds() {
         let mut sum = Deadlines::default();
         sum.add(&Deadlines::default());
-        assert!(sum.is_empty() && Deadlines::new(9, [0; COUNTERS]).is_empty());
-        let most = Deadlines::new(3, [u64::MAX; COUNTERS]);
+        assert!(sum.is_empty() && Deadlines::new(9, [0; COUNTERS], ENDS).is_empty());
+        let most = Deadlines::new(3, [u64::MAX; COUNTERS], ENDS);
         sum.add(&most);
         assert_eq!(sum, most);
         sum.add(&most);
@@ -242,8 +302,40 @@ mod tests {
     }
 
     #[test]
+    fn records_of_one_deadline_expire_together_also_in_sums() {
+        let (early, late) = (1_100_000, 5_000_000);
+        let mut sum = Deadlines::default();
+        (0..10).for_each(|_| sum.count(1_000_000, early));
+        let expired = |sum: &Deadlines| [early - 1, early].map(|now_ms| sum.expired_at(now_ms));
+        assert_eq!(expired(&sum), [0, 10]);
+        // Seen from a later moment, a counter may have them that counts longer times.
+        for seen_from in [1_000_000, 1_050_000, 1_099_999, 2_000_000] {
+            let mut more = Deadlines::default();
+            (0..10).for_each(|_| more.count(seen_from, early));
+            let mut own = sum.clone();
+            own.add(&more);
+            assert_eq!(own.ends_ms(), (early, early));
+            assert_eq!(expired(&own), [0, 20], "seen from {seen_from}");
+        }
+        // The last counter has no end of its own.
+        let mut far = Deadlines::default();
+        far.count(0, 1 << 45);
+        assert_eq!(
+            [(1 << 45) - 1, 1 << 45].map(|now_ms| far.expired_at(now_ms)),
+            [0, 1]
+        );
+        let mut two = sum.clone();
+        (0..10).for_each(|_| two.count(1_000_000, late));
+        assert_eq!(two.ends_ms(), (early, late));
+        assert_eq!(two.share(1, 2).ends_ms(), (early, late));
+        assert_eq!(two.expired_at(early - 1), 0);
+        assert_eq!(two.expired_at(late), 20);
+    }
+
+    #[test]
     fn a_share_is_rounded_down() {
-        let deadlines = Deadlines::new(3, std::array::from_fn(|counter| counter as u64));
+        let counts = std::array::from_fn(|counter| counter as u64);
+        let deadlines = Deadlines::new(3, counts, ENDS);
         assert_eq!(deadlines.share(7, 7), deadlines);
         assert_eq!(deadlines.share(0, 7), Deadlines::default());
         assert_eq!(deadlines.share(1, 0), deadlines);

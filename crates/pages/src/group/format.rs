@@ -105,6 +105,9 @@ fn encode_beside(others: u8, separated_bytes: u64, deadlines: &Deadlines, out: &
         for count in deadlines.counts() {
             put_varint(out, count);
         }
+        let (first_ms, last_ms) = deadlines.ends_ms();
+        put_varint(out, first_ms);
+        put_varint(out, last_ms.saturating_sub(first_ms));
     }
 }
 
@@ -137,8 +140,11 @@ fn decode_beside(reader: &mut Reader<'_>) -> Result<(u64, Deadlines, u8)> {
         for count in &mut counts {
             *count = reader.varint()?;
         }
-        deadlines = Deadlines::new(seen_from_ms, counts);
-        let kept = seen_from_ms <= DEADLINE_MS_MAX && deadlines.counts() == counts;
+        let (first_ms, more_ms) = (reader.varint()?, reader.varint()?);
+        let last_ms = first_ms.saturating_add(more_ms);
+        deadlines = Deadlines::new(seen_from_ms, counts, (first_ms, last_ms));
+        let is_in_time = seen_from_ms.max(last_ms) <= DEADLINE_MS_MAX;
+        let kept = is_in_time && deadlines.counts() == counts;
         if !kept || deadlines.is_empty() {
             return Err(reader.corrupt("impossible counters of deadlines"));
         }

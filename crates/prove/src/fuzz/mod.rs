@@ -11,6 +11,7 @@ pub mod archive;
 mod campaign;
 mod exercise;
 pub mod mutate;
+pub mod ranges;
 pub mod repair;
 pub mod repair_log;
 pub mod replay;
@@ -34,7 +35,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -100,6 +101,12 @@ pub const TARGETS: [Target; 11] = [
         run: targets::directory,
         change: mutate::files,
         bytes_max: 64 << 10,
+    },
+    Target {
+        name: "ranges",
+        run: ranges::ranges,
+        change: mutate::bytes,
+        bytes_max: 2 + 400 * ranges::OPERATION_BYTES,
     },
 ];
 

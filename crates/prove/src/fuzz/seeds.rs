@@ -122,8 +122,17 @@ fn unmerged(database: &Database) -> terrapin::Result<()> {
     batch.put(&main, "batched", "two");
     let deadline = UNIX_EPOCH + Duration::from_secs(4_000_000_000);
     batch.put_expiring(&main, "expiring", "three", deadline);
+    batch.delete_range(&main, "key-0100".."key-0110");
+    let counted = KeyspaceOptions::new()
+        .merge_operator("append")
+        .ttl(Duration::from_secs(2_000_000_000));
+    let counted = database.create_keyspace("counted", counted)?;
+    batch.merge(&counted, "batched", "one");
     database.write(&batch)?;
     main.put_expiring("expiring alone", "four", deadline)?;
+    main.delete_range("key-0200".."key-0220")?;
+    main.delete_prefix("key-029")?;
+    counted.merge("alone", "two")?;
     let short = database.create_keyspace("short", KeyspaceOptions::default())?;
     short.put("a", vec![b'x'; 600])?;
     nested.set_checkpoint_distance(terrapin::CheckpointDistance::Fixed(2))?;
@@ -301,6 +310,33 @@ pub fn filters() -> Inputs {
         inputs.push((format!("{keys}-keys"), input));
     }
     inputs
+}
+
+/// Inputs of the target of range deletes: one for each structure, with operations of every kind.
+#[must_use]
+pub fn ranges() -> Inputs {
+    let input = |structure: u8| {
+        let mut input = vec![0, structure];
+        for round in 0..60u8 {
+            let place = round.wrapping_mul(37);
+            input.extend([0, place, 0, 40 + round]);
+            input.extend([1, place.wrapping_add(90), 0, 3]);
+            match round % 6 {
+                1 => input.extend([3, place, place.wrapping_add(40), 0]),
+                2 => input.extend([6, 0, 0, 60]),
+                3 => input.extend([4, place & 0xf0, 0, 0]),
+                4 => input.extend([5, 0, 0, 0]),
+                5 => input.extend([2, place, 0, 0]),
+                _ => input.extend([7, 0, 0, 0]),
+            }
+        }
+        input
+    };
+    let names = ["leveled", "tiered", "inplace"];
+    (0..)
+        .zip(names)
+        .map(|(n, name)| (name.to_owned(), input(n)))
+        .collect()
 }
 
 /// Inputs of the maplet target.

@@ -167,6 +167,16 @@ const ENGINE: &[Mutant] = &[
         script: RANDOM,
     },
     Mutant {
+        name: "newer-range-delete-hides-older-ones",
+        does: "of range deletes that cover a key, a view sees the newest or none",
+        file: "crates/memtable/src/fragments.rs",
+        breaks: "a snapshot shows one moment",
+        script: Script::Check(
+            "a view between two range deletes",
+            checks::range_deletes::between_two,
+        ),
+    },
+    Mutant {
         name: "range-deletes-hide-newer-puts",
         does: "a range delete hides puts that are newer",
         file: "crates/memtable/src/memtable.rs",

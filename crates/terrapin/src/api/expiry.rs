@@ -8,7 +8,7 @@ use terrapin_base::{Message, Result};
 use crate::api::batch::Batch;
 use crate::api::keyspace::Keyspace;
 use crate::api::transaction::Transaction;
-use crate::engine::clock::{Ends, Moment};
+use crate::engine::clock::Moment;
 use crate::engine::core::Core;
 use crate::read::newest_apart;
 use crate::write::conditional::{Decision, New};
@@ -154,13 +154,8 @@ impl Keyspace {
         self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
-            let ends = Ends::default();
-            let at = Moment {
-                ends: Some(&ends),
-                ..at
-            };
-            let value = newest_apart(core, epoch, keyspace, at, key)?;
-            Ok(match (value, ends.first()) {
+            let read = |at: Moment<'_>| newest_apart(core, epoch, keyspace, at, key);
+            Ok(match at.learning(read)? {
                 (None, _) => Lifetime::Absent,
                 (Some(_), None) => Lifetime::Unlimited,
                 (Some(_), Some(deadline_ms)) => {

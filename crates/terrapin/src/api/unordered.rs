@@ -8,7 +8,7 @@ use terrapin_structure::{KeyBounds, MergeOptions};
 
 use crate::api::keyspace::Keyspace;
 use crate::api::snapshot::Snapshot;
-use crate::read::iter::Range;
+use crate::read::iter::{Range, RecordAndDeadline};
 use crate::read::sorted::{Sorted, Sorter};
 use crate::types::key_form::KeyForm;
 use crate::types::key_range::KeyRange;
@@ -222,6 +222,15 @@ impl Unordered {
         };
         note(&mut self.last, key);
         Ok(Some((given(self.form, key)?, value)))
+    }
+
+    /// The next record and its deadline, if its value has one: see [`Range::next_with_deadline`].
+    pub fn next_with_deadline(&mut self) -> Result<Option<RecordAndDeadline<'_>>> {
+        let Some((key, value, deadline)) = self.range.next_with_deadline()? else {
+            return Ok(None);
+        };
+        note(&mut self.last, key);
+        Ok(Some((given(self.form, key)?, value, deadline)))
     }
 
     fn shown(&self, record: Result<(Slice, Slice)>) -> Result<(Slice, Slice)> {

@@ -68,6 +68,7 @@ impl Expiry {
                 collects: false,
             };
             if core.compactions.ask(all) {
+                core.counters.expiry_compactions.add(1);
                 self.rests.retain(|_, until| now_ns < *until);
                 self.rests
                     .insert(keyspace.id, now_ns.saturating_add(REST_NS));

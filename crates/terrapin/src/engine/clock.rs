@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::sync::{AtomicU64, Ordering};
-use terrapin_base::{Env, Lsn, Signal, mutant};
+use terrapin_base::{Env, Lsn, Result, Signal, mutant};
 
 /// The last now.
 #[derive(Default)]
@@ -123,6 +123,26 @@ impl<'a> Moment<'a> {
             ends.note(deadline_ms);
         }
         is_live
+    }
+}
+
+impl Moment<'_> {
+    /// Reads a key's value, and says when it ends if it has a deadline.
+    #[cold]
+    pub fn learning<T>(
+        self,
+        read: impl FnOnce(Moment<'_>) -> Result<T>,
+    ) -> Result<(T, Option<u64>)> {
+        let own = Ends::default();
+        let value = read(Moment {
+            ends: Some(&own),
+            ..self
+        })?;
+        let deadline_ms = own.first();
+        if let (Some(deadline_ms), Some(ends)) = (deadline_ms, self.ends) {
+            ends.note(deadline_ms);
+        }
+        Ok((value, deadline_ms))
     }
 }
 

@@ -13,6 +13,7 @@ use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{
     Budget, Charge, Error, ErrorKind, Generation, KeyspaceId, Lsn, Operator, Purpose, Result,
+    mutant,
 };
 use terrapin_memtable::Memtable;
 use terrapin_pages::Pin;
@@ -362,7 +363,10 @@ impl KeyspaceShared {
     /// How long values last that get no time of their own, in milliseconds; 0 for ever.
     #[inline]
     pub fn ttl_ms(&self) -> u64 {
-        self.ttl_ms.load(Ordering::Relaxed)
+        match mutant::active("keyspace-forgets-ttl") {
+            true => 0,
+            false => self.ttl_ms.load(Ordering::Relaxed),
+        }
     }
 
     /// Takes over what later writes need of changed options.

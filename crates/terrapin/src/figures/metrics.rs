@@ -73,6 +73,7 @@ pub(crate) fn metrics(core: &Core) -> Metrics {
         checkpoints: counters.checkpoints.get(),
         checkpoints_failed: counters.checkpoints_failed.get(),
         compactions: counters.compactions.get(),
+        expiry_compactions: counters.expiry_compactions.get(),
         is_compacting: core.compactions.is_any_asked() && !core.schedule.disk_is_full(),
         replayed_records: counters.replayed_records.get(),
         backup_bytes: counters.backup_bytes.get(),

@@ -22,6 +22,11 @@ pub struct KeyspaceStat {
     pub structure: &'static str,
     /// Estimated number of records; see [`crate::Keyspace::approximate_count`].
     pub records: u64,
+    /// About how many thousandths of the tree's records have expired ([`Keyspace::put_with_ttl`]).
+    /// A job compacts the tree from 250 on, while the disk has room.
+    ///
+    /// [`Keyspace::put_with_ttl`]: crate::Keyspace::put_with_ttl
+    pub expired_permille: u64,
     /// The tree.
     pub tree: StructureStats,
     /// Live bytes in the active and the sealed memtable.
@@ -71,12 +76,16 @@ pub(crate) fn stat(core: &Core) -> Result<DatabaseStat> {
     for keyspace in observed.state.keyspaces.iter() {
         let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
         let tree = keyspace.version.stats().map_err(named)?;
+        let expired = keyspace.structure.compacts().map_or(Ok(0), |compacts| {
+            compacts.expired_permille(&keyspace.version, observed.now_ms)
+        });
         let memtables = keyspace.memtables();
         keyspaces.push(KeyspaceStat {
             name: keyspace.shared.name.to_string(),
             id: keyspace.id,
             structure: keyspace.structure.name(),
             records: crate::read::estimate::count(keyspace, observed.before).map_err(named)?,
+            expired_permille: expired.map_err(named)?,
             tree,
             memtable_bytes: memtables.clone().map(|w| w.memtable.live_bytes()).sum(),
             memtable_memory_bytes: memtables.map(|w| w.memtable.arena_bytes()).sum(),

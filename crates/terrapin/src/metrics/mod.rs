@@ -80,6 +80,7 @@ pub(crate) struct Counters {
     pub checkpoints: Counter,
     pub checkpoints_failed: Counter,
     pub compactions: Counter,
+    pub expiry_compactions: Counter,
     pub replayed_records: Counter,
     pub backup_bytes: Counter,
     pub folds: Counter,
@@ -273,6 +274,8 @@ pub struct Metrics {
     pub checkpoints_failed: u64,
     /// Stretches of trees that were compacted for ranges.
     pub compactions: u64,
+    /// Trees whose compaction began because a quarter of their records had expired.
+    pub expiry_compactions: u64,
     /// Whether the engine compacts a tree for ranges now, or will after the pending merges.
     pub is_compacting: bool,
     /// Log records that were replayed when the database was opened.

@@ -7,6 +7,7 @@
 //! the thread. Scans that borrow therefore allocate nothing for records.
 
 use std::cell::Cell;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use terrapin_base::Slice;
 use terrapin_base::sync::thread_local;
@@ -82,6 +83,12 @@ impl Chunk {
         (&bytes[start..key_end], &bytes[key_end..end])
     }
 
+    /// The deadline of a record that was taken, if its value has one.
+    pub fn deadline(&self, record: usize) -> Option<SystemTime> {
+        let deadline_ms = self.records.deadline_ms(record)?;
+        Some(UNIX_EPOCH + Duration::from_millis(deadline_ms))
+    }
+
     /// A taken record, as shares of the chunk.
     #[inline]
     pub fn slices(&mut self, record: usize) -> (Slice, Slice) {
@@ -124,6 +131,9 @@ impl Chunk {
                 false => (&[][..], &[][..]),
             };
             copies.push(key, if keys_only { &[] } else { value }, 0);
+            if let Some(deadline_ms) = self.records.deadline_ms(number) {
+                copies.note_deadline(deadline_ms);
+            }
         }
         self.records = copies;
     }

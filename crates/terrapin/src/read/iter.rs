@@ -18,6 +18,7 @@ mod merging;
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use terrapin_base::{Error, KeyspaceId, Result, Slice, mutant};
 use terrapin_disk::Process;
@@ -88,6 +89,9 @@ pub struct Range {
     /// Whether the caller takes no values.
     keys_only: bool,
 }
+
+/// A key, its value, and the deadline of the value if it has one.
+pub type RecordAndDeadline<'a> = (&'a [u8], &'a [u8], Option<SystemTime>);
 
 /// One end of a range.
 struct End {
@@ -215,6 +219,57 @@ impl Range {
     #[inline]
     pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         self.step_ref(Direction::Backward)
+    }
+
+    /// The next record from the front and its deadline, if its value has one, borrowed until the
+    /// next call: see [`Range::next_ref`]. The deadline counts in milliseconds. If merges
+    /// ([`Keyspace::merge`](crate::Keyspace::merge)) changed a value with a deadline, this is the
+    /// time at which that value ends, as [`Keyspace::ttl`](crate::Keyspace::ttl) says.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let name = format!("terrapin-doc-next-deadline-{}", std::process::id());
+    /// # let directory = std::env::temp_dir().join(name);
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// use std::time::{Duration, SystemTime};
+    /// let sessions = database.keyspace("sessions")?;
+    /// let deadline = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 33);
+    /// sessions.put_expiring("Ann", "token", deadline)?;
+    /// sessions.put("Bob", "token")?;
+    /// let mut range = sessions.iter();
+    /// while let Some((key, _, deadline)) = range.next_with_deadline()? {
+    ///     assert_eq!(deadline.is_some(), key == b"Ann");
+    /// }
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn next_with_deadline(&mut self) -> Result<Option<RecordAndDeadline<'_>>> {
+        self.step_with_deadline(Direction::Forward)
+    }
+
+    /// The next record from the back and its deadline: see [`Range::next_with_deadline`].
+    pub fn next_back_with_deadline(&mut self) -> Result<Option<RecordAndDeadline<'_>>> {
+        self.step_with_deadline(Direction::Backward)
+    }
+
+    fn step_with_deadline(
+        &mut self,
+        direction: Direction,
+    ) -> Result<Option<RecordAndDeadline<'_>>> {
+        let found = match self.take_fetched(direction) {
+            Some(record) => Some(Found {
+                end: direction,
+                record,
+            }),
+            None => self.find(direction, true)?,
+        };
+        Ok(found.map(|Found { end, record }| {
+            let chunk = &mut self.end(end).fetched;
+            let deadline = chunk.deadline(record);
+            let (key, value) = chunk.record(record);
+            (key, value, deadline)
+        }))
     }
 
     /// The part of the range after a key. Use it for the next page of a range or a prefix, with the

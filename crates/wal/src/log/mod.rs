@@ -139,7 +139,10 @@ impl Log {
                 false => Some(room),
             };
         }
-        let publish_end = Lsn(tail.publish_end);
+        let publish_end = Lsn(match mutant::active("watch-begins-at-the-tail") {
+            true => tail.lsn,
+            false => tail.publish_end,
+        });
         tail.recent.watch(publish_end, &self.0.end.watched, now);
         let since = tail.recent.raised_at();
         drop(tail);

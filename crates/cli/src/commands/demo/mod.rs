@@ -154,9 +154,9 @@ impl Demo {
                 formats::read(
                     &Dialect::plain(format),
                     &mut Watched::new(&input, &bar),
-                    &mut |line, key, value| {
-                        check_sizes(line, key, value)?;
-                        put(key, value)
+                    &mut |record| {
+                        check_sizes(&record)?;
+                        put(record.key, record.value)
                     },
                 )
                 .map_err(|error| error.with("input", path.display()))

@@ -1,6 +1,7 @@
 //! Puts, deletes and batches of each durability, with few or no checkpoints between them.
 
 use terrapin::Durability;
+use terrapin_model::Deadlines;
 
 use super::super::workload::Workload;
 
@@ -218,6 +219,46 @@ pass 1000
 delete a
 pass 20
 put d 4",
+    },
+    Workload {
+        name: "mostly merges",
+        options: |c| c.chi = Some(1),
+        script: "\
+merge a 1
+merge a 2 sync
+put b base
+for 0..20 merge c {}@20
+checkpoint
+merge a 3
+batch merge a 4 ; merge a 5 ; put b x ; merge b 6
+merge b 7
+checkpoint
+delete a
+merge a 8
+erase prefix b
+merge b 9
+for 0..20 merge c {}@30
+checkpoint
+batch sync merge a 10 ; merge c 11
+merge a 12",
+    },
+    Workload {
+        name: "values with deadlines, noted nows",
+        options: |c| c.deadlines = Deadlines::Near,
+        script: "\
+create users
+for 0..30 put k{} {}@60
+checkpoint
+for 0..30 by 2 delete k{}
+put a 1 sync
+pass 1500
+checkpoint
+delete a
+batch put a 2 ; delete k000001 ; @users put ann 1
+pass 1500
+put b 3
+checkpoint
+delete b sync",
     },
     Workload {
         name: "one hot key",

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use terrapin::{Database, Keyspace};
 use terrapin_disk::SimDisk;
+use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
 
 use super::{Outcome, key, text, tiny};
 use crate::process::Process;
@@ -72,6 +73,33 @@ pub(in crate::mutants) fn writes_between(_scratch: &Path) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// A watch of an idle log begins where reads see everything.
+pub(in crate::mutants) fn watch_after_a_sync(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(1));
+    let options = LogOptions {
+        ring_bytes: 64 << 10,
+        segment_bytes: 64 << 10,
+        ..LogOptions::new(1)
+    };
+    let log = Log::create(&world.env, &world.disk.handle(), options).map_err(text("create"))?;
+    let drain = world.env.spawn(log.drain_job());
+    drain.map_err(text("drain"))?;
+    match log.try_append(RECORD_KIND_USER_MIN, &[b"record"]) {
+        Ok(Append::Done(appended)) => log.publish(&appended),
+        Ok(Append::Full(_)) => return Err("a new log is full".to_owned()),
+        Err(error) => return Err(text("append")(error)),
+    }
+    log.sync(log.tail()).map_err(text("sync"))?;
+    let (since, visible) = (log.watch().since(), log.visible());
+    world.kill(None);
+    match since <= visible {
+        true => Ok(()),
+        false => Err(format!(
+            "a watch begins at {since}, and reads see {visible}"
+        )),
+    }
 }
 
 /// A version is void once its key changed, also when the change left memory.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use terrapin::{Database, Keyspace};
+use terrapin::{Database, Keyspace, KeyspaceOptions, StructureKind};
 use terrapin_base::{Env, Sim};
 use terrapin_disk::SimDisk;
 
@@ -66,7 +66,70 @@ pub(in crate::mutants) fn deadlines(_scratch: &Path) -> Outcome {
         is(contains(&keyspace, key(20))?, false, "after merges")?;
         stays(&env, &sim, &disk, (database, keyspace), restart)?;
     }
-    depends()
+    depends()?;
+    lasts_as_the_keyspace_says()?;
+    let structures = [
+        StructureKind::Leveled,
+        StructureKind::InPlace,
+        StructureKind::Hashed,
+    ];
+    structures.into_iter().try_for_each(frees)
+}
+
+/// A value lasts as long as the keyspace says if nobody else does.
+fn lasts_as_the_keyspace_says() -> Outcome {
+    let (env, sim) = Env::simulated(7);
+    let disk = SimDisk::new(7);
+    let database = open(&env, &disk)?;
+    let options = KeyspaceOptions::new().ttl(TTL);
+    let keyspace = database.create_keyspace("k", options);
+    let keyspace = keyspace.map_err(text("create"))?;
+    keyspace.put("a", "short").map_err(text("put"))?;
+    is(
+        contains(&keyspace, "a")?,
+        true,
+        "before the end of its time",
+    )?;
+    sim.advance_ns(PAST_NS);
+    is(contains(&keyspace, "a")?, false, "after the time to live")
+}
+
+/// The records that expire are shown with their deadline, and their space comes back.
+fn frees(structure: StructureKind) -> Outcome {
+    let (env, sim) = Env::simulated(8);
+    let disk = SimDisk::new(8);
+    let database = open(&env, &disk)?;
+    let options = KeyspaceOptions::new().structure(structure);
+    let keyspace = database.create_keyspace("k", options);
+    let keyspace = keyspace.map_err(text("create"))?;
+    for number in 0..1000 {
+        let put = match number % 2 {
+            0 => keyspace.put(key(number), [7; 40]),
+            _ => keyspace.put_with_ttl(key(number), [7; 40], TTL),
+        };
+        put.map_err(text("put"))?;
+    }
+    for merged in [false, true] {
+        if merged {
+            database.checkpoint().map_err(text("checkpoint"))?;
+        }
+        let mut records = keyspace.unordered();
+        let mut expiring = 0;
+        while let Some(record) = records.next_with_deadline().map_err(text("range"))? {
+            expiring += u64::from(record.2.is_some());
+        }
+        if expiring != 500 {
+            return Err(format!("{expiring} of 500 records show a deadline"));
+        }
+    }
+    for _ in 0..70 {
+        sim.advance_ns(1_000_000_000);
+        sim.settle();
+    }
+    match keyspace.approximate_count().map_err(text("count"))? {
+        0..600 => Ok(()),
+        count => Err(format!("{count} records stay of which 500 have expired")),
+    }
 }
 
 /// What was seen expired stays so after a restart with the clock set back.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use terrapin::{CheckpointDistance, Durability, KeyspaceOptions};
+use terrapin::{CheckpointDistance, Durability, ErrorKind, KeyspaceOptions};
 use terrapin_disk::SimDisk;
 
 use super::{Outcome, key, text, tiny};
@@ -54,6 +54,77 @@ pub(in crate::mutants) fn counters(_scratch: &Path) -> Outcome {
     all_are(31, "operands of one unlogged batch")?;
     database.checkpoint().map_err(text("checkpoint"))?;
     all_are(31, "operands of one unlogged batch, merged")?;
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
+}
+
+/// Operands that their operator refuses stay until a delete of the key.
+pub(in crate::mutants) fn failing_operator(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(54));
+    let database = world.open(&tiny()).map_err(text("open"))?;
+    let options = KeyspaceOptions::new().merge_operator("add-i64");
+    let keyspace = database.create_keyspace("counters", options);
+    let keyspace = keyspace.map_err(text("create"))?;
+    let one = 1i64.to_le_bytes();
+    keyspace.put("word", "no number").map_err(text("put"))?;
+    keyspace.merge("word", one).map_err(text("merge"))?;
+    for _ in 0..2 {
+        match keyspace.get("word") {
+            Err(error) if error.kind() == ErrorKind::Operator => {}
+            found => return Err(format!("a number over a word reads as {found:?}")),
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    keyspace.delete("word").map_err(text("delete"))?;
+    keyspace.merge("word", one).map_err(text("merge"))?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    let healed = keyspace.get("word").map_err(text("get"))?;
+    match healed.as_deref() == Some(&one[..]) {
+        true => Ok(()),
+        false => Err(format!("after a delete and a merge the key has {healed:?}")),
+    }
+}
+
+/// A full disk lets no operand count twice, whatever part of its memtable is merged.
+pub(in crate::mutants) fn on_a_full_disk(_scratch: &Path) -> Outcome {
+    const RECORDS: u64 = 3000;
+    let world = Process::new(1, SimDisk::new(55));
+    let options = tiny()
+        .memory(4 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(64));
+    let database = world.open(&options).map_err(text("open"))?;
+    let options = KeyspaceOptions::new().merge_operator("add-i64");
+    let keyspace = database.create_keyspace("counters", options);
+    let keyspace = keyspace.map_err(text("create"))?;
+    let add = |number: u64, operand: i64| {
+        let merged = keyspace.merge(key(number), operand.to_le_bytes());
+        merged.map_err(text("merge"))
+    };
+    for number in 0..RECORDS {
+        add(number, 1)?;
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    world.sim.set_breathing(false);
+    for number in (0..RECORDS).step_by(3) {
+        add(number, 2)?;
+    }
+    world.disk.set_capacity(world.disk.used_bytes());
+    // It may fail: there is little room.
+    let _ = database.checkpoint();
+    for room in ["no", "any"] {
+        for number in 0..RECORDS {
+            let wanted: i64 = if number.is_multiple_of(3) { 3 } else { 1 };
+            let value = keyspace.get(key(number)).map_err(text("get"))?;
+            if value.as_deref() != Some(&wanted.to_le_bytes()[..]) {
+                return Err(format!(
+                    "with {room} room, counter {number} has {value:?}, not {wanted}"
+                ));
+            }
+        }
+        world.disk.set_capacity(u64::MAX);
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
     drop(keyspace);
     world.kill(Some(database));
     Ok(())

@@ -10,6 +10,26 @@ use crate::process::Process;
 /// Records of a tree with several levels of nodes.
 const RECORDS: u64 = 2_000;
 
+/// A view between two range deletes sees what the older one deleted, and no more.
+pub(in crate::mutants) fn between_two(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(56));
+    let database = world.open(&tiny()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    for key in ["a", "c", "y"] {
+        keyspace.put(key, "1").map_err(text("put"))?;
+    }
+    keyspace.delete_range("b".."m").map_err(text("delete"))?;
+    let snapshot = database.snapshot().map_err(text("snapshot"))?;
+    keyspace.delete_range("a".."z").map_err(text("delete"))?;
+    for (key, is_there) in [("a", true), ("c", false), ("y", true)] {
+        let found = snapshot.get(&keyspace, key).map_err(text("get"))?;
+        if found.is_some() != is_there {
+            return Err(format!("between two range deletes, {key} is {found:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// A merge that gives up whole subtrees frees all their pages and keeps nothing cached of them.
 pub(in crate::mutants) fn subtrees(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(51));

@@ -13,6 +13,16 @@ const PROMISE: &str = "a conditional write happens only if nothing changed what 
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "watch-begins-at-the-tail",
+        does: "a watch begins behind the filler of a sync, which is never published",
+        file: "crates/wal/src/log/mod.rs",
+        breaks: "the first condition on an idle database is decided",
+        script: Script::Check(
+            "a watch after a sync",
+            checks::conditions::watch_after_a_sync,
+        ),
+    },
+    Mutant {
         name: "condition-tests-no-late-entries",
         does: "a conditional append tests no records under the append lock",
         file: "crates/wal/src/log/recent.rs",

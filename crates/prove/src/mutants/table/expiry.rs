@@ -50,6 +50,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "the record cache takes a value with a deadline",
         "crates/terrapin/src/read/resolve.rs",
     ),
+    shows(
+        "keyspace-forgets-ttl",
+        "a put takes no notice of its keyspace's time to live",
+        "crates/terrapin/src/engine/state.rs",
+    ),
+    Mutant {
+        name: "idle-trees-keep-expired",
+        does: "a compaction rewrites nothing because of expired records",
+        file: "crates/pages/src/group/deadlines.rs",
+        breaks: "the space of expired records is free a minute after their deadlines",
+        script: DEADLINES,
+    },
+    Mutant {
+        name: "range-forgets-deadlines",
+        does: "a range shows values with a deadline as if they had none",
+        file: "crates/structure/src/batch.rs",
+        breaks: "an export keeps the deadlines of values",
+        script: DEADLINES,
+    },
     Mutant {
         name: "writer-forgets-deadline-that-it-read",
         does: "a conditional write does not test the deadline of what it read",

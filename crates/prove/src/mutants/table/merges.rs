@@ -10,6 +10,23 @@ const COUNTERS: Script = Script::Check("counters that are merged", checks::merge
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "failing-operands-are-dropped",
+        does: "a merge of a tree drops the operands that their operator refuses",
+        file: "crates/base/src/operator/fold.rs",
+        breaks: PROMISE,
+        script: Script::Check(
+            "an operator that fails, and what heals it",
+            checks::merges::failing_operator,
+        ),
+    },
+    Mutant {
+        name: "operands-are-merged-in-slices",
+        does: "a memtable with operands is merged in slices on a full disk",
+        file: "crates/terrapin/src/checkpoint/outcome.rs",
+        breaks: PROMISE,
+        script: Script::Check("operands on a full disk", checks::merges::on_a_full_disk),
+    },
+    Mutant {
         name: "operands-combine-newest-first",
         does: "operands are combined in the wrong order",
         file: "crates/base/src/operator/fold.rs",

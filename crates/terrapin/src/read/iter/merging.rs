@@ -4,7 +4,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, checksum::hash64, expiry};
+use terrapin_base::{Lsn, Message, Result, Slice, checksum::hash64, expiry};
 use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
@@ -248,9 +248,8 @@ fn resolve_next(
             chunk.push_handle(key, handle, values.value_bytes(handle)?);
         }
         _ => {
-            if let Some(value) = resolve::get(keyspace, at, key, hash64(key))? {
-                push(chunk, key, &value);
-            }
+            let read = |at: Moment<'_>| resolve::get(keyspace, at, key, hash64(key));
+            push_read(at.learning(read)?, key, chunk);
         }
     }
     scan.skip(key);
@@ -261,6 +260,17 @@ fn resolve_next(
 fn push(chunk: &mut Batch, key: &[u8], value: &[u8]) {
     let value = if chunk.keys_only() { &[] } else { value };
     chunk.push(key, value, 0);
+}
+
+/// Adds what a get of the key read: its value, if it has one, and the value's deadline.
+fn push_read((value, deadline_ms): (Option<Slice>, Option<u64>), key: &[u8], chunk: &mut Batch) {
+    let Some(value) = value else {
+        return;
+    };
+    push(chunk, key, &value);
+    if let Some(deadline_ms) = deadline_ms {
+        chunk.note_deadline(deadline_ms);
+    }
 }
 
 /// Fills a chunk from the tree and from the memtables or runs above it.
@@ -450,14 +460,19 @@ impl Merging<'_> {
             match sources[place].as_ref().map(S::message) {
                 Some(Message::Put(value)) if !is_hidden => push(chunk, key, value),
                 Some(Message::Merge(_) | Message::Stack(_)) if !is_hidden => {
-                    if let Some(value) = folded(keyspace, at, key)? {
-                        push(chunk, key, &value);
-                    }
+                    push_read(
+                        at.learning(|at: Moment<'_>| folded(keyspace, at, key))?,
+                        key,
+                        chunk,
+                    );
                 }
                 Some(Message::Expiring(payload)) if !is_hidden => {
                     let (deadline_ms, value) = expiry::split(payload)?;
                     match at.is_live(deadline_ms) {
-                        true => push(chunk, key, value),
+                        true => {
+                            push(chunk, key, value);
+                            chunk.note_deadline(deadline_ms);
+                        }
                         // It costs what a delete costs.
                         false => *passed += u64::from(place == 0),
                     }

@@ -1,0 +1,4 @@
+//! See `prove::fuzz::ranges::ranges`.
+#![no_main]
+
+terrapin_fuzz::target!("ranges");
