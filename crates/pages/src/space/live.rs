@@ -268,8 +268,7 @@ impl Pages {
                 if !kept {
                     *bytes -= page.extent.bytes;
                     *hole_bytes -= page.holes.bytes;
-                    let is_whole =
-                        !page.holes.are_possible || mutant::active("holes-count-as-allocated");
+                    let is_whole = !page.holes.are_possible;
                     freed.push(Freed {
                         id: page.id,
                         extent: page.extent,

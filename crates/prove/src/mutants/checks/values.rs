@@ -97,41 +97,6 @@ pub(in crate::mutants) fn located(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// A get that the map takes for another key's asks the tree: with this many absent keys, some are.
-pub(in crate::mutants) fn compared(_scratch: &Path) -> Outcome {
-    let world = Process::new(1, SimDisk::new(82));
-    let options = tiny()
-        .memory(16 << 20)
-        .group_bytes(16 << 10)
-        .record_cache(false);
-    let database = world.open(&options).map_err(text("open"))?;
-    let created = database.create_keyspace("values", KeyspaceOptions::new().separate_from(512));
-    let keyspace = created.map_err(text("create"))?;
-    for record in 0..RECORDS {
-        let put = keyspace.put(key(record), [7; 600]);
-        put.map_err(text("put"))?;
-    }
-    database.checkpoint().map_err(text("checkpoint"))?;
-    for _ in 0..3 {
-        for record in 0..RECORDS {
-            keyspace.get(key(record)).map_err(text("get"))?;
-        }
-        world.sim.settle();
-    }
-    if database.metrics().location_hits < RECORDS {
-        return Err("the map answered few gets".to_owned());
-    }
-    for absent in 0..200_000u64 {
-        let got = keyspace.get(absent.to_be_bytes()).map_err(text("get"))?;
-        if got.is_some() {
-            return Err(format!("the absent key {absent} has a value"));
-        }
-    }
-    drop(keyspace);
-    world.kill(Some(database));
-    Ok(())
-}
-
 /// The map alone, with fingerprints so short that keys are taken for each other all the time: no
 /// lookup leads to an older record of its key.
 pub(in crate::mutants) fn map(_scratch: &Path) -> Outcome {
@@ -322,27 +287,6 @@ pub(in crate::mutants) fn punched(_scratch: &Path) -> Outcome {
     store.end()
 }
 
-/// Where others take the rest of the disk, free space with holes counts as none: deletes pass.
-pub(in crate::mutants) fn holes_of_dead_pages(_scratch: &Path) -> Outcome {
-    let mut store = Punched::new(84)?;
-    store.overwrite(24)?;
-    store.check()?;
-    let disk = &store.world.disk;
-    disk.set_capacity(disk.used_bytes());
-    for record in 0..LONG_RECORDS {
-        if record % 4 > 0 {
-            let deleted = store.keyspace.delete(key(record));
-            deleted.map_err(text("delete"))?;
-        }
-        if record % 16 == 0 {
-            store.database.checkpoint().map_err(text("checkpoint"))?;
-        }
-    }
-    store.database.checkpoint().map_err(text("checkpoint"))?;
-    store.world.disk.set_capacity(u64::MAX);
-    store.end()
-}
-
 /// Collecting copies each live value, and only those.
 pub(in crate::mutants) fn collected(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(85));
@@ -382,51 +326,5 @@ pub(in crate::mutants) fn collected(_scratch: &Path) -> Outcome {
     match report.is_sound() {
         true => Ok(()),
         false => Err(format!("{:?}", report.findings.first())),
-    }
-}
-
-/// Ranges over scattered values bring order about.
-pub(in crate::mutants) fn ordered(_scratch: &Path) -> Outcome {
-    let world = Process::new(1, SimDisk::new(86));
-    let options = tiny()
-        .memory(16 << 20)
-        .group_bytes(16 << 10)
-        .record_cache(false);
-    let database = world.open(&options).map_err(text("open"))?;
-    let created = database.create_keyspace("values", KeyspaceOptions::new().separate_from(512));
-    let keyspace = created.map_err(text("create"))?;
-    let mut random = 7u64;
-    for number in 0..3 * RECORDS {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        let record = match number < RECORDS {
-            true => number,
-            false => (random >> 33) % RECORDS,
-        };
-        let put = keyspace.put(key(record), [3; VALUE_BYTES]);
-        put.map_err(text("put"))?;
-    }
-    database.checkpoint().map_err(text("checkpoint"))?;
-    let mut reads = Vec::new();
-    for round in 0..400u64 {
-        let from = key(round * 131 % (RECORDS - 100));
-        let before = database.metrics().device_reads.scan_reads;
-        for record in keyspace.range(&from[..]..).limit(100) {
-            record.map_err(text("range"))?;
-        }
-        reads.push(database.metrics().device_reads.scan_reads - before);
-        world.sim.settle();
-    }
-    drop(keyspace);
-    world.kill(Some(database));
-    let sum = |part: &[u64]| part.iter().sum::<u64>();
-    match sum(&reads[380..]) * 2 < sum(&reads[..20]) {
-        true => Ok(()),
-        false => Err(format!(
-            "reads of ranges: {:?} then {:?}",
-            &reads[..20],
-            &reads[380..]
-        )),
     }
 }

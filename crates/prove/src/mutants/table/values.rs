@@ -5,23 +5,11 @@ use crate::mutants::script::Script;
 
 const SPACE: Script = Script::Check("the asked space of values", checks::values::space);
 
-const COMPARED: Script = Script::Check(
-    "values of keys that the map confuses",
-    checks::values::compared,
-);
-
 const MAP: Script = Script::Check("the map of values alone", checks::values::map);
 
 const PUNCHED: Script = Script::Check("dead values that become holes", checks::values::punched);
 
-const DEAD_HOLES: Script = Script::Check(
-    "holes of pages that died, on a full disk",
-    checks::values::holes_of_dead_pages,
-);
-
 const COLLECTED: Script = Script::Check("values that are collected", checks::values::collected);
-
-const ORDERED: Script = Script::Check("order that ranges pay for", checks::values::ordered);
 
 const LOCATED: Script = Script::Check("values that the map names", checks::values::located);
 
@@ -41,13 +29,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: LOCATED,
     },
     Mutant {
-        name: "located-keys-are-not-compared",
-        does: "a record that the map names counts without a look at its key",
-        file: "crates/valuelog/src/page/read.rs",
-        breaks: "M3: what the map says is compared with the record's key",
-        script: COMPARED,
-    },
-    Mutant {
         name: "located-beside-its-match",
         does: "an entry of the map enters beside one that a lookup takes for it",
         file: "crates/valuemap/src/shard.rs",
@@ -59,20 +40,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "a place that a reader learned before a sweep enters the map after it",
         file: "crates/valuemap/src/map.rs",
         breaks: "M1: what a lookup finds of a key is its newest version",
-        script: MAP,
-    },
-    Mutant {
-        name: "page-indexes-are-reused-at-once",
-        does: "an index of the map means another page while entries still name it",
-        file: "crates/valuemap/src/map.rs",
-        breaks: "M2: an index means one page while any entry has it",
-        script: MAP,
-    },
-    Mutant {
-        name: "ended-pages-answer",
-        does: "the map answers by pages that the reader's state does not have",
-        file: "crates/valuemap/src/pages.rs",
-        breaks: "a reader follows the map only to pages of its state",
         script: MAP,
     },
     Mutant {
@@ -102,19 +69,5 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/pages/src/space/live.rs",
         breaks: "D14: a hole is made only of what no view sees",
         script: PUNCHED,
-    },
-    Mutant {
-        name: "holes-count-as-allocated",
-        does: "the space of a page with holes counts as allocated once it is free",
-        file: "crates/pages/src/space/live.rs",
-        breaks: "D10: deletes pass on a full disk",
-        script: DEAD_HOLES,
-    },
-    Mutant {
-        name: "order-is-never-paid",
-        does: "ranges never bring order about",
-        file: "crates/terrapin/src/checkpoint/compaction.rs",
-        breaks: "ranges get the order that they have paid for",
-        script: ORDERED,
     },
 ];
