@@ -350,7 +350,11 @@ pub const RANGES: [(&str, Workload, Distribution); 6] = [
     ("range-10", Workload::Ranges(10), Distribution::Uniform),
     ("range-100", Workload::Ranges(100), Distribution::Uniform),
     ("range-1000", Workload::Ranges(1000), Distribution::Uniform),
-    ("range-10000", Workload::Ranges(10_000), Distribution::Uniform),
+    (
+        "range-10000",
+        Workload::Ranges(10_000),
+        Distribution::Uniform,
+    ),
     ("range-again", Workload::Ranges(100), Distribution::Uniform),
 ];
 

@@ -32,7 +32,12 @@ pub(super) const ENGINES: &[Engine] = &[
     Engine {
         name: "terrapin-separated",
         how: "as terrapin, with values of 512 bytes or more apart from keys",
-        run: |job| run(job, KeyspaceOptions::new().separate_from(SEPARATE_BYTES_MIN)),
+        run: |job| {
+            run(
+                job,
+                KeyspaceOptions::new().separate_from(SEPARATE_BYTES_MIN),
+            )
+        },
         ..PLAIN
     },
 ];
