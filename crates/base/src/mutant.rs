@@ -22,8 +22,6 @@ pub const NAMES: &[&str] = &[
     "watch-begins-at-the-tail",
     "newer-range-delete-hides-older-ones",
     "failing-operands-are-dropped",
-    "operands-are-merged-in-slices",
-    "backup-ignores-branches",
     "range-forgets-deadlines",
     "keyspace-forgets-ttl",
     "log-segments-unsynced",

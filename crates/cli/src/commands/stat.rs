@@ -234,7 +234,8 @@ impl Lines {
         }
         let mut structure = keyspace.structure.to_owned();
         for (name, figure) in &tree.named {
-            if let Figure::Number(number) = figure {
+            // Figures of parts that a tree has none of would make the line long.
+            if let Figure::Number(number @ 1..) = figure {
                 let _ = write!(structure, ", {name} {}", thousands(*number));
             }
         }

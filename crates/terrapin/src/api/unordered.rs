@@ -23,6 +23,8 @@ pub struct Unordered {
     form: KeyForm,
     /// The stored key of the last record from the front, once there is one.
     last: Option<Vec<u8>>,
+    /// A stored key was no key of the keyspace: no record comes after that error.
+    is_over: bool,
 }
 
 /// A place in the records of a keyspace, behind one record: [`Unordered::position`]. It stays valid
@@ -182,6 +184,7 @@ impl Unordered {
             range,
             form,
             last: None,
+            is_over: false,
         }
     }
 
@@ -217,25 +220,33 @@ impl Unordered {
 
     /// The next record, borrowed until the next call: see [`Range::next_ref`].
     pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        if self.is_over {
+            return Ok(None);
+        }
         let Some((key, value)) = self.range.next_ref()? else {
             return Ok(None);
         };
+        let given = given(self.form, key).inspect_err(|_| self.is_over = true)?;
         note(&mut self.last, key);
-        Ok(Some((given(self.form, key)?, value)))
+        Ok(Some((given, value)))
     }
 
     /// The next record and its deadline, if its value has one: see [`Range::next_with_deadline`].
     pub fn next_with_deadline(&mut self) -> Result<Option<RecordAndDeadline<'_>>> {
+        if self.is_over {
+            return Ok(None);
+        }
         let Some((key, value, deadline)) = self.range.next_with_deadline()? else {
             return Ok(None);
         };
+        let given = given(self.form, key).inspect_err(|_| self.is_over = true)?;
         note(&mut self.last, key);
-        Ok(Some((given(self.form, key)?, value, deadline)))
+        Ok(Some((given, value, deadline)))
     }
 
-    fn shown(&self, record: Result<(Slice, Slice)>) -> Result<(Slice, Slice)> {
+    fn shown(&mut self, record: Result<(Slice, Slice)>) -> Result<(Slice, Slice)> {
         let (key, value) = record?;
-        given(self.form, &key)?;
+        given(self.form, &key).inspect_err(|_| self.is_over = true)?;
         Ok((key.sub(self.form.prefix_bytes()..key.len()), value))
     }
 }
@@ -256,6 +267,9 @@ impl Iterator for Unordered {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
         let record = self.range.next()?;
         if let Ok((key, _)) = &record {
             note(&mut self.last, key);
@@ -266,6 +280,9 @@ impl Iterator for Unordered {
 
 impl DoubleEndedIterator for Unordered {
     fn next_back(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
         let record = self.range.next_back()?;
         Some(self.shown(record))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Charge, Error, Incarnation, PageId, Purpose, Result, mutant};
+use terrapin_base::{Budget, Charge, Error, Incarnation, PageId, Purpose, Result};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 use terrapin_pages::{
     DATA_FILE, Extent, PAGES_START, PageStore, PageUse, StoreOptions, Superblock,
@@ -134,11 +134,7 @@ impl Present {
     /// The newest life in which both databases were one. Pages of that life and of earlier ones are
     /// equal if their ids are (decision 0032).
     fn common_life(&self, lives: &[Life]) -> Option<Incarnation> {
-        let common = |life: &&Life| {
-            let is_same = |own: &Life| own.incarnation == life.incarnation;
-            let is_close = mutant::active("backup-ignores-branches");
-            self.lives.contains(life) || is_close && self.lives.iter().any(is_same)
-        };
+        let common = |life: &&Life| self.lives.contains(life);
         Some(lives.iter().rev().find(common)?.incarnation)
     }
 }

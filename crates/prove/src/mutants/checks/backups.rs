@@ -147,33 +147,6 @@ pub(in crate::mutants) fn whole_batches(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// A database and its restored copy live on, and are backed up to one target in turn.
-pub(in crate::mutants) fn branches(_scratch: &Path) -> Outcome {
-    let options = tiny();
-    let (world, target) = (Process::new(1, SimDisk::new(1)), SimDisk::new(2));
-    let database = world.open(&options).map_err(text("open"))?;
-    put(&database, 0..600, 0)?;
-    database.checkpoint().map_err(text("checkpoint"))?;
-    back_up(&database, target.handle())?;
-    database.close().map_err(text("close"))?;
-    let (copied, copy) = restored(&target, &options)?;
-    copy.close().map_err(text("close"))?;
-    drop((database, copy));
-    for round in 0..2 {
-        for (mark, world) in (1..).zip([&world, &copied]) {
-            let database = world.open(&options).map_err(text("open"))?;
-            put(&database, 0..600, 2 * round + mark)?;
-            database.checkpoint().map_err(text("checkpoint"))?;
-            back_up(&database, target.handle())?;
-            let expected = records(&database, "default")?;
-            let found = restored_records(&target, &options)?;
-            database.close().map_err(text("close"))?;
-            expect(&found, &expected, "a copy of one branch")?;
-        }
-    }
-    Ok(())
-}
-
 /// On a disk that fills during a backup, deletes make room for puts.
 pub(in crate::mutants) fn on_full_disk(_scratch: &Path) -> Outcome {
     let options = tiny()

@@ -86,50 +86,6 @@ pub(in crate::mutants) fn failing_operator(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A full disk lets no operand count twice, whatever part of its memtable is merged.
-pub(in crate::mutants) fn on_a_full_disk(_scratch: &Path) -> Outcome {
-    const RECORDS: u64 = 3000;
-    let world = Process::new(1, SimDisk::new(55));
-    let options = tiny()
-        .memory(4 << 20)
-        .checkpoint_distance(CheckpointDistance::Fixed(64));
-    let database = world.open(&options).map_err(text("open"))?;
-    let options = KeyspaceOptions::new().merge_operator("add-i64");
-    let keyspace = database.create_keyspace("counters", options);
-    let keyspace = keyspace.map_err(text("create"))?;
-    let add = |number: u64, operand: i64| {
-        let merged = keyspace.merge(key(number), operand.to_le_bytes());
-        merged.map_err(text("merge"))
-    };
-    for number in 0..RECORDS {
-        add(number, 1)?;
-    }
-    database.checkpoint().map_err(text("checkpoint"))?;
-    world.sim.set_breathing(false);
-    for number in (0..RECORDS).step_by(3) {
-        add(number, 2)?;
-    }
-    world.disk.set_capacity(world.disk.used_bytes());
-    // It may fail: there is little room.
-    let _ = database.checkpoint();
-    for room in ["no", "any"] {
-        for number in 0..RECORDS {
-            let wanted: i64 = if number.is_multiple_of(3) { 3 } else { 1 };
-            let value = keyspace.get(key(number)).map_err(text("get"))?;
-            if value.as_deref() != Some(&wanted.to_le_bytes()[..]) {
-                return Err(format!(
-                    "with {room} room, counter {number} has {value:?}, not {wanted}"
-                ));
-            }
-        }
-        world.disk.set_capacity(u64::MAX);
-        database.checkpoint().map_err(text("checkpoint"))?;
-    }
-    drop(keyspace);
-    world.kill(Some(database));
-    Ok(())
-}
-
 /// Operands that were written and read while an ingest was under way apply to its records.
 pub(in crate::mutants) fn ingest(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(53));
