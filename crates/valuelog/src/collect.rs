@@ -72,7 +72,9 @@ pub(crate) const LEAST_PERMILLE: u32 = 50;
 ///     died_bytes: 200,
 ///     rest_bytes: 0,
 /// };
-/// let load = |page, live_bytes, dead_bytes| PageLoad { page, live_bytes, dead_bytes, hole_bytes: 0 };
+/// let load = |page, live_bytes, dead_bytes| {
+///     PageLoad { page, live_bytes, dead_bytes, hole_bytes: 0 }
+/// };
 /// let mut pages = [load('a', 900, 100), load('b', 400, 600), load('c', 0, 50)];
 /// let choice = choose(&mut pages, &facts);
 /// assert_eq!(choice, Choice { dead: 1, punched: 0, copied: 1 });

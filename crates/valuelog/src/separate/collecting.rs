@@ -17,7 +17,7 @@ use terrapin_structure::{MergeOptions, Version};
 
 use super::Separating;
 use super::births::{class_of, page_options};
-use super::version::{SeparatedVersion, dead_key};
+use super::version::{DeadPlaces, SeparatedVersion, dead_key};
 use crate::collect::{CollectFacts, LEAST_PERMILLE, PageLoad, choose};
 use crate::handle::{Handle, dangling};
 use crate::page::{PageBuilder, copy_live, expected_hole_bytes, holes};
@@ -121,9 +121,8 @@ pub(super) fn tree_percent(accepted: u32, tree_bytes: u64, value_bytes: u64) -> 
 const PUNCHED_PART: u64 = 8;
 
 /// About how many bytes of a page can be made holes now. 0 if few have died since the last time, or
-/// if so many are dead that copying the rest costs little.
-/// `dead` are the parts with dead records when the merge began, `all` are the parts as it leaves
-/// them.
+/// if the live rest is small and costs little to copy. `dead` are the parts with dead records when
+/// the merge began. `all` are the parts as the merge leaves them.
 fn hole_bytes_due(dead: &[PartRef], all: &[PartRef]) -> u64 {
     let (mut due, mut died, mut waste, mut live) = (0u64, 0u64, 0u64, 0u64);
     for part in dead {
@@ -355,16 +354,11 @@ impl Collecting {
             return Ok(());
         };
         let directory = self.base.table.directory(first)?;
-        let mut dead = BTreeMap::new();
-        for part in parts {
-            dead.insert(part.birth, self.base.dead_places(part.birth)?);
-        }
-        let mut is_dead = |birth: u64, place: u32| {
+        let dead = DeadPlaces::of(&self.base, parts)?;
+        let mut is_dead = |birth, place| {
             let early = mutant::active("holes-before-both-slots")
                 && self.places.get(&dead_key(birth, place)) == Some(&true);
-            // A birth that the table does not have here was given up or moved before.
-            let places = dead.get(&birth);
-            early || places.is_none_or(|places| places.binary_search(&place).is_ok())
+            early || dead.is_dead(birth, place)
         };
         let holes = holes(&directory, first.record_bytes, &mut is_dead);
         let mut share: BTreeMap<u64, u64> = BTreeMap::new();
@@ -372,10 +366,9 @@ impl Collecting {
         for (birth, range) in holes {
             let (offset, bytes) = (first.page.offset + range.start, range.end - range.start);
             // The share of a birth that was given up goes to any other.
-            let birth = if dead.contains_key(&birth) {
-                birth
-            } else {
-                first.birth
+            let birth = match dead.of_birth(birth) {
+                Some(_) => birth,
+                None => first.birth,
             };
             *share.entry(birth).or_default() += bytes;
             extents.push(Extent { offset, bytes });
@@ -386,7 +379,9 @@ impl Collecting {
         for part in parts {
             let mut part = self.edit.part(part.birth).flatten().unwrap_or(*part);
             part.page.hole_bytes = share.get(&part.birth).copied().unwrap_or(0);
-            part.punched_records = dead.get(&part.birth).map_or(0, |dead| dead.len() as u32);
+            part.punched_records = dead
+                .of_birth(part.birth)
+                .map_or(0, |dead| dead.len() as u32);
             self.edit.put(part);
         }
         Ok(())

@@ -8,7 +8,7 @@ use terrapin_base::checksum::hash64;
 use terrapin_pages::ReadFor;
 use terrapin_structure::{Direction, Finding, Found};
 
-use super::version::{SeparatedVersion, dead_key};
+use super::version::{DeadPlaces, SeparatedVersion, dead_key};
 use crate::handle::Handle;
 use crate::page::check_page;
 use crate::table::PartRef;
@@ -44,9 +44,9 @@ fn check(
     };
     let place = format!("value page {}", first.page.id);
     let mut finding = |message: String| found(Finding::new(place.clone(), message));
-    let mut dead: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    let dead = DeadPlaces::of(version, parts)?;
     for part in parts {
-        let places = version.dead_places(part.birth)?;
+        let places = dead.of_birth(part.birth).unwrap_or_default();
         if places.len() != part.dead_records as usize {
             finding(format!(
                 "birth {}: {} dead places, but the table has {}",
@@ -55,13 +55,8 @@ fn check(
                 part.dead_records
             ));
         }
-        dead.insert(part.birth, places);
     }
-    let mut is_dead = |birth: u64, place: u32| {
-        // A birth that the table does not have here was given up or moved.
-        let places = dead.get(&birth);
-        places.is_none_or(|places| places.binary_search(&place).is_ok())
-    };
+    let mut is_dead = |birth, place| dead.is_dead(birth, place);
     let store = version.table.store();
     let checked = store.read_piece(&first.page, 0..first.page.bytes, ReadFor::Verify, |image| {
         check_page(image, &mut is_dead)

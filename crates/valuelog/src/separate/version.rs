@@ -341,14 +341,8 @@ impl StoredValues for SeparatedVersion {
                 continue;
             };
             let directory = self.table.directory(first)?;
-            let mut dead = BTreeMap::new();
-            for part in parts {
-                dead.insert(part.birth, self.dead_places(part.birth)?);
-            }
-            let mut is_dead = |birth: u64, place: u32| {
-                let places = dead.get(&birth);
-                places.is_none_or(|places| places.binary_search(&place).is_ok())
-            };
+            let dead = DeadPlaces::of(self, parts)?;
+            let mut is_dead = |birth, place| dead.is_dead(birth, place);
             for (_, range) in holes(&directory, first.record_bytes, &mut is_dead) {
                 visit(Extent {
                     offset: first.page.offset + range.start,
@@ -424,6 +418,29 @@ impl Ordered for SeparatedVersion {
 
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {
         self.ordered_inner()?.estimate(bounds)
+    }
+}
+
+/// The dead places of the births that a page has in the table.
+pub(super) struct DeadPlaces(BTreeMap<u64, Vec<u32>>);
+
+impl DeadPlaces {
+    /// Those of a page's parts. Errors: those of reading the tree of dead places.
+    pub(super) fn of(version: &SeparatedVersion, parts: &[PartRef]) -> Result<Self> {
+        let places = |part: &PartRef| Ok((part.birth, version.dead_places(part.birth)?));
+        parts.iter().map(places).collect::<Result<_>>().map(Self)
+    }
+
+    /// The dead places of a birth, ascending; `None` if the table does not have the birth here.
+    pub(super) fn of_birth(&self, birth: u64) -> Option<&[u32]> {
+        self.0.get(&birth).map(Vec::as_slice)
+    }
+
+    /// Whether nothing refers to a record. A birth that the table does not have here was given up,
+    /// or moved.
+    pub(super) fn is_dead(&self, birth: u64, place: u32) -> bool {
+        let places = self.of_birth(birth);
+        places.is_none_or(|places| places.binary_search(&place).is_ok())
     }
 }
 
