@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use terrapin_base::{Error, Result};
-use terrapin_bench::Random;
+use terrapin_bench::{Random, in_threads};
 
 use crate::turns::{Turns, say};
 
@@ -76,33 +76,21 @@ impl Counters {
         add: impl Fn(&[u8; 8], i64) -> Result<()> + Sync,
         read: impl Fn(&[u8; 8]) -> Result<Option<i64>>,
     ) -> Result<Figures> {
-        let (add, share) = (&add, self.merges / self.threads as u64);
+        let share = self.merges / self.threads as u64;
         let start = Instant::now();
-        let sums: Vec<Result<Vec<i64>>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.threads as u64)
-                .map(|thread| {
-                    scope.spawn(move || {
-                        let mut random = Random::new(thread);
-                        let mut sums = vec![0_i64; self.counters as usize];
-                        for _ in 0..share {
-                            let counter = random.below(self.counters);
-                            let number = random.bits() as i64;
-                            add(&counter.to_be_bytes(), number)?;
-                            let sum = &mut sums[counter as usize];
-                            *sum = sum.wrapping_add(number);
-                        }
-                        Ok(sums)
-                    })
-                })
-                .collect();
-            let panicked = |_| Err(Error::internal("a thread panicked"));
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(panicked))
-                .collect()
-        });
+        let sums = in_threads(self.threads, |thread| {
+            let mut random = Random::new(thread as u64);
+            let mut sums = vec![0_i64; self.counters as usize];
+            for _ in 0..share {
+                let counter = random.below(self.counters);
+                let number = random.bits() as i64;
+                add(&counter.to_be_bytes(), number)?;
+                let sum = &mut sums[counter as usize];
+                *sum = sum.wrapping_add(number);
+            }
+            Ok(sums)
+        })?;
         let seconds = start.elapsed().as_secs_f64();
-        let sums = sums.into_iter().collect::<Result<Vec<_>>>()?;
         let start = Instant::now();
         for counter in 0..self.counters {
             let parts = sums.iter().map(|sums| sums[counter as usize]);

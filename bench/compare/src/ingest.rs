@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-/// An engine's ingest into an empty directory with so many bytes of memory.
+/// An engine's ingest of a source into an empty directory. The number is its memory in bytes.
 type Engine = fn(&mut Source, u64, &Path) -> Result<()>;
 
 const ENGINES: &[(&str, Engine)] = &[

@@ -3,8 +3,13 @@
 use terrapin_base::{Error, Result};
 
 /// Runs a client in each of some threads. Returns what they returned, in the order of their
-/// numbers, or the first error in this order, after all have ended.
-pub(crate) fn in_threads<R: Send>(
+/// numbers, or the first error in this order, after all have ended. A panic is `Internal`.
+///
+/// ```
+/// let squares = terrapin_bench::in_threads(3, |number| Ok(number * number)).unwrap();
+/// assert_eq!(squares, [0, 1, 4]);
+/// ```
+pub fn in_threads<R: Send>(
     threads: usize,
     client: impl Fn(usize) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {

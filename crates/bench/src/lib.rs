@@ -52,6 +52,7 @@ pub const REVISION: u32 = 2;
 pub use absent::{AbsentReport, measure_absent};
 pub use backup::{BackupBenchReport, measure_backup};
 pub use chi::{ChiStep, ChiSweep, ReadFigures};
+pub use clients::in_threads;
 pub use expiry::{ExpiryReport, measure_expiry};
 pub use figures::Figures;
 pub use generator::{Distribution, Random, Zipfian};

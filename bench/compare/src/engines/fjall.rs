@@ -22,7 +22,7 @@ use fjall::{
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
-use super::{Engine, SEPARATE_BYTES_MIN, foreign};
+use super::{Engine, SEPARATE_BYTES_MIN, copied, foreign};
 use crate::plan::{Memory, MemoryKind};
 use crate::worker::{self, Job};
 
@@ -121,12 +121,7 @@ impl Store for FjallStore {
 
 impl Client for &FjallStore {
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let Some(value) = self.records.get(key).map_err(foreign)? else {
-            return Ok(false);
-        };
-        out.extend_from_slice(&value);
-        Ok(true)
+        Ok(copied(self.records.get(key).map_err(foreign)?, out))
     }
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -136,6 +136,16 @@ pub(crate) fn foreign(error: impl Display) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 
+/// Copies what a read found to `out`. Returns whether it found anything.
+#[allow(dead_code)] // a build with Terrapin alone has no other engine's reads
+fn copied(found: Option<impl AsRef<[u8]>>, out: &mut Vec<u8>) -> bool {
+    out.clear();
+    found.is_some_and(|value| {
+        out.extend_from_slice(value.as_ref());
+        true
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,7 +30,7 @@ use rocksdb::{
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
-use super::{Engine, SEPARATE_BYTES_MIN, foreign};
+use super::{Engine, SEPARATE_BYTES_MIN, copied, foreign};
 use crate::plan::{Memory, MemoryKind};
 use crate::worker::{self, Job};
 
@@ -94,7 +94,7 @@ pub(super) const ENGINES: &[Engine] = &[
     },
 ];
 
-/// The options for so many bytes of memory, and the block cache in them.
+/// The options for `memory` bytes in all, and the block cache among them.
 pub(crate) fn options(memory: usize, share: Memory) -> (Options, Cache) {
     let memtable = (memory / 8).clamp(1 << 20, 64 << 20);
     let (cache, pinned) = match share {
@@ -185,12 +185,10 @@ impl Store for RocksStore {
 
 impl Client for RocksClient<'_> {
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let Some(value) = self.db.get_pinned_opt(key, &self.reads).map_err(foreign)? else {
-            return Ok(false);
-        };
-        out.extend_from_slice(&value);
-        Ok(true)
+        Ok(copied(
+            self.db.get_pinned_opt(key, &self.reads).map_err(foreign)?,
+            out,
+        ))
     }
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -6,7 +6,7 @@ use sled::{Config, Db, Mode};
 use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
-use super::{Engine, foreign};
+use super::{Engine, copied, foreign};
 use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
@@ -60,12 +60,7 @@ impl Store for SledStore {
 
 impl Client for &SledStore {
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let Some(value) = self.db.get(key).map_err(foreign)? else {
-            return Ok(false);
-        };
-        out.extend_from_slice(&value);
-        Ok(true)
+        Ok(copied(self.db.get(key).map_err(foreign)?, out))
     }
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -8,7 +8,7 @@ use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
 use super::{cache_bytes, scan, settle, tree};
-use crate::engines::foreign;
+use crate::engines::{copied, foreign};
 use crate::worker::{self, Job};
 
 pub(super) fn run(job: &Job) -> Result<()> {
@@ -54,12 +54,7 @@ fn committed(transaction: OptimisticWriteTx) -> Result<bool> {
 
 impl Client for &OptimisticStore {
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let Some(value) = self.records.get(key).map_err(foreign)? else {
-            return Ok(false);
-        };
-        out.extend_from_slice(&value);
-        Ok(true)
+        Ok(copied(self.records.get(key).map_err(foreign)?, out))
     }
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -7,7 +7,7 @@ use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
 use super::{flushed, options, scan};
-use crate::engines::foreign;
+use crate::engines::{copied, foreign};
 use crate::worker::{self, Job};
 
 pub(super) fn run(job: &Job) -> Result<()> {
@@ -59,12 +59,10 @@ fn committed(transaction: Transaction<'_, OptimisticTransactionDB>) -> Result<bo
 
 impl Client for OptimisticClient<'_> {
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let Some(value) = self.db.get_pinned_opt(key, &self.reads).map_err(foreign)? else {
-            return Ok(false);
-        };
-        out.extend_from_slice(&value);
-        Ok(true)
+        Ok(copied(
+            self.db.get_pinned_opt(key, &self.reads).map_err(foreign)?,
+            out,
+        ))
     }
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

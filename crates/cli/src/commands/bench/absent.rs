@@ -3,10 +3,10 @@
 
 use clap::Args;
 use terrapin_base::Result;
-use terrapin_bench::{AbsentReport, measure_absent};
+use terrapin_bench::measure_absent;
 
+use super::Form;
 use super::driven::{Driven, Fresh};
-use super::{Form, with_bar};
 use crate::arguments;
 
 /// Arguments of `bench absent`.
@@ -37,21 +37,12 @@ impl Absent {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
-        self.form.say_head::<AbsentReport>()?;
-        for _ in 0..self.turns {
-            let place = self.fresh.place("absent")?;
-            let report = with_bar("absent", self.records, |seen| {
-                measure_absent(
-                    &config,
-                    &options,
-                    self.memory,
-                    self.gets,
-                    place.path(),
-                    seen,
-                )
-            })?;
-            self.form.say(&report)?;
-        }
-        Ok(())
+        let (turns, bar) = (
+            (self.turns, &self.fresh, "absent"),
+            ("absent", self.records),
+        );
+        self.form.say_turns(turns, bar, |place, seen| {
+            measure_absent(&config, &options, self.memory, self.gets, place, seen)
+        })
     }
 }

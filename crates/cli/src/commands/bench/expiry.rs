@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 use terrapin_base::Result;
-use terrapin_bench::{ExpiryReport, measure_expiry};
+use terrapin_bench::measure_expiry;
 
+use super::Form;
 use super::driven::{Driven, Fresh};
-use super::{Form, with_bar};
 use crate::arguments;
 
 /// Arguments of `bench expiry`.
@@ -41,14 +41,10 @@ impl Expiry {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
-        self.form.say_head::<ExpiryReport>()?;
-        for _ in 0..self.turns {
-            let (place, times) = (self.fresh.place("expiry")?, (self.ttl, self.wait));
-            let report = with_bar("load", self.records, |seen| {
-                measure_expiry(&config, &options, times, place.path(), seen)
-            })?;
-            self.form.say(&report)?;
-        }
-        Ok(())
+        let turns = (self.turns, &self.fresh, "expiry");
+        self.form
+            .say_turns(turns, ("load", self.records), |place, seen| {
+                measure_expiry(&config, &options, (self.ttl, self.wait), place, seen)
+            })
     }
 }

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use terrapin_base::Result;
-use terrapin_bench::{IngestReport, measure_ingest};
+use terrapin_bench::measure_ingest;
 
+use super::Form;
 use super::driven::{Driven, Fresh};
-use super::{Form, with_bar};
 use crate::arguments;
 
 /// Arguments of `bench ingest`.
@@ -33,14 +33,12 @@ impl Ingest {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
-        self.form.say_head::<IngestReport>()?;
-        for _ in 0..self.turns {
-            let place = self.fresh.place("ingest")?;
-            let report = with_bar("ingest", 3 * self.records, |seen| {
-                measure_ingest(&config, &options, self.memory, place.path(), seen)
-            })?;
-            self.form.say(&report)?;
-        }
-        Ok(())
+        let (turns, bar) = (
+            (self.turns, &self.fresh, "ingest"),
+            ("ingest", 3 * self.records),
+        );
+        self.form.say_turns(turns, bar, |place, seen| {
+            measure_ingest(&config, &options, self.memory, place, seen)
+        })
     }
 }

@@ -28,6 +28,7 @@ use terrapin::{Database, Durability};
 use terrapin_base::Result;
 use terrapin_bench::{Config, Driver, Figures, Phase, Progress, TerrapinStore, Workload};
 
+use self::driven::Fresh;
 use super::help::Help;
 use crate::{output, progress};
 
@@ -117,6 +118,23 @@ impl Form {
             return Ok(());
         }
         output::say(F::table_head())
+    }
+
+    /// Measures once in each turn, in a new place below a directory of this name, behind a progress
+    /// bar. Prints the head, and each turn's figures.
+    fn say_turns<F: Figures>(
+        &self,
+        (turns, fresh, name): (u64, &Fresh, &str),
+        (bar, records): (&'static str, u64),
+        measure: impl Fn(&Path, &Progress) -> Result<F>,
+    ) -> Result<()> {
+        self.say_head::<F>()?;
+        for _ in 0..turns {
+            let place = fresh.place(name)?;
+            let figures = with_bar(bar, records, |seen| measure(place.path(), seen))?;
+            self.say(&figures)?;
+        }
+        Ok(())
     }
 
     fn say<F: Figures>(&self, figures: &F) -> Result<()> {

@@ -3,10 +3,10 @@
 
 use clap::Args;
 use terrapin_base::Result;
-use terrapin_bench::{RangeDeleteReport, measure_range_delete};
+use terrapin_bench::measure_range_delete;
 
+use super::Form;
 use super::driven::{Driven, Fresh};
-use super::{Form, with_bar};
 use crate::arguments;
 
 /// Arguments of `bench range-delete`.
@@ -34,14 +34,10 @@ impl RangeDelete {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
-        self.form.say_head::<RangeDeleteReport>()?;
-        for _ in 0..self.turns {
-            let place = self.fresh.place("range-delete")?;
-            let report = with_bar("load", self.records, |seen| {
-                measure_range_delete(&config, &options, self.memory, place.path(), seen)
-            })?;
-            self.form.say(&report)?;
-        }
-        Ok(())
+        let turns = (self.turns, &self.fresh, "range-delete");
+        self.form
+            .say_turns(turns, ("load", self.records), |place, seen| {
+                measure_range_delete(&config, &options, self.memory, place, seen)
+            })
     }
 }
