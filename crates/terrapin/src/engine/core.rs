@@ -332,7 +332,7 @@ impl Core {
         self.reserve_groups.load(Ordering::Relaxed)
     }
 
-    /// Keeps a reserve of at least so many page groups from now on (D10).
+    /// Keeps a reserve of at least `groups` page groups from now on (D10).
     pub fn keep_reserve(&self, groups: u64) {
         self.reserve_groups.fetch_max(groups, Ordering::Relaxed);
         self.store

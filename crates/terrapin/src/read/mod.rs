@@ -8,6 +8,7 @@ pub mod iter;
 pub mod resolve;
 pub mod sorted;
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
@@ -146,7 +147,7 @@ pub(crate) fn folded(
     at: Moment<'_>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    let (mut fold, hash) = (Fold::default(), || hash64(key));
+    let (mut fold, hash) = (Fold::default(), LazyCell::new(|| hash64(key)));
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
     let basis = basis_of(keyspace);
@@ -172,7 +173,7 @@ pub(crate) fn folded(
                     None => false,
                 }
             }
-            Layer::Run(run) => match run.get(key, hash(), at.before)? {
+            Layer::Run(run) => match run.get(key, *hash, at.before)? {
                 Some(found) => {
                     is_first = false;
                     fold.push(found.message())?
@@ -185,7 +186,7 @@ pub(crate) fn folded(
         }
     }
     if !is_based {
-        resolve::push(&mut fold, key, keyspace.version.get(key, hash())?)?;
+        resolve::push(&mut fold, key, keyspace.version.get(key, *hash)?)?;
     }
     // A deadline gives views of different moments different values.
     let lasts = at.now_ms == 0 && fold.deadline_ms().is_none();

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use terrapin::{Database, Keyspace};
 use terrapin_disk::SimDisk;
-use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
 
+use super::lives::log_of_one_record;
 use super::{Outcome, key, text, tiny};
 use crate::process::Process;
 
@@ -78,19 +78,7 @@ pub(in crate::mutants) fn writes_between(_scratch: &Path) -> Outcome {
 /// A watch of an idle log begins where reads see everything.
 pub(in crate::mutants) fn watch_after_a_sync(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(1));
-    let options = LogOptions {
-        ring_bytes: 64 << 10,
-        segment_bytes: 64 << 10,
-        ..LogOptions::new(1)
-    };
-    let log = Log::create(&world.env, &world.disk.handle(), options).map_err(text("create"))?;
-    let drain = world.env.spawn(log.drain_job());
-    drain.map_err(text("drain"))?;
-    match log.try_append(RECORD_KIND_USER_MIN, &[b"record"]) {
-        Ok(Append::Done(appended)) => log.publish(&appended),
-        Ok(Append::Full(_)) => return Err("a new log is full".to_owned()),
-        Err(error) => return Err(text("append")(error)),
-    }
+    let (log, _) = log_of_one_record(&world)?;
     log.sync(log.tail()).map_err(text("sync"))?;
     let (since, visible) = (log.watch().since(), log.visible());
     world.kill(None);

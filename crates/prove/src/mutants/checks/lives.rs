@@ -33,10 +33,8 @@ pub(in crate::mutants) fn close_without_ring(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A boundary taken after a close is not beyond the end of the log that a recovery finds. A tree
-/// ahead of that end would be refused (D3).
-pub(in crate::mutants) fn boundary_after_close(_scratch: &Path) -> Outcome {
-    let world = Process::new(1, SimDisk::new(1));
+/// A new log with one record, which its drain job may write, and the log's options.
+pub(super) fn log_of_one_record(world: &Process) -> Result<(Log, LogOptions), String> {
     let options = LogOptions {
         ring_bytes: 64 << 10,
         segment_bytes: 64 << 10,
@@ -50,6 +48,14 @@ pub(in crate::mutants) fn boundary_after_close(_scratch: &Path) -> Outcome {
         Ok(Append::Full(_)) => return Err("a new log is full".to_owned()),
         Err(error) => return Err(text("append")(error)),
     }
+    Ok((log, options))
+}
+
+/// A boundary taken after a close is not beyond the end of the log that a recovery finds. A tree
+/// ahead of that end would be refused (D3).
+pub(in crate::mutants) fn boundary_after_close(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(1));
+    let (log, options) = log_of_one_record(&world)?;
     log.close().map_err(text("close"))?;
     let ((), boundary) = log.boundary(|_| ());
     world.kill(None);

@@ -93,17 +93,14 @@ impl RootPage {
             put_varint(&mut out, u64::from(life.incarnation.0));
             out.extend_from_slice(&life.branch.to_le_bytes());
         }
-        let further = [
-            (LAST_NOW, self.last_now_ms, self.last_now_ms > 0),
-            (
-                RESERVE_GROUPS,
-                self.reserve_groups,
-                self.reserve_groups > RESERVE_GROUPS_MIN,
-            ),
-        ];
-        let further = further.iter().filter(|(_, _, is_written)| *is_written);
+        let reserve = match self.reserve_groups > RESERVE_GROUPS_MIN {
+            true => self.reserve_groups,
+            false => 0,
+        };
+        let further = [(LAST_NOW, self.last_now_ms), (RESERVE_GROUPS, reserve)];
+        let further = further.iter().filter(|(_, value)| *value > 0);
         put_varint(&mut out, further.clone().count() as u64);
-        for &(tag, value, _) in further {
+        for &(tag, value) in further {
             put_varint(&mut out, tag);
             put_varint(&mut out, value);
         }
