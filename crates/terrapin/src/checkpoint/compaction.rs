@@ -62,8 +62,8 @@ const RANGES_A_READ: u64 = 2;
 /// per record.
 const PASSED_NOTED: u64 = 64;
 const PASSED_A_RECORD: u64 = 4;
-/// A chunk of a range whose separated values lie in order needs [`NEEDED_READS`] reads, and one more
-/// for every [`VALUES_A_READ`] bytes of values.
+/// A chunk of a range whose separated values lie in order needs [`NEEDED_READS`] reads, and one
+/// more for every [`VALUES_A_READ`] bytes of values.
 const NEEDED_READS: u64 = 2;
 const VALUES_A_READ: u64 = 32 << 10;
 /// Ranges that passed this many deletes have paid for merging their span. Passing them took about
