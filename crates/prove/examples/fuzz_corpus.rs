@@ -19,6 +19,9 @@ fn main() -> io::Result<()> {
     write("block", seeds::blocks())?;
     write("filter", seeds::filters())?;
     write("maplet", seeds::maplets())?;
+    write("handle", seeds::handles())?;
+    write("value", seeds::value_pages())?;
+    write("table", seeds::tables())?;
     write("log", seeds::logs())?;
     write("ranges", seeds::ranges())
 }

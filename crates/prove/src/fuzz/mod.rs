@@ -18,6 +18,7 @@ pub mod replay;
 pub mod seeds;
 pub mod targets;
 pub mod template;
+pub mod values;
 
 use crate::{Layer, Units};
 use terrapin_model::Random;
@@ -35,7 +36,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 15] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -107,6 +108,24 @@ pub const TARGETS: [Target; 12] = [
         run: ranges::ranges,
         change: mutate::bytes,
         bytes_max: 2 + 400 * ranges::OPERATION_BYTES,
+    },
+    Target {
+        name: "handle",
+        run: values::handle,
+        change: mutate::parts,
+        bytes_max: 32 << 10,
+    },
+    Target {
+        name: "value",
+        run: values::value,
+        change: mutate::parts,
+        bytes_max: 32 << 10,
+    },
+    Target {
+        name: "table",
+        run: values::table,
+        change: mutate::parts,
+        bytes_max: 32 << 10,
     },
 ];
 

@@ -9,8 +9,12 @@ const EXTENT_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 const FOOTER_BYTES: usize = 128;
+const VALUE_FOOTER_BYTES: usize = 96;
+const VALUE_HEADER_BYTES: usize = 28;
 const PARTITION_BYTES_MAX: usize = 4096;
 const PART_FILTER: u32 = 1 << 31;
+const PART_DIRECTORY: u32 = 0x4000_0000;
+const PART_VALUE_FOOTER: u32 = 0x4000_0001;
 const PART_FOOTER: u32 = u32::MAX - 1;
 const PART_INDEX: u32 = u32::MAX;
 
@@ -105,6 +109,62 @@ pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
     Some(inflated)
 }
 
+/// A value page that ends where these bytes end: footer, directory, and the records that follow one
+/// another. Returns the bytes that compressed values say they have.
+pub(super) fn value_page(bytes: &mut [u8]) -> usize {
+    let Some(footer) = bytes.len().checked_sub(VALUE_FOOTER_BYTES) else {
+        return 0;
+    };
+    if !bytes[footer..].starts_with(b"TPVALUE1") {
+        return 0;
+    }
+    let end = bytes.len();
+    let id = u64_at(bytes, footer + 8).unwrap_or(0);
+    let crc = crc32c_append(part_seed(id, PART_VALUE_FOOTER), &bytes[footer..end - 4]);
+    put(bytes, end - 4, crc);
+    let place = |at| u32_at(bytes, footer + at).unwrap_or(0) as usize;
+    let length = usize::try_from(u64_at(bytes, footer + 24).unwrap_or(0)).ok();
+    let (record_bytes, directory_bytes) = (place(32), place(36));
+    let Some(start) = length.and_then(|length| end.checked_sub(length)) else {
+        return 0;
+    };
+    let page = &mut bytes[start..];
+    let directory = page
+        .get_mut(record_bytes..)
+        .and_then(|rest| rest.get_mut(..directory_bytes));
+    if let Some(directory) = directory.filter(|directory| directory.len() >= 4) {
+        let crc = crc32c_append(part_seed(id, PART_DIRECTORY), &directory[4..]);
+        put(directory, 0, crc);
+    }
+    let records = record_bytes.min(page.len());
+    self::records(&mut page[..records])
+}
+
+/// Records of a value page, one after the other.
+fn records(mut rest: &mut [u8]) -> usize {
+    let mut inflated = 0;
+    while rest.len() >= VALUE_HEADER_BYTES {
+        let number = |at| u32_at(rest, at).unwrap_or(0) as usize;
+        let (stored, value, key) = (number(16), number(20), number(24) & 0xffff);
+        let used = VALUE_HEADER_BYTES + key + stored;
+        let Some(body) = rest.get(4..used) else {
+            break;
+        };
+        if body[..VALUE_HEADER_BYTES - 4].iter().all(|&byte| byte == 0) {
+            // The padding behind the last record.
+            break;
+        }
+        let crc = crc32c(body);
+        put(rest, 0, crc);
+        if rest[26] != 0 {
+            inflated += value.min(stored * 255);
+        }
+        let step = used.next_multiple_of(32).min(rest.len());
+        rest = &mut rest[step..];
+    }
+    inflated
+}
+
 /// A whole partition of a filter.
 pub(super) fn partition(partition: &mut [u8], seed: u32) {
     let Some(body) = partition.len().checked_sub(4) else {
@@ -181,8 +241,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A whole data file: both slots, every page where pages may start, every group with a recognizable
-/// footer. Returns the decompressed size of compressed blocks.
+/// A whole data file: both slots, every page where pages may start, every group and value page with
+/// a recognizable footer. Returns the decompressed size of compressed blocks and values.
 pub fn data_file(bytes: &mut [u8]) -> usize {
     for at in [0, SLOT_BYTES] {
         if let Some(sector) = bytes.get_mut(at..at + SECTOR_BYTES) {
@@ -196,6 +256,7 @@ pub fn data_file(bytes: &mut [u8]) -> usize {
     // Footers end on whole units, and no unit is smaller than 512 bytes here.
     for end in (2 * SLOT_BYTES..=bytes.len()).step_by(512) {
         inflated += group(&mut bytes[..end]).unwrap_or(0);
+        inflated += value_page(&mut bytes[..end]);
     }
     inflated
 }
@@ -209,14 +270,30 @@ mod tests {
     /// right.
     #[test]
     fn sound_files_stay_and_zeroed_checksums_are_repaired() {
-        let data = template::files("closed")
-            .into_iter()
-            .find(|file| file.name() == "data")
-            .expect("a data file")
-            .content;
-        let mut repaired = data.clone();
-        data_file(&mut repaired);
-        assert_eq!(repaired, data);
+        let data_of = |name| {
+            let mut files = template::files(name).into_iter();
+            let data = files.find(|file| file.name() == "data");
+            data.expect("a data file").content
+        };
+        for name in ["closed", "separated"] {
+            let data = data_of(name);
+            let mut repaired = data.clone();
+            data_file(&mut repaired);
+            let changed = (0..data.len()).find(|&at| repaired[at] != data[at]);
+            assert_eq!(changed, None, "the first changed byte of {name}");
+        }
+        let separated = data_of("separated");
+        for (start, bytes) in super::super::values::value_pages(&separated) {
+            let sound = &separated[start..start + bytes];
+            let mut changed = sound.to_vec();
+            let directory = u32_at(sound, bytes - 96 + 32).expect("a footer") as usize;
+            for at in [0, directory, bytes - 4] {
+                changed[at..at + 4].fill(0);
+            }
+            value_page(&mut changed);
+            assert!(changed == sound, "a value page");
+        }
+        let data = data_of("closed");
         let mut zeroed = data.clone();
         for at in [508, 4096 + 508] {
             zeroed[at..at + 4].fill(0);

@@ -16,7 +16,7 @@ use terrapin_pages::group::{GroupBuilder, GroupOptions};
 use super::archive::{File, pack};
 use super::exercise::{World, tiny};
 use super::targets::{BLOCK_PAGE, join, map_nodes, nodes, trie_pages};
-use super::template;
+use super::{template, values};
 
 /// Inputs by name.
 pub type Inputs = Vec<(String, Vec<u8>)>;
@@ -41,6 +41,11 @@ pub fn stores() -> terrapin::Result<Inputs> {
     fill_in(&in_place, &tiny(), 6, StructureKind::InPlace)?.close()?;
     let hashed = World::new(SimDisk::new(8));
     fill_in(&hashed, &tiny(), 6, StructureKind::Hashed)?.close()?;
+    let separated = World::new(SimDisk::new(9));
+    let options = tiny()
+        .separate_from_for_tests(0)
+        .compression(Compression::Lz4);
+    fill(&separated, &options, 2)?.close()?;
     let new = World::new(SimDisk::new(6));
     let database = tiny().open_on(new.env.clone(), new.disk.handle())?;
     kill(&new, database);
@@ -50,6 +55,7 @@ pub fn stores() -> terrapin::Result<Inputs> {
         packed(&compressed.disk, "compressed"),
         packed(&in_place.disk, "inplace"),
         packed(&hashed.disk, "hashed"),
+        packed(&separated.disk, "separated"),
         packed(&new.disk, "new"),
     ])
 }
@@ -218,6 +224,35 @@ pub fn tries() -> Inputs {
         ("hashed".to_owned(), join(contents())),
         ("root".to_owned(), join(contents().take(1))),
     ]
+}
+
+/// Inputs of the targets for separated values: parts of the store that has them.
+fn separated(parts: impl Fn(&[u8]) -> Vec<(usize, usize)>) -> Inputs {
+    let data = data("separated");
+    let parts = parts(&data);
+    let bytes = |&(start, bytes): &(usize, usize)| &data[start..start + bytes];
+    vec![("separated".to_owned(), join(parts.iter().map(bytes)))]
+}
+
+/// Inputs of the handle target.
+#[must_use]
+pub fn handles() -> Inputs {
+    separated(values::groups)
+}
+
+/// Inputs of the value target.
+#[must_use]
+pub fn value_pages() -> Inputs {
+    separated(values::value_pages)
+}
+
+/// Inputs of the table target.
+#[must_use]
+pub fn tables() -> Inputs {
+    let data = data("separated");
+    let pages = values::table_pages(&data);
+    let contents = pages.iter().map(|page| page.content(&data));
+    vec![("separated".to_owned(), join(contents))]
 }
 
 /// Inputs of the group target.
@@ -419,6 +454,6 @@ mod tests {
             .flat_map(|target| inputs("corpus", target.name))
             .map(|(_, input)| input.len())
             .sum();
-        assert!(bytes <= 256 << 10, "the corpus has {bytes} bytes");
+        assert!(bytes <= 384 << 10, "the corpus has {bytes} bytes");
     }
 }

@@ -29,7 +29,7 @@ use super::{repair, template};
 
 /// The memory a target may take besides twice the bytes of its files, on the heap at once and as
 /// one aligned buffer. It is small, so that a size supplied by a file shows.
-const SMALL: usize = 64 << 10;
+pub(super) const SMALL: usize = 64 << 10;
 /// The same for a log and a ring that start anew.
 const LOG: usize = 128 << 10;
 /// The same for whole databases with two megabytes of memory: memtables, caches, and all compared
@@ -40,7 +40,7 @@ const DATABASE: usize = 1 << 20;
 pub const BLOCK_PAGE: PageId = PageId(0x0100_0000_0007);
 
 /// Runs the work, and panics if it takes more memory than files of this many bytes justify.
-fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) -> T {
+pub(super) fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) -> T {
     largest_buffer();
     let mut done = None;
     let taken = allocation_counter::measure(|| done = Some(work()));
@@ -61,7 +61,7 @@ fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) ->
 }
 
 /// Whether checksums are repaired, and the remaining bytes.
-fn split(input: &[u8]) -> (bool, &[u8]) {
+pub(super) fn split(input: &[u8]) -> (bool, &[u8]) {
     match input.split_first() {
         Some((flags, rest)) => (flags & 1 == 0, rest),
         None => (true, input),
@@ -69,7 +69,7 @@ fn split(input: &[u8]) -> (bool, &[u8]) {
 }
 
 /// The parts of an input, each behind its length in two bytes.
-fn parts(input: &[u8]) -> Vec<&[u8]> {
+pub(super) fn parts(input: &[u8]) -> Vec<&[u8]> {
     let mut reader = Reader::new("parts", input);
     let mut parts = Vec::new();
     while let Ok(length) = reader.u16() {
@@ -627,7 +627,7 @@ pub fn directory(input: &[u8]) -> bool {
 }
 
 /// Opens a directory in every way.
-fn whole(files: &[File], inflated: usize) -> bool {
+pub(super) fn whole(files: &[File], inflated: usize) -> bool {
     let bytes: usize = files.iter().map(|file| file.content.len()).sum();
     let disk = exercise::disk(files);
     measured(bytes + inflated, DATABASE, || exercise::directory(&disk))

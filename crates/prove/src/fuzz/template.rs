@@ -1,6 +1,5 @@
-//! The stores of which targets change parts: two small ones from the corpus, one closed and one
-//! killed. [`super::seeds`] made them, and they are committed, so inputs keep their meaning when
-//! the engine's output changes.
+//! The small stores of the corpus of which targets change parts. [`super::seeds`] made them, and
+//! they are committed, so inputs keep their meaning when the engine's output changes.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,0 +1,4 @@
+//! See `prove::fuzz::values::handle`.
+#![no_main]
+
+terrapin_fuzz::target!("handle");

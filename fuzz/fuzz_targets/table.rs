@@ -1,0 +1,4 @@
+//! See `prove::fuzz::values::table`.
+#![no_main]
+
+terrapin_fuzz::target!("table");

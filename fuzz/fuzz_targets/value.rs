@@ -1,0 +1,4 @@
+//! See `prove::fuzz::values::value`.
+#![no_main]
+
+terrapin_fuzz::target!("value");
