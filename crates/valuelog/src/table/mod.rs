@@ -153,7 +153,7 @@ impl ValueTable {
     /// # Errors
     ///
     /// As for [`ValueTable::get`].
-    pub(crate) fn place(&self, handle: Handle, key: &[u8]) -> Result<ValuePlace> {
+    pub fn place(&self, handle: Handle, key: &[u8]) -> Result<ValuePlace> {
         let (part, piece) = self.piece(handle, key)?;
         let place = piece.start / PLACE_BYTES as u64;
         Ok(ValuePlace {
@@ -168,7 +168,7 @@ impl ValueTable {
     /// # Errors
     ///
     /// [`terrapin_base::ErrorKind::Corrupt`] if no sound record is there; those of the read.
-    pub(crate) fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>> {
+    pub fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>> {
         let start = u64::from(place.place) * PLACE_BYTES as u64;
         let end = (start + u64::from(place.bytes)).min(place.page.bytes);
         self.store

@@ -9,6 +9,13 @@ const MAP: Script = Script::Check("the map of values alone", checks::values::map
 
 const PUNCHED: Script = Script::Check("dead values that become holes", checks::values::punched);
 
+const ORDERED: Script = Script::Check("order that ranges pay for", checks::values::ordered);
+
+const COMPARED: Script = Script::Check(
+    "a place that belongs to another key",
+    checks::values::compared,
+);
+
 const COLLECTED: Script = Script::Check("values that are collected", checks::values::collected);
 
 const LOCATED: Script = Script::Check("values that the map names", checks::values::located);
@@ -69,5 +76,33 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/pages/src/space/live.rs",
         breaks: "D14: a hole is made only of what no view sees",
         script: PUNCHED,
+    },
+    Mutant {
+        name: "located-keys-are-not-compared",
+        does: "a record that the map names counts without a look at its key",
+        file: "crates/valuelog/src/page/read.rs",
+        breaks: "M3: what the map says is compared with the record's key",
+        script: COMPARED,
+    },
+    Mutant {
+        name: "page-indexes-are-reused-at-once",
+        does: "an index of the map means another page while entries still name it",
+        file: "crates/valuemap/src/map.rs",
+        breaks: "M2: an index means one page while any entry has it",
+        script: MAP,
+    },
+    Mutant {
+        name: "ended-pages-answer",
+        does: "the map answers by pages that the reader's state does not have",
+        file: "crates/valuemap/src/pages.rs",
+        breaks: "a reader follows the map only to pages of its state",
+        script: MAP,
+    },
+    Mutant {
+        name: "order-is-never-paid",
+        does: "ranges never bring order about",
+        file: "crates/terrapin/src/checkpoint/compaction.rs",
+        breaks: "ranges get the order that they have paid for",
+        script: ORDERED,
     },
 ];
