@@ -24,6 +24,8 @@ enum Setting {
     Synced,
     /// The same with two workers, larger groups, and compressed blocks.
     Workers,
+    /// All values are separated, larger groups.
+    Separated,
     /// A log of at most four files, so that lagging keyspaces are checkpointed for the log's sake.
     ShortLog,
 }
@@ -47,6 +49,11 @@ impl Workload {
                 group_bytes: 4 << 10,
                 compression: Compression::Lz4,
                 threads: 2,
+                ..tiny
+            },
+            Setting::Separated => Configuration {
+                separate_from: Some(0),
+                group_bytes: 4 << 10,
                 ..tiny
             },
             Setting::ShortLog => Configuration {
@@ -433,5 +440,55 @@ pub(super) const WORKLOADS: &[Workload] = &[
          reopen dropped inspected
          flush
          first",
+    ),
+    with(
+        Setting::Separated,
+        "separated values are read, superseded and collected",
+        "for 0..16 put k{} ~{}@300
+         checkpoint
+         for 0..16 by 2 put k{} ~1@300
+         checkpoint
+         for 0..16 by 3 put k{} ~2@300
+         delete k000005
+         checkpoint
+         get k000001
+         multi k000002 k000005 k000007 k000011
+         range
+         range reverse limit 4
+         pass 3000
+         reopen
+         get k000013
+         range",
+    ),
+    with(
+        Setting::Separated,
+        "values of whole extents become holes",
+        "for 0..5 put k{} ~{}@9000
+         checkpoint
+         for 0..5 by 2 put k{} ~1@9000
+         checkpoint
+         put a 1
+         checkpoint
+         pass 3000
+         get k000002
+         reopen dropped
+         range",
+    ),
+    with(
+        Setting::Separated,
+        "separated values outlive their keyspace for a view",
+        "create users
+         for 0..8 batch put k{} ~{}@200 ; @users put k{} ~{}@200
+         checkpoint
+         snapshot s
+         @users clear
+         for 0..8 put k{} ~1@200
+         checkpoint
+         drop users
+         checkpoint
+         %s get k000003
+         release s
+         put a 1
+         checkpoint",
     ),
 ];

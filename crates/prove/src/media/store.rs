@@ -39,6 +39,9 @@ impl Plan {
             structures: Structures::random(&mut Random::new(!seed)),
             ..Configuration::small()
         };
+        // A draw of its own, so that plans without separated values stay as they were.
+        let thresholds = [None, None, Some(0), Some(24)];
+        configuration.separate_from = *Random::new(seed.rotate_left(32)).pick(&thresholds);
         if has_long_log {
             configuration.chi = Some(500);
             configuration.memory_bytes = 8 << 20;

@@ -7,6 +7,7 @@ mod keyspaces;
 mod log;
 mod reopens;
 mod structures;
+mod values;
 mod views;
 mod writes;
 
@@ -24,12 +25,12 @@ const KINDS: [&[Workload]; 8] = [
 ];
 
 /// All workloads by number. The kinds alternate, so that the first few numbers cover every kind.
-/// Workloads with other structures come last.
+/// Workloads with other structures and with separated values come last.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
     let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
     let by_kind =
         (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)));
-    by_kind.chain(structures::ALL)
+    by_kind.chain(structures::ALL).chain(values::ALL)
 }
 
 #[cfg(test)]
@@ -43,7 +44,9 @@ mod tests {
         let names: BTreeSet<_> = all().map(|w| w.name).collect();
         assert_eq!(
             names.len(),
-            KINDS.iter().map(|kind| kind.len()).sum::<usize>() + structures::ALL.len()
+            KINDS.iter().map(|kind| kind.len()).sum::<usize>()
+                + structures::ALL.len()
+                + values::ALL.len()
         );
         assert!(names.len() >= 50);
         for workload in all() {
