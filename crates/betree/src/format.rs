@@ -25,7 +25,7 @@
 //! reference, or a height u16 and a page reference.
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, Result};
+use terrapin_base::{Error, KEY_BYTES_MAX, Result, mutant};
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::{
@@ -120,7 +120,13 @@ impl Node {
             Error::internal("a node has more pivots than a page can hold")
                 .with("pivots", self.pivots.len())
         })?;
-        let levels = u8::try_from(self.levels.len()).ok().ok_or_else(|| {
+        let most = match mutant::active("node-refuses-33rd-level") {
+            true => 32,
+            false => usize::from(u8::MAX),
+        };
+        let levels = Some(self.levels.len()).filter(|&levels| levels <= most);
+        let levels = levels.and_then(|levels| u8::try_from(levels).ok());
+        let levels = levels.ok_or_else(|| {
             Error::internal("a node has more buffer levels than a page can hold")
                 .with("levels", self.levels.len())
         })?;

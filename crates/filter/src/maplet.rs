@@ -176,7 +176,10 @@ impl MapletShape {
             }
             if there == distance {
                 let value = entry & ((1 << value_bits) - 1);
-                found |= 1u64 << (value % 64);
+                found |= match mutant::active("maplet-bits-wrap-at-32") {
+                    true => u64::from(1u32 << (value % 32)),
+                    false => 1u64 << (value % 64),
+                };
             }
             rank += 1;
             at += 1;

@@ -13,6 +13,7 @@ fn main() -> io::Result<()> {
     write("superblock", seeds::superblocks())?;
     write("catalog", seeds::catalogs())?;
     write("node", seeds::all_nodes())?;
+    write("tiered", seeds::tiered())?;
     write("map", seeds::maps())?;
     write("trie", seeds::tries())?;
     write("group", seeds::groups())?;

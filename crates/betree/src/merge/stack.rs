@@ -65,7 +65,9 @@ pub(super) fn rules(context: &Context, node: &Node, origin: &NodeOrigin) -> Opti
     let is_leveled = node.levels.len() <= policy.levels_max() && (pending <= most || is_lone);
     let (runs_wanted, buffer_bytes_max) = match policy.runs_wanted {
         Some(runs) if !is_lone || !is_leveled => (runs, None),
-        None if !is_leveled => (policy.levels_max(), Some(most)),
+        None if !is_leveled && !mutant::active("leveled-keeps-many-runs") => {
+            (policy.levels_max(), Some(most))
+        }
         _ => return None,
     };
     Some(Tiered {

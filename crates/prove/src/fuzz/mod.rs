@@ -36,7 +36,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -52,6 +52,12 @@ pub const TARGETS: [Target; 15] = [
     Target {
         name: "node",
         run: targets::node,
+        change: mutate::parts,
+        bytes_max: 16 << 10,
+    },
+    Target {
+        name: "tiered",
+        run: targets::tiered,
         change: mutate::parts,
         bytes_max: 16 << 10,
     },

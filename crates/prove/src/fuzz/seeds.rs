@@ -4,7 +4,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use terrapin::{Compression, Database, KeyspaceOptions, Options, StructureKind};
+use terrapin::{
+    Compression, Database, KeyspaceOptions, Options, SpaceAmplification, StructureKind,
+};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Message, PageId};
 use terrapin_disk::SimDisk;
@@ -46,6 +48,8 @@ pub fn stores() -> terrapin::Result<Inputs> {
         .separate_from_for_tests(0)
         .compression(Compression::Lz4);
     fill(&separated, &options, 2)?.close()?;
+    let tiered = World::new(SimDisk::new(10));
+    fill_tiered(&tiered)?.close()?;
     let new = World::new(SimDisk::new(6));
     let database = tiny().open_on(new.env.clone(), new.disk.handle())?;
     kill(&new, database);
@@ -56,6 +60,7 @@ pub fn stores() -> terrapin::Result<Inputs> {
         packed(&in_place.disk, "inplace"),
         packed(&hashed.disk, "hashed"),
         packed(&separated.disk, "separated"),
+        packed(&tiered.disk, "tiered"),
         packed(&new.disk, "new"),
     ])
 }
@@ -109,6 +114,33 @@ fn fill_in(
             main.delete(key(number * 7 + round))?;
         }
         database.checkpoint()?;
+    }
+    Ok(database)
+}
+
+/// A keyspace with tiered buffers: many runs above few leaves, some of them cut, and maplets.
+fn fill_tiered(world: &World) -> terrapin::Result<Database> {
+    let options = tiny().always_maplets_for_tests(true);
+    let database = options.open_on(world.env.clone(), world.disk.handle())?;
+    let stored = KeyspaceOptions::new()
+        .structure(StructureKind::Tiered)
+        .space_amplification(SpaceAmplification::Unbounded)
+        .runs(10);
+    // Runs above nodes, and runs above leaves.
+    for (name, records) in [("main", 150), ("low", 40)] {
+        let keyspace = database.create_keyspace(name, stored)?;
+        for number in 0..records {
+            keyspace.put(key(number), [b'a' + (number % 26) as u8; 20])?;
+        }
+        database.checkpoint()?;
+        for round in 0..14 {
+            for number in 0..4 {
+                let written = number * records / 2 + round * 11;
+                keyspace.put(key(written), format!("of round {round}"))?;
+            }
+            keyspace.delete(key(round * 13))?;
+            database.checkpoint()?;
+        }
     }
     Ok(database)
 }
@@ -198,6 +230,18 @@ pub fn all_nodes() -> Inputs {
     let contents = || pages.iter().map(|page| page.content(&data));
     vec![
         ("closed".to_owned(), join(contents())),
+        ("root".to_owned(), join(contents().take(1))),
+    ]
+}
+
+/// Inputs of the target of nodes with tiered buffers.
+#[must_use]
+pub fn tiered() -> Inputs {
+    let data = data("tiered");
+    let pages = nodes(&data);
+    let contents = || pages.iter().map(|page| page.content(&data));
+    vec![
+        ("tiered".to_owned(), join(contents())),
         ("root".to_owned(), join(contents().take(1))),
     ]
 }
@@ -448,6 +492,16 @@ mod tests {
         assert!(heights.first() > Some(&1), "heights {heights:?}");
         for kind in [2, 3] {
             assert!(!template::pages(&data, kind).is_empty());
+        }
+        // Levels are byte 6 of a node, and flags byte 7: 2 says that there are maplets.
+        let data = super::data("tiered");
+        let tiered = nodes(&data);
+        let contents = || tiered.iter().map(|page| page.content(&data));
+        let levels: Vec<u8> = contents().map(|content| content[6]).collect();
+        for height in [1, 2] {
+            let mut of_height = contents().filter(|content| content[0] == height);
+            let is_full = |content: &[u8]| content[6] > 4 && content[7] & 2 != 0;
+            assert!(of_height.any(is_full), "levels {levels:?}");
         }
         let bytes: usize = TARGETS
             .iter()

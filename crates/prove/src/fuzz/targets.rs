@@ -183,6 +183,21 @@ pub fn node(input: &[u8]) -> bool {
     measured(data.len(), SMALL, || tree(&disk, &bytes))
 }
 
+/// Nodes with tiered buffers: runs, live parts with cut bounds, maplets. Input: contents of the
+/// template's nodes, the tallest and newest first. The whole database is opened over them, read,
+/// and written to, so that merges plan with them.
+pub fn tiered(input: &[u8]) -> bool {
+    let (_, input) = split(input);
+    let mut files = template::files("tiered");
+    if let Some(data) = files.iter_mut().find(|file| file.name() == "data") {
+        let pages = nodes(&data.content);
+        for (page, part) in pages.iter().zip(parts(input)) {
+            page.replace(&mut data.content, part);
+        }
+    }
+    whole(&files, 0)
+}
+
 /// Nodes of the map of a page-grouped tree. Input: contents of the template's nodes and leaves, the
 /// tallest and newest first. The whole database is opened over them.
 pub fn map(input: &[u8]) -> bool {

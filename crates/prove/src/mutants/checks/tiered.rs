@@ -151,11 +151,13 @@ pub(in crate::mutants) fn operands(_scratch: &Path) -> Outcome {
 }
 
 /// Large memtables over few leaves, and tiny ones over a wide node. A pivot holds at most 16 page
-/// groups, and a node about a hundred levels.
+/// groups, and a node about a hundred levels: more than 32, if all pivots have 64 runs at once.
 pub(in crate::mutants) fn heaps(_scratch: &Path) -> Outcome {
-    for (group_bytes, fanout, runs, puts, rounds) in
-        [(4 << 10, 4, 64, 1000, 60), (16 << 10, 64, 16, 40, 400)]
-    {
+    for (group_bytes, fanout, runs, first, puts, rounds) in [
+        (4 << 10, 4, 64, 1000, 1000, 60),
+        (16 << 10, 64, 16, 40, 40, 400),
+        (16 << 10, 64, 64, 12_000, 180, 110),
+    ] {
         let world = Process::new(1, SimDisk::new(83));
         let options = options()
             .group_bytes(group_bytes)
@@ -168,10 +170,11 @@ pub(in crate::mutants) fn heaps(_scratch: &Path) -> Outcome {
         let keyspace = keyspace.map_err(text("create"))?;
         let mut truth = Truth::new();
         let (mut most, mut levels) = (0, 0);
+        let mut number = 0;
         for round in 0..rounds {
-            for i in 0..puts {
-                let number = (round * puts + i) * 7919 % 1_000_003;
-                put(&keyspace, &mut truth, number, round)?;
+            for _ in 0..if round == 0 { first } else { puts } {
+                put(&keyspace, &mut truth, number * 7919 % 1_000_003, round)?;
+                number += 1;
             }
             database.checkpoint().map_err(text("checkpoint"))?;
             most = most.max(figure(&database, "buffer_pivot_bytes_max")?);
@@ -185,47 +188,104 @@ pub(in crate::mutants) fn heaps(_scratch: &Path) -> Outcome {
                 "a pivot has {most} bytes of groups of {group_bytes}"
             ));
         }
-        if levels > 100 {
+        if levels > 100 || runs == 64 && puts < 1000 && levels <= 32 {
             return Err(format!("a node has {levels} levels"));
         }
     }
     Ok(())
 }
 
+/// A keyspace of many runs that becomes leveled. Its levels become few, a few at a time.
+pub(in crate::mutants) fn way_back(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(84));
+    let options = options()
+        .group_bytes(4 << 10)
+        .fanout(16)
+        .checkpoint_distance(CheckpointDistance::Fixed(64));
+    let database = world.open(&options).map_err(text("open"))?;
+    let stored = tiered()
+        .runs(16)
+        .space_amplification(SpaceAmplification::Unbounded);
+    let created = database.create_keyspace("k", stored);
+    let keyspace = created.map_err(text("create"))?;
+    let mut truth = Truth::new();
+    let (mut levels, mut waiting, mut most) = (0, 0u64, 0);
+    for round in 0..200 {
+        if round == 140 {
+            levels = levels_of(&database)?;
+            let stat = database.stat().map_err(text("stat"))?;
+            waiting = stat.keyspaces.iter().map(|k| k.tree.buffered_bytes).sum();
+            let leveled = stored.structure(StructureKind::Leveled);
+            keyspace.set_options(leveled).map_err(text("change"))?;
+        }
+        for i in 0..200 {
+            let number = (round * 200 + i) * 7919 % 1_000_003;
+            put(&keyspace, &mut truth, number, round)?;
+        }
+        let before = groups_written(&database);
+        database.checkpoint().map_err(text("checkpoint"))?;
+        if round >= 140 {
+            most = most.max(groups_written(&database) - before);
+        }
+    }
+    compare(&keyspace, &truth, "at the end")?;
+    let left = levels_of(&database)?;
+    drop(keyspace);
+    world.kill(Some(database));
+    match levels > 8 && left <= 4 && most < waiting / 2 {
+        true => Ok(()),
+        false => Err(format!(
+            "{levels} levels became {left}, and a checkpoint wrote {most} bytes of {waiting}"
+        )),
+    }
+}
+
+/// Bytes of page groups written so far.
+fn groups_written(database: &Database) -> u64 {
+    let written = database.metrics().device_written;
+    written.leaves + written.segments
+}
+
 /// Maplets over many runs, looked up by every read of records that lie below them.
 pub(in crate::mutants) fn maplets(_scratch: &Path) -> Outcome {
+    maplets_over(8, 4, 24, tiered().runs(64))
+}
+
+/// Maplets over more runs than 32 bits can name.
+pub(in crate::mutants) fn wide_maplets(_scratch: &Path) -> Outcome {
+    let unbounded = SpaceAmplification::Unbounded;
+    maplets_over(40, 32, 12, tiered().runs(64).space_amplification(unbounded))
+}
+
+fn maplets_over(least: u64, fanout: usize, puts: u64, stored: KeyspaceOptions) -> Outcome {
     let world = Process::new(1, SimDisk::new(80));
     let options = options()
         .group_bytes(8 << 10)
+        .fanout(fanout)
         .always_maplets_for_tests(true);
     let database = world.open(&options).map_err(text("open"))?;
-    let created = database.create_keyspace("k", tiered().runs(64));
+    let created = database.create_keyspace("k", stored);
     let keyspace = created.map_err(text("create"))?;
     let mut truth = Truth::new();
     for number in 0..800 {
         put(&keyspace, &mut truth, number, 0)?;
     }
+    let mut runs = 0;
     for round in 1..80 {
-        for i in 0..24 {
-            put(
-                &keyspace,
-                &mut truth,
-                (i * 331 + round * 104_729) % 1600,
-                round,
-            )?;
+        for i in 0..puts {
+            let number = (i * 331 + round * 104_729) % 1600;
+            put(&keyspace, &mut truth, number, round)?;
         }
         database.checkpoint().map_err(text("checkpoint"))?;
+        runs = runs.max(figure(&database, "buffer_runs_max")?);
         if round % 8 == 0 {
             compare(&keyspace, &truth, &format!("round {round}"))?;
         }
     }
-    let (runs, maplets) = (
-        figure(&database, "buffer_runs_max")?,
-        figure(&database, "maplets")?,
-    );
+    let maplets = figure(&database, "maplets")?;
     drop(keyspace);
     database.close().map_err(text("close"))?;
-    match runs > 8 && maplets > 1 {
+    match runs > least && maplets > 1 {
         true => is_sound(&world),
         false => Err(format!("{maplets} maplets over up to {runs} runs only")),
     }

@@ -10,6 +10,11 @@ const LOADS: Script = Script::Check("tiered buffers under all loads", checks::ti
 const DAMAGE: Script = Script::Check("damage in tiered buffers", checks::tiered::damage);
 const IDLE: Script = Script::Check("idle tiered buffers", checks::tiered::idle);
 const MAPLETS: Script = Script::Check("maplets over many runs", checks::tiered::maplets);
+const WIDE_MAPLETS: Script = Script::Check(
+    "maplets over more than 32 runs",
+    checks::tiered::wide_maplets,
+);
+const WAY_BACK: Script = Script::Check("leveled after tiered", checks::tiered::way_back);
 /// What most of these mutants break.
 const DENIES: &str = "a maplet denies no key of a group that it names";
 const NEWEST: &str = "for each key, what is newer lies above what is older";
@@ -133,6 +138,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/filter/src/maplet.rs",
         breaks: DENIES,
         script: MAPLETS,
+    },
+    Mutant {
+        name: "maplet-bits-wrap-at-32",
+        does: "a maplet's answer has 32 bits, and the 33rd group counts as the first",
+        file: "crates/filter/src/maplet.rs",
+        breaks: DENIES,
+        script: WIDE_MAPLETS,
+    },
+    Mutant {
+        name: "maplet-takes-new-groups-for-old",
+        does: "a group that a maplet does not name counts as one that it names",
+        file: "crates/betree/src/maplet.rs",
+        breaks: DENIES,
+        script: MAPLETS,
+    },
+    Mutant {
+        name: "node-refuses-33rd-level",
+        does: "the number of levels has a hard limit: a node of more than 32 cannot be written",
+        file: "crates/betree/src/format.rs",
+        breaks: "no number of runs makes a checkpoint fail",
+        script: HEAPS,
+    },
+    Mutant {
+        name: "leveled-keeps-many-runs",
+        does: "a node with many runs is planned as a leveled one at once",
+        file: "crates/betree/src/merge/stack.rs",
+        breaks: "a change to leveled buffers ends, and rewrites little at once",
+        script: WAY_BACK,
     },
     Mutant {
         name: "maplet-leaves-a-run-out",

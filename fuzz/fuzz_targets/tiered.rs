@@ -1,0 +1,4 @@
+//! See `prove::fuzz::targets::tiered`.
+#![no_main]
+
+terrapin_fuzz::target!("tiered");
