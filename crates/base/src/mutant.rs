@@ -19,6 +19,7 @@ pub const NAMES: &[&str] = &[
     "expiring-record-is-cached",
     "writer-forgets-deadline-that-it-read",
     "idle-trees-keep-expired",
+    "little-expired-stays",
     "watch-begins-at-the-tail",
     "newer-range-delete-hides-older-ones",
     "failing-operands-are-dropped",

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use terrapin::{Database, Options};
+use terrapin::{Database, KeyspaceOptions, Options};
 use terrapin_base::{Error, Result};
 
 use crate::clients::in_threads;
@@ -16,6 +16,8 @@ use crate::system::allocated_bytes;
 
 /// Time between two looks at the space.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// The keyspace of the records.
+const KEYSPACE: &str = "records";
 /// The space for which [`ExpiryReport::bound_seconds`] waits, in multiples of live bytes.
 const BOUND: f64 = 1.15;
 
@@ -39,21 +41,21 @@ pub struct ExpiryReport {
     pub seconds: f64,
 }
 
-/// Puts the records into an empty directory, every other one with a time to live; makes a
+/// Puts the records into a new keyspace in an empty directory, every other one with a time to live; makes a
 /// checkpoint, and waits until `wait` after the last deadline. Checks that exactly the others are
 /// left.
 ///
 /// Errors: those of the store; `Corrupt` for a wrong record or number of records.
 pub fn measure_expiry(
     config: &Config,
-    options: &Options,
+    (options, keyspace): (&Options, &KeyspaceOptions),
     (ttl, wait): (Duration, Duration),
     directory: &Path,
     progress: &Progress,
 ) -> Result<ExpiryReport> {
     config.check()?;
     let database = options.open(directory)?;
-    let keyspace = database.default_keyspace();
+    let keyspace = database.create_keyspace(KEYSPACE, keyspace.clone())?;
     in_threads(config.threads, |client| {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         for number in (client as u64..config.records).step_by(config.threads) {
@@ -90,7 +92,7 @@ pub fn measure_expiry(
         seconds: deadline.elapsed().as_secs_f64(),
     };
     let mut left = 0;
-    let mut range = keyspace.iter();
+    let mut range = keyspace.unordered();
     while let Some((key, value)) = range.next_ref()? {
         config.shape.check(key, value)?;
         if !stays(crate::Records::tag(value)) {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use terrapin::Options;
+use terrapin::{KeyspaceOptions, Options};
 use terrapin_bench::{
     Config, Figures, Progress, Records, measure_backup, measure_expiry, measure_merges,
     measure_range_delete,
@@ -79,7 +79,9 @@ fn the_space_of_expired_records_is_followed() {
     let scratch = Scratch::new("expiry");
     let times = (Duration::from_millis(300), Duration::from_millis(200));
     let progress = Progress::default();
-    let report = measure_expiry(&config(5000), &options(), times, &scratch.0, &progress).unwrap();
+    let keyspace = KeyspaceOptions::new();
+    let with = (&options(), &keyspace);
+    let report = measure_expiry(&config(5000), with, times, &scratch.0, &progress).unwrap();
     assert_eq!(report.live_bytes, 2500 * 128);
     assert!(report.expired_bytes >= report.live_bytes, "{report:?}");
     assert!(report.json().contains("\"bound_seconds\""));

@@ -3,21 +3,16 @@
 //!
 //! A range visits a block or two of every buffer level that has messages in its stretch. In a tree
 //! whose buffers are empty it visits leaves only. The engine decides whether this gain is worth a
-//! merge. The stretch also has leaves of which a quarter has expired: a merge drops those records.
+//! merge. The stretch also has leaves of which enough has expired: a merge drops those records.
 
 use terrapin_base::Result;
 use terrapin_pages::PageStore;
-use terrapin_pages::group::{Deadlines, GroupRef};
+use terrapin_pages::group::ExpiredPart;
 use terrapin_structure::{Reclaimable, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
 use terrapin_runs::run::{Key, KeyRange};
-
-/// Whether a compaction rewrites a leaf because enough of its records have expired.
-pub(crate) fn is_expired(leaf: &GroupRef, deadlines: &Deadlines, now_ms: u64) -> bool {
-    deadlines.is_quarter_expired(leaf.records, now_ms)
-}
 
 /// A stretch of keys for a compaction.
 pub(crate) struct Stretch {
@@ -28,19 +23,18 @@ pub(crate) struct Stretch {
 }
 
 /// Finds the first stretch at or above `from` for whose leaves buffers hold messages, or that are
-/// [expired](is_expired) at `now_ms`. It ends when
-/// `bytes_max` is reached, before the first leaf that starts above `to`, or at the end. Loads the
+/// `expired`. It ends when `bytes_max` is reached, before the first leaf that starts above `to`, or at the end. Loads the
 /// nodes that it visits.
 pub(crate) fn find_stretch(
     store: &PageStore,
     root: &Root,
     from: &[u8],
     to: Option<&[u8]>,
-    (bytes_max, now_ms): (u64, u64),
+    (bytes_max, expired): (u64, ExpiredPart),
 ) -> Result<Option<Stretch>> {
     let (page, height) = match root {
         Root::Node(page, height) => (page, height),
-        Root::Leaf(leaf, deadlines) if is_expired(leaf, deadlines, now_ms) => {
+        Root::Leaf(leaf, deadlines) if deadlines.is_due(leaf.records, expired) => {
             let holds = ToCompact {
                 merged_bytes: leaf.logical_bytes,
                 buffered_bytes: 0,
@@ -56,7 +50,7 @@ pub(crate) fn find_stretch(
         from,
         to,
         bytes_max,
-        now_ms,
+        expired,
         holds: ToCompact::default(),
         lo: None,
         hi: None,
@@ -74,7 +68,7 @@ struct Search<'a> {
     from: &'a [u8],
     to: Option<&'a [u8]>,
     bytes_max: u64,
-    now_ms: u64,
+    expired: ExpiredPart,
     holds: ToCompact,
     lo: Option<Key>,
     hi: Option<Key>,
@@ -114,7 +108,7 @@ impl Search<'_> {
                     }
                 }
                 Child::Leaf(leaf)
-                    if is_buffered || is_expired(leaf, &pivot.deadlines, self.now_ms) =>
+                    if is_buffered || pivot.deadlines.is_due(leaf.records, self.expired) =>
                 {
                     if is_full {
                         self.hi = Some(lo.into());

@@ -207,7 +207,7 @@ impl Compacts for BeTree {
         let base = own(base)?;
         let root = base.tree_root().clone();
         let Some(stretch) =
-            find_stretch(&self.store, &root, from, to, (bytes_max, options.now_ms))?
+            find_stretch(&self.store, &root, from, to, (bytes_max, options.expired()))?
         else {
             return Ok(None);
         };

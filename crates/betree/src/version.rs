@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use terrapin_base::{Error, MessageKind, Result, Shares};
 use terrapin_pages::block::Block;
+use terrapin_pages::group::ExpiredPart;
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{
     Direction, Erased, Estimate, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
@@ -149,7 +150,7 @@ impl TreeVersion {
         if let Some(known) = self.to_compact.get() {
             return Ok(*known);
         }
-        let all = find_stretch(&self.store, &self.root, &[], None, (u64::MAX, 0))?;
+        let all = find_stretch(&self.store, &self.root, &[], None, (u64::MAX, ExpiredPart::NONE))?;
         let holds = all.map_or_else(ToCompact::default, |all| all.holds);
         Ok(*self.to_compact.get_or_init(|| holds))
     }

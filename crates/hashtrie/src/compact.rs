@@ -1,9 +1,10 @@
-//! Compactions: rewrites of leaves of several runs, and of leaves of which a quarter has expired,
+//! Compactions: rewrites of leaves of several runs, and of leaves of which enough has expired,
 //! without input.
 
 use std::sync::Arc;
 
 use terrapin_base::Result;
+use terrapin_pages::group::ExpiredPart;
 use terrapin_structure::{Compaction, Compacts, MergeOptions, NoInput, ToCompact, Version};
 
 use crate::format::Root;
@@ -18,7 +19,7 @@ impl Compacts for HashTrie {
         };
         let mirror = Mirror::read(&self.store, &Root::Trie(*trie))?;
         let mut sum = ToCompact::default();
-        for (_, bytes) in work(&mirror, trie.fanout, 0) {
+        for (_, bytes) in work(&mirror, trie.fanout, ExpiredPart::NONE) {
             let (merged, buffered) = bytes.unwrap_or_default();
             sum.merged_bytes = sum.merged_bytes.saturating_add(merged);
             sum.buffered_bytes = sum.buffered_bytes.saturating_add(buffered);
@@ -48,7 +49,7 @@ impl Compacts for HashTrie {
         let mut begin: Option<Box<[u8]>> = None;
         let mut end: Option<Box<[u8]>> = None;
         let mut merged = 0u64;
-        for (stretch, bytes) in work(&mirror, fanout, options.now_ms) {
+        for (stretch, bytes) in work(&mirror, fanout, options.expired()) {
             let (lo, hi) = stretch.keys();
             if hi.is_some_and(|hi| &hi[..] <= from) {
                 continue;

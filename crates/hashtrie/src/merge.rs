@@ -79,7 +79,7 @@ impl TrieMerge {
             group_bytes: options.group_bytes,
             space_percent: options.space_amplification_percent,
             space_is_short: options.space_is_short,
-            now_ms: options.now_ms,
+            expired: options.expired(),
         };
         // The shape has copies of all that stays.
         let charge = params

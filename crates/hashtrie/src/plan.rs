@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
-use terrapin_pages::group::Deadlines;
+use terrapin_pages::group::{Deadlines, ExpiredPart};
 use terrapin_pages::{PageRef, PageStore};
 use terrapin_runs::run::{Key, KeyRange, Run};
 use terrapin_structure::MergeInput;
@@ -196,8 +196,8 @@ pub(crate) struct Policy {
     pub(crate) group_bytes: u64,
     pub(crate) space_percent: Option<u32>,
     pub(crate) space_is_short: bool,
-    /// The moment by which records have expired, in milliseconds since 1970.
-    pub(crate) now_ms: u64,
+    /// The expired part of a leaf from which on a compaction rewrites it.
+    pub(crate) expired: ExpiredPart,
 }
 
 /// A number below [`PHASES`] that differs between siblings.
@@ -295,7 +295,7 @@ pub(crate) fn plan(
             decide(&mut places, arriving, policy);
         }
         Scope::Stretch { from, to } => {
-            choose_stretch(&mut places, (from, to.as_deref()), policy.now_ms)
+            choose_stretch(&mut places, (from, to.as_deref()), policy.expired)
         }
     }
     let mut planner = Planner {
@@ -435,39 +435,36 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// Whether a compaction rewrites a leaf: it has several runs, or a quarter of it has expired.
-fn is_due(leaf: &Leaf, now_ms: u64) -> bool {
+/// Whether a compaction rewrites a leaf: it has several runs, or enough of it has expired.
+fn is_due(leaf: &Leaf, expired: ExpiredPart) -> bool {
     let is_split_up = leaf.runs.len() > 1 || leaf.runs.iter().any(|run| !run.is_base);
-    is_split_up
-        || leaf
-            .deadlines()
-            .is_quarter_expired(leaf.sums().records, now_ms)
+    is_split_up || leaf.deadlines().is_due(leaf.sums().records, expired)
 }
 
-fn choose_stretch(places: &mut [PlaceOf<'_>], (from, to): (&[u8], Option<&[u8]>), now_ms: u64) {
+fn choose_stretch(places: &mut [PlaceOf<'_>], (from, to): (&[u8], Option<&[u8]>), expired: ExpiredPart) {
     for place in places {
         let (lo, hi) = place.stretch.keys();
         let is_inside =
             hi.is_none_or(|hi| &hi[..] > from) && lo.zip(to).is_none_or(|(lo, to)| &lo[..] < to);
-        if is_inside && place.leaf.is_some_and(|leaf| is_due(leaf, now_ms)) {
+        if is_inside && place.leaf.is_some_and(|leaf| is_due(leaf, expired)) {
             place.fate = Fate::Rewritten;
         }
     }
 }
 
-/// The leaves of a compaction at a moment: their stretches, and the bytes of each, if it has work
+/// The leaves of a compaction: their stretches, and the bytes of each, if it has work
 /// to do.
 pub(crate) fn work(
     mirror: &Mirror,
     fanout: Fanout,
-    now_ms: u64,
+    expired: ExpiredPart,
 ) -> Vec<(Stretch, Option<(u64, u64)>)> {
     let mut places = Vec::new();
     mirror.places(Stretch::ALL, fanout, &mut places);
     let bytes = |leaf: &Leaf| {
         let runs = leaf.runs.iter().filter(|run| !run.is_base);
         let buffered = sum(runs.map(|run| run.sums().bytes));
-        is_due(leaf, now_ms).then(|| (leaf.sums().bytes, buffered))
+        is_due(leaf, expired).then(|| (leaf.sums().bytes, buffered))
     };
     let places = places.into_iter();
     places

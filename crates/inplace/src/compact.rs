@@ -1,4 +1,4 @@
-//! Compactions: merges of leaves for which records wait, or of which a quarter has expired, without
+//! Compactions: merges of leaves for which records wait, or of which enough has expired, without
 //! input.
 
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Compacts for InPlace {
                 end = lo;
                 break;
             }
-            if !is_due(leaf, options.now_ms) {
+            if !is_due(leaf, options.expired()) {
                 continue;
             }
             begin.get_or_insert(lo.unwrap_or_default());

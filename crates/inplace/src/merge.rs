@@ -70,7 +70,7 @@ impl InPlaceMerge {
             replacing_permille: input.replacing_permille(),
             record_bytes: sums.bytes / sums.records.max(1),
             operator: options.operator.clone(),
-            now_ms: options.now_ms,
+            expired: options.expired(),
             values: options.values.clone(),
         };
         let mirror = Mirror::read(store, &base.root)?;
@@ -153,7 +153,7 @@ fn tasks(
     let leaves = mirror.leaves();
     let fates = match scope {
         Scope::Input => plan_input(&context.store, &leaves, &context.input, policy)?,
-        Scope::Stretch { from, to } => plan_stretch(&leaves, (from, to.as_deref()), context.now_ms),
+        Scope::Stretch { from, to } => plan_stretch(&leaves, (from, to.as_deref()), context.expired),
     };
     let mut queue = VecDeque::new();
     let mut expected = context.input.estimate(None, None).bytes;

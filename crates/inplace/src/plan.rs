@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use terrapin_base::Result;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{ExpiredPart, GroupRef};
 use terrapin_pages::{PageRef, PageStore};
 use terrapin_structure::MergeInput;
 
@@ -326,10 +326,9 @@ pub(crate) fn densest_stretch(
     }
 }
 
-/// Whether a compaction merges a leaf: records wait for it, or a quarter of its records has
-/// expired.
-pub(crate) fn is_due(leaf: &Entry, now_ms: u64) -> bool {
-    let is_expired = || leaf.deadlines.is_quarter_expired(leaf.sums.records, now_ms);
+/// Whether a compaction merges a leaf: records wait for it, or enough of its records has expired.
+pub(crate) fn is_due(leaf: &Entry, expired: ExpiredPart) -> bool {
+    let is_expired = || leaf.deadlines.is_due(leaf.sums.records, expired);
     !leaf.waiting.is_empty() || is_expired()
 }
 
@@ -337,13 +336,13 @@ pub(crate) fn is_due(leaf: &Entry, now_ms: u64) -> bool {
 pub(crate) fn plan_stretch(
     leaves: &[&Entry],
     (from, to): (&[u8], Option<&[u8]>),
-    now_ms: u64,
+    expired: ExpiredPart,
 ) -> Vec<Fate> {
     let fate = |number: usize| {
         let (_, hi) = span(leaves, number);
         let is_inside = hi.is_none_or(|hi| hi > from)
             && (number == 0 || to.is_none_or(|to| &leaves[number].bound[..] < to));
-        match is_inside && is_due(leaves[number], now_ms) {
+        match is_inside && is_due(leaves[number], expired) {
             true => Fate::Merged,
             false => Fate::Nothing,
         }

@@ -1,7 +1,7 @@
 //! The work of a merge on one leaf of the map, in steps of about a page group.
 //!
 //! A leaf that is merged: segments to which neither the input nor a waiting group brings a record
-//! stay as they are, unless a quarter of their records has expired. Consecutive others are
+//! stay as they are, unless enough of their records has expired. Consecutive others are
 //! streamed, together with these records, into new segments. If less than half a segment is left
 //! over, the next segment joins it.
 //!
@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use terrapin_base::{Budget, Charge, Error, Fold, Message, Operator, Purpose, Result, mutant};
-use terrapin_pages::group::{Deadlines, GroupBuilder, GroupOptions, GroupRef, PendingGroup};
+use terrapin_pages::group::{Deadlines, ExpiredPart, GroupBuilder, GroupOptions, GroupRef, PendingGroup};
 use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::walk::ReadAhead;
@@ -43,8 +43,9 @@ pub(crate) struct Context {
     pub(crate) record_bytes: u64,
     /// Folds operands.
     pub(crate) operator: Operator,
-    /// The moment of the merge ([`terrapin_structure::MergeOptions::now_ms`]).
-    pub(crate) now_ms: u64,
+    /// The moment of the merge, and the expired part of a segment from which on it is rewritten
+    /// ([`terrapin_structure::MergeOptions::expired`]).
+    pub(crate) expired: ExpiredPart,
     pub(crate) values: ValuesOwner,
 }
 
@@ -310,10 +311,10 @@ impl Task {
         let is_small = !self.builder.is_empty()
             && self.builder.pending_bytes() < context.segment.target_bytes / 2;
         let segment = leaf.segment(next)?;
-        let is_expired = context.now_ms > 0
+        let is_expired = context.expired.now_ms > 0
             && leaf
                 .deadlines(next)?
-                .is_quarter_expired(segment.group.records, context.now_ms);
+                .is_due(segment.group.records, context.expired);
         if is_touched || is_small || is_expired {
             let index = Arc::new(segment.index.decode(&segment.group, &mut Vec::new())?);
             let ahead = ReadAhead::MERGE;
@@ -385,8 +386,8 @@ impl Task {
                 let message = match has_operands {
                     true => self
                         .fold
-                        .finish(&context.operator, key, Some(context.now_ms)),
-                    false => newer.message().at_last_place(context.now_ms),
+                        .finish(&context.operator, key, Some(context.expired.now_ms)),
+                    false => newer.message().at_last_place(context.expired.now_ms),
                 };
                 *moved += (key.len() + message.value_bytes()) as u64;
                 let finished = match message {
@@ -400,7 +401,7 @@ impl Task {
                 let message = line.current_message();
                 *moved += (key.len() + message.value_bytes()) as u64;
                 self.builder.takes_place_of(line.standing());
-                let finished = match message.at_last_place(context.now_ms) {
+                let finished = match message.at_last_place(context.expired.now_ms) {
                     Message::Delete => None,
                     message => self.builder.add(key, message)?,
                 };

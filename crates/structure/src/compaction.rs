@@ -38,8 +38,8 @@ pub trait Compacts: Send + Sync {
         Ok(None)
     }
     /// The share of records that have expired at a moment, in milliseconds since 1970: an estimate,
-    /// in thousandths. A compaction with that moment in its options rewrites the parts of which at
-    /// least a quarter has expired. Reads the root node at most. 0 if the structure does not know.
+    /// in thousandths. A compaction rewrites the parts that are expired by
+    /// [`MergeOptions::expired`]. Reads the root node at most. 0 if the structure does not know.
     fn expired_permille(&self, version: &Arc<dyn Version>, now_ms: u64) -> Result<u64> {
         let _ = (version, now_ms);
         Ok(0)

@@ -35,7 +35,7 @@ pub use found::{Found, Presence};
 pub use ingest::{Ingest, Ingests};
 pub use input::{Erased, MergeInput, MessageCursor, NoInput};
 pub use k_way::KWayMerge;
-pub use merging::{Around, Merge, MergeOptions, MergeStep, Merged};
+pub use merging::{Around, EXPIRED_PERMILLE, Merge, MergeOptions, MergeStep, Merged};
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};

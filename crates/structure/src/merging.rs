@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Operator, PageId, Result};
 use terrapin_pages::Changes;
+use terrapin_pages::group::ExpiredPart;
 
 use crate::{ValuesOwner, Version};
 
@@ -29,6 +30,8 @@ pub struct MergeOptions {
     /// The moment of the merge, in milliseconds since 1970: a value whose deadline is not later is
     /// dropped at its last place. 0 drops none.
     pub now_ms: u64,
+    /// The expired part of a leaf from which on a compaction rewrites it, in thousandths.
+    pub expired_permille: u64,
     /// The owner of values that are stored outside of the structure, if it has handles.
     pub values: ValuesOwner,
     /// Values of at least this many bytes go into value pages. `None`: no value does.
@@ -42,7 +45,20 @@ pub struct MergeOptions {
     pub around: Around,
 }
 
+/// The expired part of a leaf from which on it is rewritten, in thousandths: at most three bytes are
+/// written for each byte that goes.
+pub const EXPIRED_PERMILLE: u64 = 250;
+
 impl MergeOptions {
+    /// The part of a leaf that has to be expired for a compaction to rewrite it.
+    #[must_use]
+    pub fn expired(&self) -> ExpiredPart {
+        ExpiredPart {
+            now_ms: self.now_ms,
+            permille: self.expired_permille,
+        }
+    }
+
     /// Groups of this many bytes, blocks of 4 KiB without compression, filters of 12 bits, and a
     /// space amplification of 1.3. Nothing else is asked for.
     #[must_use]
@@ -56,6 +72,7 @@ impl MergeOptions {
             space_is_short: false,
             operator: Operator::default(),
             now_ms: 0,
+            expired_permille: EXPIRED_PERMILLE,
             values: None,
             separate_from: None,
             runs: None,

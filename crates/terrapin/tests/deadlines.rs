@@ -165,12 +165,7 @@ fn the_space_of_expired_records_comes_back_without_writes() {
         // A deadline just behind the beginning of a counter's time (`Deadlines`), and another one.
         for (records, bytes, ttl) in [(20, 40, 100), (6_000, 100, 100), (6_000, 100, 260)] {
             let world = World::new(9);
-            // Ends of pages are a small part of them.
-            let options = tiny()
-                .group_bytes(32 << 10)
-                .memory(16 << 20)
-                .log_bytes_max(4 << 20);
-            let database = world.open(&options);
+            let database = world.open(&roomy());
             let both = keyspace(&database, "both", structure);
             let lasting = keyspace(&database, "lasting", structure);
             for number in 0..records {
@@ -199,14 +194,14 @@ fn the_space_of_expired_records_comes_back_without_writes() {
                 world.sim.advance_ns(SECOND_NS);
                 world.sim.settle();
             }
-            assert!(expired() < 250);
+            assert!(expired() < 50);
             assert!(database.metrics().expiry_compactions > 0);
             let (count, live) = (
                 both.approximate_count().unwrap(),
                 lasting.approximate_count().unwrap(),
             );
             assert!(
-                count <= live + live / 10,
+                count <= live + live / 20,
                 "{structure:?}: {count} of {live} records"
             );
             let (taken, least) = (space(&database, "both"), space(&database, "lasting"));
@@ -219,5 +214,84 @@ fn the_space_of_expired_records_comes_back_without_writes() {
             database.close().unwrap();
             world.verify();
         }
+    }
+}
+
+/// The options of stores in which ends of pages are a small part of them.
+fn roomy() -> terrapin::Options {
+    tiny()
+        .group_bytes(32 << 10)
+        .memory(16 << 20)
+        .log_bytes_max(4 << 20)
+}
+
+/// A quarter has to expire for a compaction while more expires. Where no more does, a twentieth is
+/// enough.
+#[test]
+fn little_that_expired_goes_once_no_more_expires() {
+    for structure in STRUCTURES {
+        let world = World::new(5);
+        let database = world.open(&roomy());
+        let keyspace = keyspace(&database, "k", structure);
+        for number in 0..6_000 {
+            let (key, value) = (key(number), value(number, 100));
+            match number % 8 {
+                0 => keyspace
+                    .put_with_ttl(&key, &value, Duration::from_secs(100))
+                    .unwrap(),
+                _ => keyspace.put(&key, &value).unwrap(),
+            }
+        }
+        database.checkpoint().unwrap();
+        let taken = space(&database, "k");
+        for _ in 0..160 {
+            world.sim.advance_ns(SECOND_NS);
+            world.sim.settle();
+        }
+        let count = keyspace.approximate_count().unwrap();
+        assert!(count <= 5250 + 260, "{structure:?}: {count} records");
+        let left = space(&database, "k");
+        assert!(left * 100 <= taken * 95, "{structure:?}: {left} of {taken}");
+        drop(keyspace);
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+/// An idle database writes a few bytes for each byte that expires, whatever the times of deadlines.
+#[test]
+fn compactions_of_what_expires_write_few_bytes_for_each() {
+    for structure in STRUCTURES {
+        let world = World::new(6);
+        let database = world.open(&roomy());
+        let keyspace = keyspace(&database, "k", structure);
+        for number in 0..6_000u64 {
+            // Evenly over 1,000 seconds, for half of the records, and never.
+            let (key, value) = (key(number), value(number, 100));
+            match number % 2 {
+                0 => {
+                    let ttl = Duration::from_secs(100 + number * 7919 % 1000);
+                    keyspace.put_with_ttl(&key, &value, ttl).unwrap();
+                }
+                _ => keyspace.put(&key, &value).unwrap(),
+            }
+        }
+        database.checkpoint().unwrap();
+        let written = || database.metrics().device_written.total();
+        let before = written();
+        for _ in 0..1200 {
+            world.sim.advance_ns(SECOND_NS);
+            world.sim.settle();
+        }
+        let expired_bytes = 3000 * 115;
+        let wrote = (written() - before) / expired_bytes;
+        assert!(wrote <= 20, "{structure:?}: {wrote} for each byte");
+        let times = database.metrics().expiry_compactions;
+        assert!(times <= 12, "{structure:?}: {times} compactions");
+        let count = keyspace.approximate_count().unwrap();
+        assert!(count <= 3000 + 150, "{structure:?}: {count} records");
+        drop(keyspace);
+        database.close().unwrap();
+        world.verify();
     }
 }

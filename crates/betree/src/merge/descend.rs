@@ -16,7 +16,6 @@ use super::slot::{ChildState, Target};
 use super::stack::{self, Stacking};
 use super::task::{Descend, NodeOrigin, Task};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
-use crate::compact::is_expired;
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Node, Pivot, Segment, Sums};
 use crate::plan::{Bounds, Pending, count};
@@ -327,6 +326,7 @@ impl Descend {
         ranges: &[KeyRange],
     ) -> Result<Vec<bool>> {
         let damaged = stack::damaged(context, node);
+        let expired = context.options.expired();
         let comes_in = |range| {
             self.incoming
                 .iter()
@@ -342,13 +342,11 @@ impl Descend {
                 return Ok(true);
             }
             match &pivot.child {
-                Child::Leaf(leaf) => Ok(is_expired(leaf, &pivot.deadlines, context.options.now_ms)),
+                Child::Leaf(leaf) => Ok(pivot.deadlines.is_due(leaf.records, expired)),
                 Child::Node { page, .. } => {
                     let child = load_child(&context.store, page, node.height)?;
                     let is_due = |pivot: &Pivot| match &pivot.child {
-                        Child::Leaf(leaf) => {
-                            is_expired(leaf, &pivot.deadlines, context.options.now_ms)
-                        }
+                        Child::Leaf(leaf) => pivot.deadlines.is_due(leaf.records, expired),
                         Child::Node { .. } => false,
                     };
                     let is_due = || child.pivots.iter().any(is_due);

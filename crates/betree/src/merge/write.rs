@@ -14,7 +14,6 @@ use terrapin_structure::MessageCursor;
 use super::hidden::Hiding;
 use super::runs::Context;
 use super::slot::{ChildSlot, ChildState, Target};
-use crate::compact::is_expired;
 use crate::node::{Child, LivePart, Segment};
 
 /// Writes the new leaves of some neighbouring leaves and the messages for them.
@@ -236,9 +235,9 @@ impl WriteLeaves {
         if self.erases && !mutant::active("erased-leaf-keeps-records") {
             older = older.narrowed_to_all(&context.erased.kept_of(&self.range));
         }
-        let now_ms = context.options.now_ms;
+        let expired = context.options.expired();
         let is_due =
-            |(leaf, deadlines): &(GroupRef, Deadlines)| is_expired(leaf, deadlines, now_ms);
+            |(leaf, deadlines): &(GroupRef, Deadlines)| deadlines.is_due(leaf.records, expired);
         let always = self.always || self.erases || self.base.iter().any(is_due);
         let stream = context.open_stream(&self.range, newer, vec![older], always, true)?;
         let Some(stream) = stream else {

@@ -8,6 +8,23 @@ pub const DEADLINES_MAX: u64 = 1 << 47;
 /// Counters of [`Deadlines`].
 const COUNTERS: usize = 16;
 
+/// The part of a group or a tree that has to be expired for a compaction to rewrite it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiredPart {
+    /// The moment, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// The least part, in thousandths.
+    pub permille: u64,
+}
+
+impl ExpiredPart {
+    /// No part is expired enough: none has expired at the first moment.
+    pub const NONE: ExpiredPart = ExpiredPart {
+        now_ms: 0,
+        permille: 1000,
+    };
+}
+
 /// How many records expire when: 16 counters by the logarithm of the time left.
 ///
 /// Counter 0 counts records that had less than a second left, seen from one moment
@@ -153,22 +170,28 @@ impl Deadlines {
         self.expired_at(now_ms).saturating_mul(1000) / records.max(1)
     }
 
-    /// Whether about a quarter of `records` records has expired at a moment. Then a compaction
-    /// rewrites what holds them.
+    /// Whether about so large a part of `records` records has expired that a compaction rewrites
+    /// what holds them.
     ///
     /// ```
-    /// use terrapin_pages::group::Deadlines;
+    /// use terrapin_pages::group::{Deadlines, ExpiredPart};
     /// let mut deadlines = Deadlines::default();
     /// deadlines.count(1_000_000, 1_000_999);
-    /// assert!(deadlines.is_quarter_expired(4, 1_001_000));
-    /// assert!(!deadlines.is_quarter_expired(5, 1_001_000));
-    /// assert!(!Deadlines::default().is_quarter_expired(0, 1_001_000));
+    /// let quarter = ExpiredPart { now_ms: 1_001_000, permille: 250 };
+    /// assert!(deadlines.is_due(4, quarter));
+    /// assert!(!deadlines.is_due(5, quarter));
+    /// assert!(!Deadlines::default().is_due(0, quarter));
     /// ```
     #[inline]
     #[must_use]
-    pub fn is_quarter_expired(&self, records: u64, now_ms: u64) -> bool {
+    pub fn is_due(&self, records: u64, part: ExpiredPart) -> bool {
         let is_counted = !self.is_empty() && !mutant::active("idle-trees-keep-expired");
-        is_counted && self.expired_at(now_ms).saturating_mul(4) >= records
+        is_counted && self.has_expired(records, part)
+    }
+
+    fn has_expired(&self, records: u64, part: ExpiredPart) -> bool {
+        let expired = self.expired_at(part.now_ms);
+        expired > 0 && expired.saturating_mul(1000) >= records.saturating_mul(part.permille)
     }
 
     /// Adds the counters of a sibling. The earlier ones are seen from the later moment then. What

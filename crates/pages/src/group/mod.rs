@@ -24,7 +24,7 @@ mod sums;
 
 pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 pub use check::{GroupReport, check_group};
-pub use deadlines::{DEADLINES_MAX, Deadlines};
+pub use deadlines::{DEADLINES_MAX, Deadlines, ExpiredPart};
 pub use format::{
     FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX, SEPARATED_BYTES_MAX,
     decode_optional_sums, encode_optional_sums,

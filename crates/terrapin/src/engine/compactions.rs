@@ -69,6 +69,8 @@ pub(crate) struct Stretches {
 pub(crate) enum Work {
     /// Merges buffers into leaves.
     Buffers,
+    /// The same, and rewrites leaves of which at least so many thousandths have expired.
+    Expired(u64),
     /// Collects garbage of separated values. The span has no meaning.
     Garbage,
     /// Brings separated values back into the order of keys.

@@ -274,7 +274,7 @@ pub struct Metrics {
     pub checkpoints_failed: u64,
     /// Stretches of trees that were compacted for ranges.
     pub compactions: u64,
-    /// Trees whose compaction began because a quarter of their records had expired.
+    /// Trees whose compaction began because enough of their records had expired.
     pub expiry_compactions: u64,
     /// Whether the engine compacts a tree for ranges now, or will after the pending merges.
     pub is_compacting: bool,

@@ -243,7 +243,7 @@ impl Metrics {
         text.gauge("checkpoint_debt_bytes", "bytes", help, debt);
         let help = "Stretches of trees that were compacted for ranges.";
         text.counter("compactions", "", help, self.compactions);
-        let help = "Trees compacted because a quarter of their records had expired.";
+        let help = "Trees compacted because enough of their records had expired.";
         text.counter("expiry_compactions", "", help, self.expiry_compactions);
         let help = "1 while a tree is compacted for ranges, else 0.";
         text.gauge("compacting", "", help, u64::from(self.is_compacting));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use terrapin::{KeyspaceOptions, StructureKind};
 use terrapin_base::Result;
 use terrapin_bench::measure_expiry;
 
@@ -27,6 +28,9 @@ pub(super) struct Expiry {
     turns: u64,
     #[command(flatten)]
     driven: Driven,
+    /// The structure of the records' keyspace: leveled, tiered, inplace or hashed
+    #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
+    structure: StructureKind,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
@@ -41,10 +45,17 @@ impl Expiry {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
+        let keyspace = KeyspaceOptions::new().structure(self.structure);
         let turns = (self.turns, &self.fresh, "expiry");
         self.form
             .say_turns(turns, ("load", self.records), |place, seen| {
-                measure_expiry(&config, &options, (self.ttl, self.wait), place, seen)
+                measure_expiry(
+                    &config,
+                    (&options, &keyspace),
+                    (self.ttl, self.wait),
+                    place,
+                    seen,
+                )
             })
     }
 }

@@ -70,10 +70,14 @@ pub(in crate::mutants) fn deadlines(_scratch: &Path) -> Outcome {
     lasts_as_the_keyspace_says()?;
     let structures = [
         StructureKind::Leveled,
+        StructureKind::Tiered,
         StructureKind::InPlace,
         StructureKind::Hashed,
     ];
-    structures.into_iter().try_for_each(frees)
+    // One of two records expires, and one of eight.
+    structures
+        .into_iter()
+        .try_for_each(|structure| frees(structure, 2).and_then(|()| frees(structure, 8)))
 }
 
 /// A value lasts as long as the keyspace says if nobody else does.
@@ -94,8 +98,9 @@ fn lasts_as_the_keyspace_says() -> Outcome {
     is(contains(&keyspace, "a")?, false, "after the time to live")
 }
 
-/// The records that expire are shown with their deadline, and their space comes back.
-fn frees(structure: StructureKind) -> Outcome {
+/// The records that expire, one of `every`, are shown with their deadline, and their space comes
+/// back.
+fn frees(structure: StructureKind, every: u64) -> Outcome {
     let (env, sim) = Env::simulated(8);
     let disk = SimDisk::new(8);
     let database = open(&env, &disk)?;
@@ -103,9 +108,9 @@ fn frees(structure: StructureKind) -> Outcome {
     let keyspace = database.create_keyspace("k", options);
     let keyspace = keyspace.map_err(text("create"))?;
     for number in 0..1000 {
-        let put = match number % 2 {
-            0 => keyspace.put(key(number), [7; 40]),
-            _ => keyspace.put_with_ttl(key(number), [7; 40], TTL),
+        let put = match number % every {
+            0 => keyspace.put_with_ttl(key(number), [7; 40], TTL),
+            _ => keyspace.put(key(number), [7; 40]),
         };
         put.map_err(text("put"))?;
     }
@@ -118,17 +123,20 @@ fn frees(structure: StructureKind) -> Outcome {
         while let Some(record) = records.next_with_deadline().map_err(text("range"))? {
             expiring += u64::from(record.2.is_some());
         }
-        if expiring != 500 {
-            return Err(format!("{expiring} of 500 records show a deadline"));
+        if expiring != 1000 / every {
+            return Err(format!("{expiring} of 1000 records show a deadline"));
         }
     }
     for _ in 0..70 {
         sim.advance_ns(1_000_000_000);
         sim.settle();
     }
-    match keyspace.approximate_count().map_err(text("count"))? {
-        0..600 => Ok(()),
-        count => Err(format!("{count} records stay of which 500 have expired")),
+    let count = keyspace.approximate_count().map_err(text("count"))?;
+    match count < 1000 - 1000 / every + 60 {
+        true => Ok(()),
+        false => Err(format!(
+            "{count} of 1000 records stay, of which one of {every} has expired"
+        )),
     }
 }
 

@@ -63,6 +63,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: DEADLINES,
     },
     Mutant {
+        name: "little-expired-stays",
+        does: "a tree of which less than a quarter has expired is never compacted for it",
+        file: "crates/terrapin/src/checkpoint/expiry.rs",
+        breaks: "the space of expired records is free a minute after their deadlines",
+        script: DEADLINES,
+    },
+    Mutant {
         name: "range-forgets-deadlines",
         does: "a range shows values with a deadline as if they had none",
         file: "crates/structure/src/batch.rs",

@@ -136,6 +136,10 @@ impl Coordinator {
                     Work::Garbage => begin_collecting(&part.keyspace, bytes_max, &options)?,
                     Work::Order => begin_ordering(&part.keyspace, keys, bytes_max, &options)?,
                     Work::Buffers => begin_compaction(&part.keyspace, keys, bytes_max, &options)?,
+                    Work::Expired(permille) => {
+                        options.expired_permille = *permille;
+                        begin_compaction(&part.keyspace, keys, bytes_max, &options)?
+                    }
                 }
             }
             _ => None,
