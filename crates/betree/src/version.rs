@@ -150,7 +150,13 @@ impl TreeVersion {
         if let Some(known) = self.to_compact.get() {
             return Ok(*known);
         }
-        let all = find_stretch(&self.store, &self.root, &[], None, (u64::MAX, ExpiredPart::NONE))?;
+        let all = find_stretch(
+            &self.store,
+            &self.root,
+            &[],
+            None,
+            (u64::MAX, ExpiredPart::NONE),
+        )?;
         let holds = all.map_or_else(ToCompact::default, |all| all.holds);
         Ok(*self.to_compact.get_or_init(|| holds))
     }

@@ -441,7 +441,11 @@ fn is_due(leaf: &Leaf, expired: ExpiredPart) -> bool {
     is_split_up || leaf.deadlines().is_due(leaf.sums().records, expired)
 }
 
-fn choose_stretch(places: &mut [PlaceOf<'_>], (from, to): (&[u8], Option<&[u8]>), expired: ExpiredPart) {
+fn choose_stretch(
+    places: &mut [PlaceOf<'_>],
+    (from, to): (&[u8], Option<&[u8]>),
+    expired: ExpiredPart,
+) {
     for place in places {
         let (lo, hi) = place.stretch.keys();
         let is_inside =

@@ -153,7 +153,9 @@ fn tasks(
     let leaves = mirror.leaves();
     let fates = match scope {
         Scope::Input => plan_input(&context.store, &leaves, &context.input, policy)?,
-        Scope::Stretch { from, to } => plan_stretch(&leaves, (from, to.as_deref()), context.expired),
+        Scope::Stretch { from, to } => {
+            plan_stretch(&leaves, (from, to.as_deref()), context.expired)
+        }
     };
     let mut queue = VecDeque::new();
     let mut expected = context.input.estimate(None, None).bytes;

@@ -12,7 +12,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use terrapin_base::{Budget, Charge, Error, Fold, Message, Operator, Purpose, Result, mutant};
-use terrapin_pages::group::{Deadlines, ExpiredPart, GroupBuilder, GroupOptions, GroupRef, PendingGroup};
+use terrapin_pages::group::{
+    Deadlines, ExpiredPart, GroupBuilder, GroupOptions, GroupRef, PendingGroup,
+};
 use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::walk::ReadAhead;
