@@ -55,7 +55,7 @@ pub fn measure_expiry(
 ) -> Result<ExpiryReport> {
     config.check()?;
     let database = options.open(directory)?;
-    let keyspace = database.create_keyspace(KEYSPACE, keyspace.clone())?;
+    let keyspace = database.create_keyspace(KEYSPACE, *keyspace)?;
     in_threads(config.threads, |client| {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         for number in (client as u64..config.records).step_by(config.threads) {
