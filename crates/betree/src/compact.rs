@@ -23,8 +23,8 @@ pub(crate) struct Stretch {
 }
 
 /// Finds the first stretch at or above `from` for whose leaves buffers hold messages, or that are
-/// `expired`. It ends when `bytes_max` is reached, before the first leaf that starts above `to`, or at the end. Loads the
-/// nodes that it visits.
+/// `expired`. It ends when `bytes_max` is reached, before the first leaf that starts above `to`, or
+/// at the end. Loads the nodes that it visits.
 pub(crate) fn find_stretch(
     store: &PageStore,
     root: &Root,

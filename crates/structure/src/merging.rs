@@ -45,8 +45,8 @@ pub struct MergeOptions {
     pub around: Around,
 }
 
-/// The expired part of a leaf from which on it is rewritten, in thousandths: at most three bytes are
-/// written for each byte that goes.
+/// The expired part of a leaf from which on it is rewritten, in thousandths. At most three bytes
+/// are written for each byte that goes.
 pub const EXPIRED_PERMILLE: u64 = 250;
 
 impl MergeOptions {
