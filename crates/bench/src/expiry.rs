@@ -41,9 +41,9 @@ pub struct ExpiryReport {
     pub seconds: f64,
 }
 
-/// Puts the records into a new keyspace in an empty directory, every other one with a time to live; makes a
-/// checkpoint, and waits until `wait` after the last deadline. Checks that exactly the others are
-/// left.
+/// Puts the records into a new keyspace in an empty directory, every other one with a time to live.
+/// Makes a checkpoint, and waits until `wait` after the last deadline. Checks that exactly the
+/// others are left.
 ///
 /// Errors: those of the store; `Corrupt` for a wrong record or number of records.
 pub fn measure_expiry(
