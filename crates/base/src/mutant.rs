@@ -234,6 +234,9 @@ pub const NAMES: &[&str] = &[
     "leaf-left-out-by-estimate",
     "rewrite-leaves-oldest-run-out",
     "join-drops-deletes",
+    "damaged-leaves-are-merged",
+    "second-try-merges-leaves",
+    "map-bound-belongs-left",
 ];
 
 #[cfg(terrapin_mutants)]

@@ -175,10 +175,12 @@ impl Writer<'_> {
                 continue;
             }
             // A neighbour for which nothing waits is taken in: only its page of the map is written.
+            let may_be_taken =
+                |entry: &Entry| entry.waiting.is_empty() && !self.context.around.has(entry.page.id);
             let near = [at.checked_sub(1), Some(at + 1)];
-            let near = near.into_iter().flatten().find(|&near| {
-                matches!(items.get(near), Some(Item::Stays(entry)) if entry.waiting.is_empty())
-            });
+            let near = near.into_iter().flatten().find(
+                |&near| matches!(items.get(near), Some(Item::Stays(entry)) if may_be_taken(entry)),
+            );
             if let Some(near) = near
                 && let Item::Stays(entry) = &items[near]
             {

@@ -9,7 +9,7 @@ use terrapin_structure::{
 };
 
 use crate::merge::InPlaceMerge;
-use crate::plan::{Mirror, Scope, densest_stretch, is_due, span};
+use crate::plan::{Mirror, Scope, blocked, densest_stretch, is_due, span};
 use crate::structure::{InPlace, own};
 
 impl Compacts for InPlace {
@@ -75,6 +75,7 @@ impl Compacts for InPlace {
             return Ok(None);
         };
         let leaves = mirror.leaves();
+        let is_blocked = blocked(&self.store, &leaves, &options.around)?;
         // The first leaf with work, and those behind it up to the bound.
         let (mut begin, mut end, mut merged) = (None, None, 0u64);
         for (number, leaf) in leaves.iter().enumerate() {
@@ -87,7 +88,7 @@ impl Compacts for InPlace {
                 end = lo;
                 break;
             }
-            if !is_due(leaf, options.expired()) {
+            if !is_due(leaf, options.expired()) || is_blocked(number) {
                 continue;
             }
             begin.get_or_insert(lo.unwrap_or_default());

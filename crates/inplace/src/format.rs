@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, Result};
+use terrapin_base::{Error, KEY_BYTES_MAX, Result, mutant};
 use terrapin_pages::group::{
     Deadlines, GroupIndex, GroupRef, NodeIndex, decode_optional_sums, encode_optional_sums,
 };
@@ -277,10 +277,11 @@ impl Inner {
     /// The number of the entry that has a key.
     #[inline]
     pub(crate) fn find(&self, key: &[u8]) -> usize {
-        let above = self
-            .entries
-            .partition_point(|entry| &entry.bound[..] <= key);
-        above.saturating_sub(1)
+        let has_key = |entry: &Entry| match mutant::active("map-bound-belongs-left") {
+            true => &entry.bound[..] < key,
+            false => &entry.bound[..] <= key,
+        };
+        self.entries.partition_point(has_key).saturating_sub(1)
     }
 
     pub(crate) fn sums(&self) -> Sums {

@@ -13,7 +13,7 @@ use terrapin_structure::{MergeInput, MergeOptions, Version};
 
 use crate::assemble::{Limits, write_nodes};
 use crate::format::Root;
-use crate::plan::{Fate, Mirror, Policy, Scope, plan_input, plan_stretch, span};
+use crate::plan::{Fate, Mirror, Policy, Scope, blocked, plan_input, plan_stretch, span};
 use crate::structure::InPlaceParams;
 use crate::task::{Context, OldLeaf, Span, Task};
 use crate::version::InPlaceVersion;
@@ -72,6 +72,7 @@ impl InPlaceMerge {
             operator: options.operator.clone(),
             expired: options.expired(),
             values: options.values.clone(),
+            around: options.around.clone(),
         };
         let mirror = Mirror::read(store, &base.root)?;
         let work = match &mirror {
@@ -81,6 +82,7 @@ impl InPlaceMerge {
                     segment_bytes,
                     space_percent: options.space_amplification_percent,
                     space_is_short: options.space_is_short,
+                    around: &options.around,
                 };
                 tasks(&context, mirror, &policy, scope)?
             }
@@ -147,14 +149,16 @@ fn tasks_of_empty(context: &Context) -> Result<(VecDeque<Box<Task>>, u64)> {
 fn tasks(
     context: &Context,
     mirror: &Mirror,
-    policy: &Policy,
+    policy: &Policy<'_>,
     scope: &Scope,
 ) -> Result<(VecDeque<Box<Task>>, u64)> {
     let leaves = mirror.leaves();
     let fates = match scope {
         Scope::Input => plan_input(&context.store, &leaves, &context.input, policy)?,
         Scope::Stretch { from, to } => {
-            plan_stretch(&leaves, (from, to.as_deref()), context.expired)
+            let is_blocked = blocked(&context.store, &leaves, policy.around)?;
+            let stretch = (&from[..], to.as_deref());
+            plan_stretch(&leaves, stretch, context.expired, is_blocked)
         }
     };
     let mut queue = VecDeque::new();

@@ -10,15 +10,19 @@
 //!
 //! A leaf is merged with all that waits for it, so no record in the line is newer than one that
 //! waits.
+//!
+//! A leaf that needs a damaged page is not merged. Records go on waiting beside it, and groups that
+//! are newer than a damaged one are joined. The second try of a merge that met damage lets all
+//! records wait, since that reads nothing but nodes above the leaves.
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Result, mutant};
 use terrapin_pages::group::{ExpiredPart, GroupRef};
 use terrapin_pages::{PageRef, PageStore};
-use terrapin_structure::MergeInput;
+use terrapin_structure::{Around, MergeInput};
 
-use crate::format::{ABOVE_LEAVES, Entry, MapRef, Root};
+use crate::format::{ABOVE_LEAVES, Entry, MapRef, Root, WAITING_MAX};
 use crate::node::{load, load_leaf};
 
 /// A leaf takes records straight that rewrite up to this many times their bytes.
@@ -132,10 +136,11 @@ struct Facts {
 }
 
 /// Settings of a plan.
-pub(crate) struct Policy {
+pub(crate) struct Policy<'a> {
     pub(crate) segment_bytes: u64,
     pub(crate) space_percent: Option<u32>,
     pub(crate) space_is_short: bool,
+    pub(crate) around: &'a Around,
 }
 
 /// Decides what a merge of the input does with each leaf.
@@ -143,21 +148,29 @@ pub(crate) fn plan_input(
     store: &PageStore,
     leaves: &[&Entry],
     input: &Arc<dyn MergeInput>,
-    policy: &Policy,
+    policy: &Policy<'_>,
 ) -> Result<Vec<Fate>> {
     let facts = gather(leaves, input)?;
+    let around = policy.around;
+    let adds_only = around.adds_only && !mutant::active("second-try-merges-leaves");
+    let is_blocked = blocked(store, leaves, around)?;
     let arriving: u64 = facts.iter().map(|leaf| leaf.arriving).sum();
     let mut fates = vec![Fate::Nothing; leaves.len()];
     for (number, leaf) in facts.iter().enumerate() {
         if leaf.arriving == 0 {
             continue;
         }
-        let straight =
-            policy.space_is_short || takes_straight(store, leaves, number, (leaf, input), policy)?;
+        let straight = !adds_only
+            && !is_blocked(number)
+            && (policy.space_is_short
+                || takes_straight(store, leaves, number, (leaf, input), policy)?);
         fates[number] = match straight {
             true => Fate::Merged,
-            false => waits(leaf.arriving, &leaves[number].waiting),
+            false => waits(leaf.arriving, &leaves[number].waiting, around),
         };
+    }
+    if adds_only {
+        return Ok(fates);
     }
     let line: u64 = facts
         .iter()
@@ -165,13 +178,41 @@ pub(crate) fn plan_input(
         .fold(0, u64::saturating_add);
     let percent = policy.space_percent.unwrap_or(SPACE_PERCENT_DEFAULT);
     let accepted = line / 200 * u64::from(percent.saturating_sub(100));
-    merge_densest(
-        &facts,
-        &mut fates,
-        accepted,
-        arriving.saturating_mul(MEMTABLES_MAX),
-    );
+    let bytes_max = arriving.saturating_mul(MEMTABLES_MAX);
+    merge_densest(&facts, &mut fates, &is_blocked, (accepted, bytes_max));
     Ok(fates)
+}
+
+/// Tells for each leaf whether it needs a page that is known to be damaged: its own page of the
+/// map, a segment, or a group that waits.
+pub(crate) fn blocked(
+    store: &PageStore,
+    leaves: &[&Entry],
+    around: &Around,
+) -> Result<impl Fn(usize) -> bool + use<>> {
+    let mut blocked = Vec::new();
+    if !around.pages.is_empty() && !mutant::active("damaged-leaves-are-merged") {
+        for leaf in leaves {
+            blocked.push(needs_damaged(store, leaf, around)?);
+        }
+    }
+    Ok(move |number: usize| blocked.get(number).copied().unwrap_or(false))
+}
+
+fn needs_damaged(store: &PageStore, leaf: &Entry, around: &Around) -> Result<bool> {
+    if around.has(leaf.page.id) || leaf.waiting.iter().any(|group| around.has(group.id)) {
+        return Ok(true);
+    }
+    let page = match load_leaf(store, &leaf.page) {
+        Err(error) if error.is_of_data() => return Ok(true),
+        loaded => loaded?,
+    };
+    for number in 0..page.len() {
+        if around.has(page.segment(number)?.group.id) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What the input brings to each leaf, and what is there.
@@ -210,7 +251,7 @@ fn takes_straight(
     leaves: &[&Entry],
     number: usize,
     (facts, input): (&Facts, &Arc<dyn MergeInput>),
-    policy: &Policy,
+    policy: &Policy<'_>,
 ) -> Result<bool> {
     let worth = facts.arriving.saturating_mul(STRAIGHT_FACTOR);
     if facts.line.saturating_add(facts.waiting) <= worth.max(policy.segment_bytes) {
@@ -245,12 +286,13 @@ fn takes_straight(
 }
 
 /// How the input's records wait beside a leaf with these groups, newest first.
-fn waits(arriving: u64, groups: &[GroupRef]) -> Fate {
-    if groups.len() < GROUPS_MAX {
+fn waits(arriving: u64, groups: &[GroupRef], around: &Around) -> Fate {
+    let is_many = groups.len() >= GROUPS_MAX;
+    if !is_many || around.adds_only && groups.len() < WAITING_MAX {
         return Fate::Waits { joined: 0 };
     }
     let (mut joined, mut bytes) = (0, arriving);
-    for group in groups {
+    for group in groups.iter().take_while(|group| !around.has(group.id)) {
         let is_small = group.logical_bytes <= bytes;
         if !is_small && joined + 1 >= JOINED_MIN && groups.len() - joined < GROUPS_MAX {
             break;
@@ -262,12 +304,18 @@ fn waits(arriving: u64, groups: &[GroupRef]) -> Fate {
 }
 
 /// Merges the leaves with most waiting bytes per byte, until at most `accepted` bytes wait, or
-/// `bytes_max` bytes are rewritten.
-fn merge_densest(facts: &[Facts], fates: &mut [Fate], accepted: u64, bytes_max: u64) {
+/// `bytes_max` bytes are rewritten. Leaves that are blocked do not count.
+fn merge_densest(
+    facts: &[Facts],
+    fates: &mut [Fate],
+    is_blocked: &impl Fn(usize) -> bool,
+    (accepted, bytes_max): (u64, u64),
+) {
     let will_wait = |number: usize| facts[number].waiting.saturating_add(facts[number].arriving);
-    let mut candidates: Vec<_> = (0..facts.len())
-        .filter(|&number| fates[number] != Fate::Merged && will_wait(number) > 0)
-        .collect();
+    let is_candidate = |number: &usize| {
+        fates[*number] != Fate::Merged && will_wait(*number) > 0 && !is_blocked(*number)
+    };
+    let mut candidates: Vec<_> = (0..facts.len()).filter(is_candidate).collect();
     let mut waiting: u64 = candidates.iter().map(|&number| will_wait(number)).sum();
     // a/b > c/d, without division.
     candidates.sort_by(|&a, &b| {
@@ -332,17 +380,18 @@ pub(crate) fn is_due(leaf: &Entry, expired: ExpiredPart) -> bool {
     !leaf.waiting.is_empty() || is_expired()
 }
 
-/// Merges the leaves of a stretch that are due.
+/// Merges the leaves of a stretch that are due and not blocked.
 pub(crate) fn plan_stretch(
     leaves: &[&Entry],
     (from, to): (&[u8], Option<&[u8]>),
     expired: ExpiredPart,
+    is_blocked: impl Fn(usize) -> bool,
 ) -> Vec<Fate> {
     let fate = |number: usize| {
         let (_, hi) = span(leaves, number);
         let is_inside = hi.is_none_or(|hi| hi > from)
             && (number == 0 || to.is_none_or(|to| &leaves[number].bound[..] < to));
-        match is_inside && is_due(leaves[number], expired) {
+        match is_inside && is_due(leaves[number], expired) && !is_blocked(number) {
             true => Fate::Merged,
             false => Fate::Nothing,
         }

@@ -87,6 +87,10 @@ impl Structure for InPlace {
         false
     }
 
+    fn merges_around_damage(&self) -> bool {
+        true
+    }
+
     fn adopts(&self, _other: StructureId) -> bool {
         false
     }

@@ -19,7 +19,7 @@ use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::walk::ReadAhead;
 use terrapin_structure::{
-    KWayMerge, MergeInput, MessageCursor, ValuesOwner, read_base, report_dropped,
+    Around, KWayMerge, MergeInput, MessageCursor, ValuesOwner, read_base, report_dropped,
 };
 
 use crate::format::{Leaf, encode_segment};
@@ -49,6 +49,8 @@ pub(crate) struct Context {
     /// ([`terrapin_structure::MergeOptions::expired`]).
     pub(crate) expired: ExpiredPart,
     pub(crate) values: ValuesOwner,
+    /// Damage that the merge stays away from.
+    pub(crate) around: Around,
 }
 
 /// A segment of the next version, as its leaf will name it.

@@ -35,12 +35,20 @@ pub(crate) fn verify(store: &PageStore, root: &Root, found: &mut dyn FnMut(Findi
 }
 
 impl Check<'_> {
-    /// Reports damage, and passes other errors on.
+    /// Reports damage of a page of the map, and passes other errors on.
     fn survive<T>(&mut self, page: PageUse, checked: Result<T>) -> Result<Option<T>> {
+        self.survive_at(("page", page), checked)
+    }
+
+    fn survive_at<T>(
+        &mut self,
+        (kind, page): (&str, PageUse),
+        checked: Result<T>,
+    ) -> Result<Option<T>> {
         match checked {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is_of_data() => {
-                let place = format!("page {}", page.id);
+                let place = format!("{kind} {}", page.id);
                 (self.found)(Finding::new(place, error.to_string()));
                 Ok(None)
             }
@@ -88,7 +96,7 @@ impl Check<'_> {
             }
             for group in &entry.waiting {
                 let checked = self.waiting(group, (lo, hi));
-                self.survive(PageUse::from(group), checked)?;
+                self.survive_at(("group", PageUse::from(group)), checked)?;
             }
             self.leaf(&entry.page, (lo, hi), (&entry.sums, &entry.deadlines))?;
         }
@@ -127,7 +135,7 @@ impl Check<'_> {
             bytes = bytes.saturating_add(group.logical_bytes);
             expire.add(&leaf.deadlines(number)?);
             let checked = self.segment(&leaf, number, span);
-            self.survive(PageUse::from(&group), checked)?;
+            self.survive_at(("group", PageUse::from(&group)), checked)?;
         }
         if (records, bytes) != (sums.records, sums.bytes) || expire != *deadlines {
             self.report(used, "sums and segments contradict each other");

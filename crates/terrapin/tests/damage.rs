@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::{World, all, key, tiny, value};
+use std::sync::atomic::Ordering;
+
+use common::{Map, World, all, failures, key, tiny, value};
 use terrapin::verify::{VerifyOptions, verify_on};
-use terrapin::{CheckpointDistance, ErrorKind};
+use terrapin::{CheckpointDistance, ErrorKind, Keyspace, KeyspaceOptions, StructureKind};
 use terrapin_disk::sim::{Media, MediaFault};
 
 fn filled(world: &World) {
@@ -578,4 +580,98 @@ fn a_range_returns_all_sound_records_before_damage_from_each_end() {
         }
     }
     assert!(hit > 20, "{hit}");
+}
+
+fn put_all(keyspace: &Keyspace, truth: &mut Map, numbers: impl Iterator<Item = u64>, bytes: usize) {
+    for number in numbers {
+        keyspace.put(key(number), value(number, bytes)).unwrap();
+        truth.insert(key(number), value(number, bytes));
+    }
+}
+
+#[test]
+fn damage_in_a_run_keeps_no_record_from_being_durable() {
+    let tiered = KeyspaceOptions::new().structure(StructureKind::Tiered);
+    goes_on_beside_damage(tiered.runs(2), 10_000..14_200);
+}
+
+/// Records go to the damaged leaf and to others.
+#[test]
+fn damage_in_a_page_grouped_tree_keeps_no_record_from_being_durable() {
+    let in_place = KeyspaceOptions::new().structure(StructureKind::InPlace);
+    goes_on_beside_damage(in_place, (0..4200).map(|n| n * 7919 % 4200));
+}
+
+/// Damages one page group after another of a keyspace. Each time six checkpoints take new records
+/// in, and a kill loses none of them.
+fn goes_on_beside_damage(
+    options_of_keyspace: KeyspaceOptions,
+    numbers: impl Iterator<Item = u64> + Clone,
+) {
+    let world = World::new(3);
+    let options = tiny().record_cache(false);
+    let database = world.open(&options);
+    let keyspace = database.create_keyspace("k", options_of_keyspace).unwrap();
+    let mut truth = Map::new();
+    put_all(&keyspace, &mut truth, 0..4000, 60);
+    drop(keyspace);
+    database.close().unwrap();
+    // The first byte whose damage breaks a range and no open.
+    let bytes = world.disk.content("data").unwrap().len() as u64;
+    let mut tried = 0;
+    for offset in (16_384..bytes).step_by(4096 + 64) {
+        let world = World {
+            disk: world.disk.fork(),
+            env: world.env.clone(),
+            sim: world.sim.clone(),
+        };
+        world.disk.corrupt("data", offset, 0x41);
+        let Ok(database) = world.try_open(&options) else {
+            continue;
+        };
+        let keyspace = database.keyspace("k").unwrap();
+        if keyspace.iter().all(|record| record.is_ok()) {
+            world.kill(database);
+            continue;
+        }
+        tried += 1;
+        let told = failures(&database, ErrorKind::Corrupt);
+        let mut now = Map::new();
+        for round in 0..6 {
+            put_all(
+                &keyspace,
+                &mut now,
+                numbers.clone().skip(round * 700).take(700),
+                61,
+            );
+            database.checkpoint().unwrap();
+        }
+        let metrics = database.metrics();
+        assert_eq!(metrics.checkpoints_failed, 0, "offset {offset}");
+        let told = told.load(Ordering::SeqCst);
+        assert!(
+            told <= 4,
+            "each damaged page is told once, not {told} times"
+        );
+        drop(keyspace);
+        world.kill(database);
+        let database = world.open(&options);
+        let keyspace = database.keyspace("k").unwrap();
+        assert!(database.metrics().replayed_records <= 700);
+        world.disk.corrupt("data", offset, 0x41);
+        drop(keyspace);
+        world.kill(database);
+        // The damage is undone.
+        let database = world.open(&options);
+        let keyspace = database.keyspace("k").unwrap();
+        let both: Map = truth.clone().into_iter().chain(now).collect();
+        assert_eq!(all(&keyspace), both, "offset {offset}");
+        drop(keyspace);
+        database.close().unwrap();
+        world.verify();
+        if tried == 12 {
+            break;
+        }
+    }
+    assert!(tried >= 6, "{tried}");
 }

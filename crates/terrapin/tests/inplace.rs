@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{World, counting_reads, key, value};
+use common::{Map, World, all, counting_reads, key, tiny, value};
 use terrapin::{Database, Keyspace, KeyspaceOptions, Options, StructureKind};
+use terrapin_disk::sim::CrashMode;
 
 const RECORDS: u64 = 16_000;
 /// One record fills more than half a block of 512 bytes, so no two share a block.
@@ -193,4 +194,46 @@ fn segments_stay_full_and_ranges_read_few_times_under_updates() {
     );
     let (_, leveled, _) = reads_of_ranges(StructureKind::Leveled);
     assert!(beside < leveled, "{beside}, leveled {leveled}");
+}
+
+/// Ingested records are newer than those that wait, and those that are put later are newer still.
+#[test]
+fn an_ingest_goes_over_records_that_wait() {
+    for seed in 0..6 {
+        let world = World::new(seed);
+        let database = world.open(&tiny());
+        let keyspace = database.create_keyspace("k", in_place()).unwrap();
+        let mut truth = Map::new();
+        let put = |truth: &mut Map, numbers: &mut dyn Iterator<Item = u64>, bytes: usize| {
+            for number in numbers {
+                keyspace.put(key(number), value(number, bytes)).unwrap();
+                truth.insert(key(number), value(number, bytes));
+            }
+            database.checkpoint().unwrap();
+        };
+        put(&mut truth, &mut (0..3000), 60);
+        put(&mut truth, &mut (0..3000).step_by(71), 61);
+        assert!(figure(&database, "waiting_groups") > 0);
+        let step = [1, 3, 710][seed as usize % 3];
+        let numbers = (0..4000).step_by(step);
+        let new: Map = numbers.map(|n| (key(n), value(n, 62))).collect();
+        assert_eq!(keyspace.ingest(&new).unwrap(), new.len() as u64);
+        truth.extend(new);
+        assert_eq!(all(&keyspace), truth, "seed {seed}");
+        put(&mut truth, &mut (0..3000).step_by(142), 63);
+        keyspace.delete(key(710)).unwrap();
+        truth.remove(&key(710));
+        database.checkpoint().unwrap();
+        assert_eq!(all(&keyspace), truth, "seed {seed}");
+        if seed % 2 == 0 {
+            rest(&world);
+            assert_eq!(all(&keyspace), truth, "seed {seed}");
+        }
+        drop(keyspace);
+        world.cut_power(database, CrashMode::LoseUnsynced);
+        world.verify();
+        let database = world.open(&tiny());
+        assert_eq!(all(&database.keyspace("k").unwrap()), truth, "seed {seed}");
+        database.close().unwrap();
+    }
 }

@@ -2,8 +2,7 @@
 
 mod common;
 
-use common::{Map, World, all, failures, key, tiny, value};
-use std::sync::atomic::Ordering;
+use common::{Map, World, all, key, tiny, value};
 use terrapin::{Database, ErrorKind, Keyspace, KeyspaceOptions, SpaceAmplification, StructureKind};
 use terrapin_disk::sim::CrashMode;
 
@@ -142,76 +141,6 @@ fn a_keyspace_changes_to_no_structure_of_another_kind() {
 
 /// A flipped bit in a run stops nothing: what is written after it becomes durable, and what needs
 /// the run is an error until the bit is back.
-#[test]
-fn damage_in_a_run_keeps_no_record_from_being_durable() {
-    let world = World::new(3);
-    let options = tiny().record_cache(false);
-    let database = world.open(&options);
-    let keyspace = database.create_keyspace("k", tiered().runs(2)).unwrap();
-    let mut truth = Map::new();
-    fill(&keyspace, &mut truth, 0..4000, 60);
-    drop(keyspace);
-    database.close().unwrap();
-    // The first byte whose damage breaks a range and no open.
-    let bytes = world.disk.content("data").unwrap().len() as u64;
-    let mut tried = 0;
-    for offset in (16_384..bytes).step_by(4096 + 64) {
-        let world = World {
-            disk: world.disk.fork(),
-            env: world.env.clone(),
-            sim: world.sim.clone(),
-        };
-        world.disk.corrupt("data", offset, 0x41);
-        let Ok(database) = world.try_open(&options) else {
-            continue;
-        };
-        let keyspace = database.keyspace("k").unwrap();
-        if keyspace.iter().all(|record| record.is_ok()) {
-            world.kill(database);
-            continue;
-        }
-        tried += 1;
-        let told = failures(&database, ErrorKind::Corrupt);
-        let mut now = Map::new();
-        for round in 0..6 {
-            fill(
-                &keyspace,
-                &mut now,
-                round * 700 + 10_000..(round + 1) * 700 + 10_000,
-                60,
-            );
-            database.checkpoint().unwrap();
-        }
-        let metrics = database.metrics();
-        assert_eq!(metrics.checkpoints_failed, 0, "offset {offset}");
-        let told = told.load(Ordering::SeqCst);
-        assert!(
-            told <= 4,
-            "each damaged page is told once, not {told} times"
-        );
-        drop(keyspace);
-        world.kill(database);
-        let database = world.open(&options);
-        let keyspace = database.keyspace("k").unwrap();
-        assert!(database.metrics().replayed_records <= 700);
-        world.disk.corrupt("data", offset, 0x41);
-        drop(keyspace);
-        world.kill(database);
-        // The damage is undone.
-        let database = world.open(&options);
-        let keyspace = database.keyspace("k").unwrap();
-        let both: Map = truth.clone().into_iter().chain(now).collect();
-        assert_eq!(all(&keyspace), both, "offset {offset}");
-        drop(keyspace);
-        database.close().unwrap();
-        world.verify();
-        if tried == 12 {
-            break;
-        }
-    }
-    assert!(tried >= 6, "{tried}");
-}
-
 #[test]
 fn an_idle_keyspace_gives_its_waste_back() {
     let world = World::new(4);

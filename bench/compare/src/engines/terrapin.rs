@@ -30,6 +30,17 @@ pub(super) const ENGINES: &[Engine] = &[
         ..PLAIN
     },
     Engine {
+        name: "terrapin-inplace",
+        how: "as terrapin, in a page-grouped tree",
+        run: |job| {
+            run(
+                job,
+                KeyspaceOptions::new().structure(StructureKind::InPlace),
+            )
+        },
+        ..PLAIN
+    },
+    Engine {
         name: "terrapin-separated",
         how: "as terrapin, with values of 512 bytes or more apart from keys",
         run: |job| {

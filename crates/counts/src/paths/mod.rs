@@ -31,7 +31,7 @@ pub struct Way {
 }
 
 /// Every path that is counted.
-pub const PATHS: [Way; 18] = [
+pub const PATHS: [Way; 20] = [
     Way {
         name: "put",
         what: "a put of a new key into the memtable, logged, without waiting and without the drain's part",
@@ -122,6 +122,20 @@ pub const PATHS: [Way; 18] = [
         operations: 4 * tree::MEMTABLE_RECORDS,
         uses_store: false,
         go: tree::merge,
+    },
+    Way {
+        name: "merge step, page-grouped",
+        what: "the same, of a page-grouped tree",
+        operations: 4 * tree::MEMTABLE_RECORDS,
+        uses_store: false,
+        go: tree::merge_page_grouped,
+    },
+    Way {
+        name: "get, page-grouped",
+        what: "a get from a page-grouped tree whose blocks are cached; many records wait beside their leaf",
+        operations: 5_000,
+        uses_store: false,
+        go: tree::get_page_grouped,
     },
     Way {
         name: "filter probe",

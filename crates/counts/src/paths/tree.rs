@@ -1,14 +1,16 @@
-//! The merge of memtables into a tree.
+//! The merge of memtables into a tree, and gets from a page-grouped one.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Generation, Incarnation, Message, Result};
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Budget, Env, Error, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_inplace::{InPlace, InPlaceParams};
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
-    Erased, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
+    Erased, Estimate, Found, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
 };
 
 use super::operations_under_count;
@@ -89,45 +91,99 @@ impl MergeInput for Memtable {
     }
 }
 
-pub fn merge(count: u64) -> Result<()> {
-    let (env, _sim) = Env::simulated(4);
-    let budget = Budget::new(64 << 20);
-    let options = StoreOptions {
-        budget: budget.clone(),
-        reserve_bytes: 1 << 20,
-        system_cache: false,
-    };
-    let disk = SteadyDisk::open(&env, Path::new("pages"))?;
-    let store = ManuallyDrop::new(PageStore::create(&disk, options, 1)?);
-    store.begin_life(Incarnation(1));
+/// A tree that memtables are merged into. It is never dropped.
+struct Tree {
+    store: ManuallyDrop<Arc<PageStore>>,
+    structure: ManuallyDrop<Arc<dyn Structure>>,
+    version: ManuallyDrop<Arc<dyn Version>>,
+    options: MergeOptions,
+    merged: u64,
+}
+
+impl Tree {
+    fn new(make: impl FnOnce(Arc<PageStore>, Arc<Budget>) -> Arc<dyn Structure>) -> Result<Tree> {
+        let (env, _sim) = Env::simulated(4);
+        let budget = Budget::new(64 << 20);
+        let options = StoreOptions {
+            budget: budget.clone(),
+            reserve_bytes: 1 << 20,
+            system_cache: false,
+        };
+        let disk = SteadyDisk::open(&env, Path::new("pages"))?;
+        let store = PageStore::create(&disk, options, 1)?;
+        store.begin_life(Incarnation(1));
+        let structure = make(Arc::clone(&store), budget);
+        Ok(Tree {
+            version: ManuallyDrop::new(structure.empty()),
+            structure: ManuallyDrop::new(structure),
+            store: ManuallyDrop::new(store),
+            options: MergeOptions::new(GROUP_BYTES),
+            merged: 0,
+        })
+    }
+
+    fn merge(&mut self, memtable: Arc<Memtable>) -> Result<()> {
+        let merge = (self.structure).begin_merge(&self.version, memtable, &self.options)?;
+        while !matches!(merge.step()?, MergeStep::Done) {}
+        let merged = merge.finish()?;
+        *self.version = merged.version;
+        self.store
+            .commit(Generation(self.merged + 2), merged.changes);
+        self.merged += 1;
+        while self.store.reclaim_step()? {}
+        Ok(())
+    }
+
+    /// Merges memtables, and counts those from the twelfth on.
+    fn merge_under_count(&mut self, count: u64) -> Result<()> {
+        let mut memtables = (0..MEMTABLES)
+            .map(Memtable::of)
+            .collect::<Vec<_>>()
+            .into_iter();
+        for memtable in memtables.by_ref().take(MEMTABLES_BEFORE as usize) {
+            self.merge(memtable)?;
+        }
+        operations_under_count(count / MEMTABLE_RECORDS, |_| match memtables.next() {
+            Some(memtable) => self.merge(memtable),
+            None => Err(Error::internal("fewer memtables than operations")),
+        })
+    }
+}
+
+fn leveled(store: Arc<PageStore>, budget: Arc<Budget>) -> Arc<dyn Structure> {
     let params = BeTreeParams {
         fanout: 16,
         ..BeTreeParams::new(budget)
     };
-    let tree = ManuallyDrop::new(BeTree::new(Arc::clone(&store), params));
-    let options = MergeOptions::new(GROUP_BYTES);
-    let mut version = tree.empty();
-    let mut merge = |number: u64, memtable: Arc<Memtable>| -> Result<()> {
-        let merge = tree.begin_merge(&version, memtable, &options)?;
-        while !matches!(merge.step()?, MergeStep::Done) {}
-        let merged = merge.finish()?;
-        version = merged.version;
-        store.commit(Generation(number + 2), merged.changes);
-        while store.reclaim_step()? {}
-        Ok(())
-    };
-    let mut memtables = (0..MEMTABLES)
-        .map(Memtable::of)
-        .collect::<Vec<_>>()
-        .into_iter()
-        .zip(0..);
-    for (memtable, number) in memtables.by_ref().take(MEMTABLES_BEFORE as usize) {
-        merge(number, memtable)?;
+    BeTree::new(store, params)
+}
+
+fn page_grouped(store: Arc<PageStore>, budget: Arc<Budget>) -> Arc<dyn Structure> {
+    InPlace::new(store, InPlaceParams::new(budget))
+}
+
+pub fn merge(count: u64) -> Result<()> {
+    Tree::new(leveled)?.merge_under_count(count)
+}
+
+pub fn merge_page_grouped(count: u64) -> Result<()> {
+    Tree::new(page_grouped)?.merge_under_count(count)
+}
+
+/// Gets of keys of which some wait beside their leaf. All blocks are cached.
+pub fn get_page_grouped(count: u64) -> Result<()> {
+    let mut tree = Tree::new(page_grouped)?;
+    for number in 0..MEMTABLES_BEFORE {
+        tree.merge(Memtable::of(number))?;
     }
-    operations_under_count(count / MEMTABLE_RECORDS, |_| match memtables.next() {
-        Some((memtable, number)) => merge(number, memtable),
-        None => Err(terrapin_base::Error::internal(
-            "fewer memtables than operations",
-        )),
-    })
+    let records = MEMTABLES_BEFORE * MEMTABLE_RECORDS;
+    let get = |number: u64| -> Result<()> {
+        let key = key(number.wrapping_mul(7_919) % records);
+        match tree.version.get(&key, hash64(&key))? {
+            Found::Value(_) => Ok(()),
+            _ => Err(Error::internal("a key is not found")),
+        }
+    };
+    (0..records).try_for_each(get)?;
+    operations_under_count(count, get)
 }

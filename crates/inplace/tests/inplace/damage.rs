@@ -1,11 +1,13 @@
-//! Damaged groups, and hostile nodes: findings, never a wrong answer, never a panic.
+//! Damaged groups, and hostile nodes: findings, never a wrong answer, never a panic. Merges go
+//! around damage.
 
-use terrapin_base::ErrorKind;
 use terrapin_base::codec::Reader;
+use terrapin_base::{ErrorKind, Result};
 use terrapin_pages::{PageKind, PageRef, PageUse, SpaceClass};
+use terrapin_structure::MergeStep;
 
 use crate::trials::damage::read_all;
-use crate::trials::world::{Random, World, findings, input, pages};
+use crate::trials::world::{Messages, Random, World, apply, check_content, findings, input, pages};
 
 #[test]
 fn verify_goes_on_after_a_damaged_group() {
@@ -85,4 +87,89 @@ fn a_root_that_points_nowhere_is_damage_of_its_reads_only() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(!findings(&*version).is_empty());
     }
+}
+
+/// Every page is damaged once, below the nodes above the leaves. Merges lose no message, and the
+/// groups of the leaf stay few. All is there once the damage is undone.
+#[test]
+fn merges_go_around_damage() {
+    let mut random = Random(44);
+    let (mut met, mut nodes) = (0, 0);
+    for at in 0..60 {
+        let mut world = World::grown(43);
+        let all = pages(&*world.version);
+        let Some(page) = all.get(at) else {
+            break;
+        };
+        world.damage(page.offset + 30, 1);
+        world.forget_cache();
+        let mut is_node = false;
+        // Until a merge meets it.
+        for round in 0..6 {
+            world.options.space_is_short = round > 2;
+            let messages = random.messages(60);
+            let Err(error) = try_merge(&mut world, &messages) else {
+                continue;
+            };
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            world.options.around.adds_only = true;
+            let second = try_merge(&mut world, &messages);
+            world.options.around.adds_only = false;
+            met += usize::from(second.is_ok());
+            is_node = second.is_err();
+            break;
+        }
+        if is_node {
+            nodes += 1;
+            continue;
+        }
+        world.options.around.pages = [page.id].into();
+        for round in 0..30 {
+            world.options.space_is_short = round % 7 == 0;
+            let messages = random.messages(20);
+            try_merge(&mut world, &messages).expect("a merge around damage");
+        }
+        let most = world
+            .version
+            .stats()
+            .ok()
+            .and_then(|stats| stats.figure("most_waiting_groups_of_a_leaf"));
+        assert!(most.is_none_or(|most| most <= 10), "{most:?} groups wait");
+        let mut is_kept = false;
+        let _ = world.version.pages(&mut |kept| {
+            is_kept |= kept.id == page.id;
+            Ok(())
+        });
+        if is_kept {
+            world.damage(page.offset + 30, 1);
+        }
+        world.forget_cache();
+        check_content(&*world.version, &world.oracle);
+        assert_eq!(findings(&*world.version), [""; 0]);
+        world.options.around = Default::default();
+        let messages = random.messages(100);
+        try_merge(&mut world, &messages).unwrap();
+        check_content(&*world.version, &world.oracle);
+    }
+    assert!(met > 20 && nodes > 0, "{met} pages met, {nodes} nodes");
+}
+
+/// Merges messages; a merge that fails is abandoned.
+fn try_merge(world: &mut World, messages: &Messages) -> Result<()> {
+    let begun = (world.structure).begin_merge(&world.version, input(messages), &world.options);
+    let merge = begun?;
+    loop {
+        match merge.step() {
+            Ok(MergeStep::Done) => break,
+            Ok(_) => {}
+            Err(error) => {
+                merge.abandon();
+                return Err(error);
+            }
+        }
+    }
+    merge.abandon();
+    world.merge_unchecked(messages);
+    apply(&mut world.oracle, messages);
+    Ok(())
 }

@@ -1,6 +1,12 @@
 //! The mutants of the page-grouped tree.
 
-use super::{Mutant, RANDOM, Script};
+use super::{Mutant, RANDOM, checks};
+use crate::mutants::script::Script;
+
+const DAMAGE: Script = Script::Check(
+    "damage in a page-grouped tree",
+    checks::tiered::damage_in_place,
+);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -30,5 +36,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/inplace/src/assemble.rs",
         breaks: "a version has all records that were merged into it",
         script: Script::Conformance,
+    },
+    Mutant {
+        name: "damaged-leaves-are-merged",
+        does: "merges read segments and groups that are known to be damaged",
+        file: "crates/inplace/src/plan.rs",
+        breaks: "damage in a leaf stops nothing that does not need it",
+        script: DAMAGE,
+    },
+    Mutant {
+        name: "second-try-merges-leaves",
+        does: "the second try of a merge that met damage merges leaves, too",
+        file: "crates/inplace/src/plan.rs",
+        breaks: "damage in a leaf keeps no memtable from being durable",
+        script: DAMAGE,
+    },
+    Mutant {
+        name: "map-bound-belongs-left",
+        does: "a key that is a bound of the map is looked for in the leaf before it",
+        file: "crates/inplace/src/format.rs",
+        breaks: "leaves partition the keys",
+        script: RANDOM,
     },
 ];
