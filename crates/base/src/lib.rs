@@ -33,8 +33,11 @@ pub use stripe::{STRIPES, Share, Shares, stripe};
 
 /// Longest key in bytes. A longer one is refused with [`ErrorKind::TooLarge`].
 pub const KEY_BYTES_MAX: usize = 65_535;
-/// Longest value in bytes. A longer one is refused with [`ErrorKind::TooLarge`].
+/// Longest value in bytes that records of logs, memtables and trees hold. A longer one is a large
+/// value, in a page of its own.
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
+/// Longest large value in bytes. A longer one is refused with [`ErrorKind::TooLarge`].
+pub const LARGE_VALUE_BYTES_MAX: u64 = 1 << 30;
 /// Alignment of memory in bytes that direct I/O needs on any device.
 pub const MEMORY_ALIGNMENT: usize = 4096;
 /// Alignment of extents in bytes: the file system's unit of allocation.

@@ -1,5 +1,6 @@
 //! Values of options beyond clap's own parsers: sizes, χ, durability, compression, times.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -99,6 +100,20 @@ pub fn own_compression(text: &str) -> Result<Own<Compression>, String> {
             Err(format!("possible values: {}", names.join(", ")))
         }
     })
+}
+
+/// A range of bytes: `A..B`, `A..` or `..B`.
+pub fn byte_range(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or("a range such as 0..1MiB")?;
+    let end = |text: &str, otherwise| match text.is_empty() {
+        true => Ok(otherwise),
+        false => size(text),
+    };
+    let range = end(from, 0)?..end(to, u64::MAX)?;
+    match range.start <= range.end {
+        true => Ok(range),
+        false => Err("the range ends before its start".to_owned()),
+    }
 }
 
 /// A time in seconds, with or without a fraction.

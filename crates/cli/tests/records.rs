@@ -49,9 +49,16 @@ fn bytes_of_any_kind_go_through_arguments_files_and_hexadecimal_digits() {
         assert!(fail(&["put", text(db), wrong, "00", "--hex"]).contains("hexadecimal"));
     }
     let file = place.write("value", [&value[..], b"x"].concat());
-    let error = fail(&["put", text(db), "large", "--file", text(&file)]);
-    assert!(error.contains("262144"), "{error}");
-    assert_eq!(succeed(&["get", text(db), "large"]), value);
+    // A large value, which has a page of its own.
+    succeed(&["put", text(db), "large", "--file", text(&file)]);
+    let larger = [&value[..], b"x"].concat();
+    assert_eq!(succeed(&["get", text(db), "large"]), larger);
+    let range = ["get", text(db), "large", "--range", "262142.."];
+    assert_eq!(succeed(&range), b"\xfe\xffx");
+    let out = place.path("out");
+    let output = ["get", text(db), "large", "--output", text(&out)];
+    succeed(&output);
+    assert_eq!(std::fs::read(&out).unwrap(), larger);
 }
 
 #[test]

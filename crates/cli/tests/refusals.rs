@@ -206,14 +206,15 @@ fn a_too_large_record_is_refused_and_creates_nothing() {
     let db = text(&path);
     let limit = 262_144;
     let digits = |bytes: usize| "5a".repeat(bytes) + "\r\n";
-    let (raw, hex) = (
-        place.write("raw", vec![b'z'; limit + 1]),
-        place.write("hex", digits(limit + 1)),
-    );
+    let raw = place.write("raw", vec![b'z'; limit + 1]);
+    let hex = place.write("hex", digits(limit + 1));
     let larger = place.write("larger", digits(3 * limit));
     let key = "k".repeat(65_536);
     for (arguments, limit) in [
-        (&["put", db, "k", "--file", text(&raw)][..], "limit 262144"),
+        (
+            &["put", db, "k", "--ttl", "60", "--file", text(&raw)][..],
+            "limit 262144",
+        ),
         (
             &["put", db, "5a", "--hex", "--file", text(&hex)],
             "limit 262144",

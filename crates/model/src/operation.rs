@@ -62,6 +62,8 @@ impl Change {
     #[must_use]
     pub fn bytes(&self) -> usize {
         16 + match &self.what {
+            // A large value is in a page of its own, and the batch has its handle.
+            What::Put(key, value) if value.len() > terrapin_base::VALUE_BYTES_MAX => key.len() + 64,
             What::Put(key, value) | What::Merge(key, value) => key.len() + value.len(),
             What::Delete(key) => key.len(),
             What::Erase(span) => span.bytes(),

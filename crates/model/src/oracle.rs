@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX, checksum::hash64};
+use terrapin_base::{
+    ErrorKind, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MAX, VALUE_BYTES_MAX, checksum::hash64,
+};
 
 use crate::conditional::{Conditional, updated};
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span, Walk, What};
@@ -509,7 +511,9 @@ impl Oracle {
             return failed(ErrorKind::KeyspaceNotFound, &missing.keyspace);
         }
         let refused = changes.iter().find_map(|change| match &change.what {
-            _ if is_too_large(change) => Some(failed(ErrorKind::TooLarge, "key or value")),
+            _ if is_too_large(change, LARGE_VALUE_BYTES_MAX) => {
+                Some(failed(ErrorKind::TooLarge, "key or value"))
+            }
             What::Erase(_) if self.refuses_spans(&change.keyspace) => {
                 Some(failed(ErrorKind::Unsupported, "no order"))
             }
@@ -657,7 +661,7 @@ impl Oracle {
                 return failed(ErrorKind::Unsupported, "no order");
             }
             match step {
-                TxStep::Change(change) if is_too_large(change) => {
+                TxStep::Change(change) if is_too_large(change, VALUE_BYTES_MAX as u64) => {
                     return failed(ErrorKind::TooLarge, "key or value");
                 }
                 TxStep::Change(change) => tx.change(change),
@@ -796,11 +800,11 @@ pub struct InFlight {
     unlogged: [usize; 3],
 }
 
-fn is_too_large(change: &Change) -> bool {
+/// Whether a change is refused where puts take values of up to `put_bytes_max` bytes.
+fn is_too_large(change: &Change, put_bytes_max: u64) -> bool {
     match &change.what {
-        What::Put(key, value) | What::Merge(key, value) => {
-            key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX
-        }
+        What::Put(key, value) => key.len() > KEY_BYTES_MAX || value.len() as u64 > put_bytes_max,
+        What::Merge(key, operand) => key.len() > KEY_BYTES_MAX || operand.len() > VALUE_BYTES_MAX,
         What::Delete(key) => key.len() > KEY_BYTES_MAX,
         What::Erase(span) => span.keys().any(|key| key.len() > KEY_BYTES_MAX),
     }

@@ -21,7 +21,7 @@ pub use cache::Standing;
 pub use footer::FooterFrame;
 pub use metrics::{CacheCounts, DeviceReads, ReadFor, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
-pub use space::{Pin, SpaceClass};
+pub use space::{HeldPage, Pin, SpaceClass};
 pub use store::{
     DATA_FILE, DecodePage, Fill, GroupHandle, Handle, KnownOutlines, MapletHandle, OutlinePlaces,
     PageStore, Presence, PrivatePages, Reading, SegmentOutlines, StoreOptions, UNFINISHED_FILE,

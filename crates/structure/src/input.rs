@@ -48,6 +48,10 @@ pub trait MergeInput: Send + Sync {
         let _ = parts;
         Vec::new()
     }
+    /// Whether messages may be handles of large values, whose pages the merge is to adopt.
+    fn has_handles(&self) -> bool {
+        false
+    }
     /// The share of messages known to replace a record, in thousandths. It covers this memtable and
     /// those before it. 0 means that the share is not known.
     fn replacing_permille(&self) -> u16 {

@@ -46,6 +46,13 @@ pub trait StoredValues {
     ///
     /// Those of [`crate::Version::get`].
     fn get_located(&self, key: &[u8], hash: u64) -> Result<(Found, Option<ValuePlace>)>;
+    /// What the version holds for a key, with the handle in place of a value that is stored
+    /// elsewhere. `hash` is that of the key.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Version::get`].
+    fn get_unread(&self, key: &[u8], hash: u64) -> Result<Found>;
     /// The value at a place. `None` if the record there is another key's.
     ///
     /// # Errors

@@ -176,6 +176,7 @@ pub use api::database::{Database, KeyspaceInfo};
 pub use api::expiry::Lifetime;
 pub use api::ingest::Ingest;
 pub use api::keyspace::Keyspace;
+pub use api::large::{ValueReader, ValueWriter};
 pub use api::snapshot::Snapshot;
 pub use api::transaction::Transaction;
 pub use api::unordered::{Position, Unordered};
@@ -192,9 +193,9 @@ pub use read::iter::keys_values::{Keys, Values};
 pub use read::iter::{Range, RecordAndDeadline};
 pub use read::sorted::Sorted;
 pub use terrapin_base::{
-    AddI64, Append, BitOr, CheckedAddI64, Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Max,
-    MergeOperator, Min, Outcome, Result, SaturatingAddI64, Slice, VALUE_BYTES_MAX,
-    built_in_operator,
+    AddI64, Append, BitOr, CheckedAddI64, Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId,
+    LARGE_VALUE_BYTES_MAX, Lsn, Max, MergeOperator, Min, Outcome, Result, SaturatingAddI64, Slice,
+    VALUE_BYTES_MAX, built_in_operator,
 };
 #[doc(hidden)]
 pub use terrapin_structure::StructureId;

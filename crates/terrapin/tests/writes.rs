@@ -99,7 +99,12 @@ fn keys_and_values_have_limits_that_errors_name() {
             .kind(),
         ErrorKind::TooLarge
     );
-    let error = keyspace.put("k", vec![0; VALUE_BYTES_MAX + 1]).unwrap_err();
+    let length = terrapin::LARGE_VALUE_BYTES_MAX + 1;
+    let error = keyspace.writer("k", length).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(error.to_string().contains("1073741824"), "{error}");
+    let long = vec![0; VALUE_BYTES_MAX + 1];
+    let error = keyspace.insert_if_absent("k", long).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(error.to_string().contains("262144"), "{error}");
     database.close().unwrap();

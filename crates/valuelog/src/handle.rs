@@ -1,9 +1,10 @@
 //! Handles: what a tree keeps in place of a separated value.
 
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, LARGE_VALUE_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::PLACES_MAX;
+use crate::large::LARGE_BIRTHS;
 
 /// Names one version of one key's value for ever: a move of the value changes no handle (D12).
 ///
@@ -38,6 +39,12 @@ impl Handle {
         put_varint(out, u64::from(self.value_bytes));
     }
 
+    /// Whether the value is in a page of its own, whose id is the birth ([`crate::large`]).
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.birth >= LARGE_BIRTHS
+    }
+
     /// Decodes a handle that fills `bytes`.
     ///
     /// # Errors
@@ -51,7 +58,11 @@ impl Handle {
         if reader.remaining() > 0 {
             return Err(reader.corrupt("bytes behind the handle"));
         }
-        if place >= u64::from(PLACES_MAX) || value_bytes > VALUE_BYTES_MAX as u64 {
+        let is_possible = match birth >= LARGE_BIRTHS {
+            true => place == 0 && value_bytes <= LARGE_VALUE_BYTES_MAX,
+            false => place < u64::from(PLACES_MAX) && value_bytes <= VALUE_BYTES_MAX as u64,
+        };
+        if !is_possible {
             return Err(reader.corrupt("impossible handle"));
         }
         Ok(Handle {
@@ -82,12 +93,17 @@ mod tests {
                 value_bytes: 0,
             },
             Handle {
-                birth: u64::MAX,
+                birth: LARGE_BIRTHS - 1,
                 place: PLACES_MAX - 1,
                 value_bytes: VALUE_BYTES_MAX as u32,
             },
             Handle {
-                birth: 1 << 40,
+                birth: u64::MAX,
+                place: 0,
+                value_bytes: LARGE_VALUE_BYTES_MAX as u32,
+            },
+            Handle {
+                birth: 1 << 39,
                 place: 12_345,
                 value_bytes: 4096,
             },
@@ -118,5 +134,15 @@ mod tests {
         }
         .encode(&mut long);
         assert!(Handle::decode(&long).is_err());
+        for (place, value_bytes) in [(1, 1), (0, LARGE_VALUE_BYTES_MAX as u32 + 1)] {
+            let mut large = Vec::new();
+            Handle {
+                birth: LARGE_BIRTHS,
+                place,
+                value_bytes,
+            }
+            .encode(&mut large);
+            assert!(Handle::decode(&large).is_err());
+        }
     }
 }

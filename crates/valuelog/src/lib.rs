@@ -23,6 +23,7 @@
 
 pub mod collect;
 mod handle;
+pub mod large;
 pub mod page;
 mod record;
 mod separate;

@@ -12,6 +12,10 @@
 //! **Order.** The drain syncs a segment to its end before the next one gets its name. So a sync
 //! leaves no gap behind it, and a checkpoint's sync covers everything before it (D2).
 //!
+//! **Other files.** Records may name values in other files. Before each sync of a segment, the
+//! drain calls the hook of [`Log::before_sync`](crate::Log::before_sync), which syncs those. What
+//! the sync covers was fixed, or drained, before.
+//!
 //! **Failures.** A failed write or sync poisons the log. A failed search for space is a shortage,
 //! which ends once space is found. A failed write of zeros ahead changes nothing but speed.
 //!
@@ -377,6 +381,10 @@ impl Drain {
     }
 
     fn sync_current(&mut self) -> Result<()> {
+        // Records up to the target may name what lies in other files.
+        if let Some(before_sync) = self.log.before_sync.get() {
+            before_sync()?;
+        }
         let began = self.log.env.now_ns();
         let synced = match mutant::active("log-segments-unsynced") {
             true => Ok(()),

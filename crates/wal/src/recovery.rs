@@ -32,6 +32,8 @@
 //! file lose its name and become the file of step 3. So at every moment one of the two copies is
 //! durable.
 
+use std::ops::ControlFlow;
+
 use terrapin_base::sync::Arc;
 use terrapin_base::{Env, Error, ErrorKind, Incarnation, Lsn, Result, mutant};
 use terrapin_disk::Disk;
@@ -46,7 +48,7 @@ use crate::format::{
 use crate::headers::{check_branch, read_headers};
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
-use crate::replay::Replay;
+use crate::replay::{Record, Replay};
 use crate::ring::{RingFile, copy_ring_file, open_or_make_ring, open_ring_file};
 use crate::segments::{SPARES_MIN, Segments, Spare, TrimError, is_absent};
 use crate::stream::{Life, Piece, Stream};
@@ -338,6 +340,59 @@ impl Recovery {
             start.life,
             start.position,
         )
+    }
+
+    /// LSN below which records are known to be on stable storage.
+    #[must_use]
+    pub fn synced(&self) -> Lsn {
+        Lsn(self.synced.min(self.end))
+    }
+
+    /// Shows the users' records that a replay would hand out, in order, until `visit` says that the
+    /// log ends in front of one. That record and all behind it then count as torn. It must not be
+    /// below [`Recovery::synced`]. Reads the log again.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading and of `visit`; [`ErrorKind::Corrupt`] for an end below what was synced.
+    pub fn end_at(
+        &mut self,
+        visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut replay = Replay {
+            stream: self.stream(self.replay_from),
+            needed_from: self.needed_from,
+            end: self.end,
+        };
+        while replay.position().0 < self.end {
+            let Some(record) = replay.next()? else {
+                return Ok(());
+            };
+            let lsn = record.lsn.0;
+            if lsn >= self.end {
+                return Ok(());
+            }
+            if visit(record)?.is_break() {
+                return self.cut(lsn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the log at an LSN, a record's start.
+    fn cut(&mut self, lsn: u64) -> Result<()> {
+        let last_start = self.last_piece().map_or(0, |(_, last)| last.first);
+        if lsn < self.synced || lsn < last_start {
+            return Err(self
+                .corrupt_at_end("a log record that was synced names a value that is damaged")
+                .with("record at LSN", lsn)
+                .with("synced below", self.synced));
+        }
+        self.end = lsn;
+        self.clean = false;
+        self.in_segments = self.in_segments.min(lsn);
+        self.ring_from = self.ring_from.filter(|from| *from < lsn);
+        Ok(())
     }
 
     /// LSN at which the accepted log ends.

@@ -6,12 +6,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
+use terrapin_base::{
+    Error, ErrorKind, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MAX, Result, VALUE_BYTES_MAX,
+};
 
 use crate::arguments::time;
 use crate::database::{KeyspaceArgs, WriterArgs};
 use crate::input::InputFile;
 use crate::{bytes, own_files};
+
+/// Bytes of a large value that are in memory.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Arguments of `put`.
 #[derive(Args)]
@@ -23,7 +28,7 @@ pub struct Put {
     /// Value; or give --file
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     value: Option<OsString>,
-    /// Read the value from a file, byte for byte; - is stdin
+    /// Read the value from a file, byte for byte, up to 1 GiB; - is stdin, up to 256 KiB of a pipe
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The time from now on after which the value expires, in seconds, such as 60 or 0.5
@@ -40,6 +45,9 @@ impl Put {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let key = bytes::argument(&self.key, self.hex)?;
+        if let Some(large) = self.large()? {
+            return self.put_large(&key, large);
+        }
         let value = self.value()?;
         // Before anything is opened or created.
         check_size("key", key.len(), KEY_BYTES_MAX)?;
@@ -50,6 +58,49 @@ impl Put {
             Some(ttl) => keyspace.put_with_ttl(key, value, ttl)?,
             None => keyspace.put(key, value)?,
         }
+        crate::database::close(&database)
+    }
+
+    /// The file, if its bytes are a large value, and how many there are.
+    fn large(&self) -> Result<Option<(InputFile, u64)>> {
+        let Some(path) = self.file.as_ref().filter(|_| !self.hex) else {
+            return Ok(None);
+        };
+        let input = InputFile::open(path)?;
+        let Some(length) = input.bytes.filter(|&bytes| bytes > VALUE_BYTES_MAX as u64) else {
+            return Ok(None);
+        };
+        let name = path.display().to_string();
+        own_files::refuse_open(self.database.path(), "input", input.file(), &name)?;
+        let limit = match self.ttl {
+            Some(_) => VALUE_BYTES_MAX as u64,
+            None => LARGE_VALUE_BYTES_MAX,
+        };
+        if length > limit {
+            let error = too_large("value", limit as usize).with("bytes", length);
+            return Err(error.with("file", path.display()));
+        }
+        Ok(Some((input, length)))
+    }
+
+    /// Puts a large value piece by piece.
+    fn put_large(&self, key: &[u8], (input, length): (InputFile, u64)) -> Result<()> {
+        check_size("key", key.len(), KEY_BYTES_MAX)?;
+        let database = self.database.open_or_create()?;
+        let keyspace = self.keyspace.find_or_create(&database)?;
+        let mut writer = keyspace.writer(key, length)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        while writer.missing() > 0 {
+            let count = input.file().read(&mut piece);
+            match count.map_err(|e| Error::io("cannot read the value", e))? {
+                0 => return Err(Error::invalid("the file became shorter while it was read")),
+                count => {
+                    let count = count.min(usize::try_from(writer.missing()).unwrap_or(count));
+                    writer.append(&piece[..count])?;
+                }
+            }
+        }
+        writer.finish()?;
         crate::database::close(&database)
     }
 

@@ -147,8 +147,12 @@ pub struct Changes {
     pub added: Vec<PageUse>,
     /// Pages that gained a reference, named once for each.
     pub retained: Vec<PageId>,
-    /// Pages that lost a reference, named once for each. Pages in `added` may be among them.
+    /// Pages that lost a reference, named once for each. Pages in `added` or `adopted` may be among
+    /// them.
     pub released: Vec<PageId>,
+    /// Large pages that a memtable owned until now. Each starts with one reference. A failure of
+    /// the checkpoint leaves them to the memtable.
+    pub adopted: Vec<PageId>,
 }
 
 impl Changes {
@@ -157,11 +161,13 @@ impl Changes {
         self.added.append(&mut other.added);
         self.retained.append(&mut other.retained);
         self.released.append(&mut other.released);
+        self.adopted.append(&mut other.adopted);
     }
 
     /// Whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.retained.is_empty() && self.released.is_empty()
+        let pages = [&self.retained, &self.released, &self.adopted];
+        self.added.is_empty() && pages.iter().all(|pages| pages.is_empty())
     }
 }

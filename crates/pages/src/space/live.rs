@@ -3,7 +3,10 @@
 //!
 //! A page is first *fresh*: written, in no durable tree. It becomes *live* when its generation is
 //! in both superblock slots; its references are counted. It becomes *retired* when no reference is
-//! left, while a pin on a generation in [born, died) may still read it. Then it is free. All this
+//! left, while a pin on a generation in [born, died) may still read it. Then it is free. A *large*
+//! page is written by a user's write and owned by a memtable until a checkpoint adopts it. Views
+//! may have read it from the memtable, so it is born in the generation that was committed when it
+//! was allocated. All this
 //! is derived from a walk over the trees at open (D4) and from the changes that merges report.
 //! Nothing is logged. A page's extent is the one recorded when the page was written, never one that
 //! a caller names later.
@@ -43,6 +46,14 @@ struct Retired {
     holes: Holes,
 }
 
+/// A large page that no checkpoint has adopted.
+#[derive(Clone, Copy, Debug)]
+struct Large {
+    extent: Extent,
+    /// The generation that was committed when the page was allocated.
+    born: Generation,
+}
+
 /// A page whose space is free again.
 pub(crate) struct Freed {
     pub(crate) id: PageId,
@@ -55,8 +66,11 @@ pub(crate) struct Freed {
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     fresh: Map<Extent>,
+    large: Map<Large>,
     live: Map<Page>,
     retired: Vec<Retired>,
+    /// Pages that readers keep one by one, with the number of readers.
+    held: Map<u32>,
     pins: BTreeMap<Generation, u64>,
     /// The newest generation in both slots.
     committed: Generation,
@@ -140,6 +154,79 @@ impl Pages {
         debug_assert!(before.is_none(), "page id {id} given twice");
     }
 
+    /// Adds a large page that is being written, born in a generation that was committed.
+    pub(crate) fn add_large(&mut self, id: PageId, extent: Extent, born: Generation) {
+        self.fresh_bytes += extent.bytes;
+        let before = self.large.insert(id, Large { extent, born });
+        debug_assert!(before.is_none(), "page id {id} given twice");
+    }
+
+    /// Forgets a large page that no memtable and no tree refers to. `None` if there is none.
+    pub(crate) fn forget_large(&mut self, id: PageId) -> Option<Freed> {
+        let Large { extent, .. } = self.large.remove(&id)?;
+        self.fresh_bytes -= extent.bytes;
+        Some(Freed {
+            id,
+            extent,
+            is_whole: true,
+        })
+    }
+
+    /// The large pages that no checkpoint has adopted.
+    pub(crate) fn large(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.large.keys().copied()
+    }
+
+    /// Where a page is that a large value may be in. Linear in the retired pages at worst.
+    pub(crate) fn extent_of(&self, id: PageId) -> Option<Extent> {
+        let large = self.large.get(&id).map(|page| page.extent);
+        let live = || self.live.get(&id).map(|page| page.extent);
+        let retired = || self.retired.iter().find(|page| page.id == id);
+        large
+            .or_else(live)
+            .or_else(|| retired().map(|page| page.extent))
+    }
+
+    /// Keeps a page, whatever happens to the trees, until [`Pages::let_go`].
+    pub(crate) fn hold(&mut self, id: PageId) {
+        *self.held.entry(id).or_default() += 1;
+    }
+
+    /// Ends one [`Pages::hold`]. Returns whether it was the page's last.
+    pub(crate) fn let_go(&mut self, id: PageId) -> bool {
+        let Some(count) = self.held.get_mut(&id) else {
+            return false;
+        };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.held.remove(&id);
+            self.loosened = true;
+        }
+        is_last
+    }
+
+    /// Makes the large pages live that a checkpoint adopted.
+    fn adopt(&mut self, adopted: &[PageId]) {
+        for &id in adopted {
+            let Some(Large { extent, born }) = self.large.remove(&id) else {
+                self.missing("adopted", id);
+                continue;
+            };
+            self.fresh_bytes -= extent.bytes;
+            self.live_bytes += extent.bytes;
+            self.live.insert(
+                id,
+                Page {
+                    extent,
+                    references: 1,
+                    born,
+                    holes: Holes::default(),
+                },
+            );
+        }
+    }
+
     /// Applies a checkpoint's changes. Returns the bytes of the pages that it added, and the bytes
     /// of those that it retired. A change of an unknown page is a bug: the call reports it and
     /// frees nothing. The next open heals a leak, but not a page that was freed too early.
@@ -150,6 +237,7 @@ impl Pages {
             self.committed
         );
         let (mut written, mut released) = (0, 0);
+        self.adopt(&changes.adopted);
         for page in &changes.added {
             let Some(extent) = self.fresh.remove(&page.id) else {
                 self.missing("added", page.id);
@@ -261,10 +349,12 @@ impl Pages {
         if std::mem::take(&mut self.loosened) {
             let (pins, bytes) = (&self.pins, &mut self.retired_bytes);
             let hole_bytes = &mut self.retired_hole_bytes;
+            let held = &self.held;
             self.retired.retain(|page| {
                 let kept =
                     page.born < page.died && pins.range(page.born..page.died).next().is_some();
-                let kept = kept && !mutant::active("pins-keep-no-pages");
+                let kept =
+                    (kept && !mutant::active("pins-keep-no-pages")) || held.contains_key(&page.id);
                 if !kept {
                     *bytes -= page.extent.bytes;
                     *hole_bytes -= page.holes.bytes;
@@ -283,10 +373,11 @@ impl Pages {
 
     /// Learns every page from a walk over all trees (D4). Returns the pages' extents, ascending and
     /// disjoint. Another use of the same id is another reference. The file must contain each page
-    /// whole.
+    /// whole. `logged` are the large pages that the log names; trees may have some of them.
     pub(crate) fn rebuild(
         &mut self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        logged: &[PageUse],
         generation: Generation,
         file_bytes: u64,
     ) -> Result<Vec<Extent>> {
@@ -296,16 +387,7 @@ impl Pages {
         let mut newest_incarnation = None;
         for page in uses {
             let page = page?;
-            let extent = page
-                .extent()
-                .filter(|e| e.offset >= PAGES_START && e.offset + page.bytes <= file_bytes);
-            let extent = extent.ok_or_else(|| {
-                in_page(
-                    Error::corrupt("a tree refers to a page outside of the file"),
-                    page,
-                )
-                .with("length of the file", file_bytes)
-            })?;
+            let extent = extent_within(page, file_bytes)?;
             newest_incarnation = newest_incarnation.max(Some(page.id.incarnation()));
             let known = live.entry(page.id).or_insert(Page {
                 extent,
@@ -333,8 +415,19 @@ impl Pages {
             known.holes.are_possible |= page.may_have_holes || more > 0;
             live_hole_bytes += more;
         }
+        let mut large: Map<Large> = Map::default();
+        let mut fresh_bytes = 0;
+        for &page in logged.iter().filter(|page| !live.contains_key(&page.id)) {
+            let extent = extent_within(page, file_bytes)?;
+            newest_incarnation = newest_incarnation.max(Some(page.id.incarnation()));
+            let born = generation;
+            if large.insert(page.id, Large { extent, born }).is_none() {
+                fresh_bytes += extent.bytes;
+            }
+        }
         let mut extents: Vec<(Extent, PageId)> =
             live.iter().map(|(&id, page)| (page.extent, id)).collect();
+        extents.extend(large.iter().map(|(&id, page)| (page.extent, id)));
         extents.sort_unstable();
         for pair in extents.windows(2) {
             let [(a, a_id), (b, b_id)] = [pair[0], pair[1]];
@@ -354,6 +447,8 @@ impl Pages {
                 .all(|(e, _)| e.offset.is_multiple_of(EXTENT_ALIGNMENT))
         );
         *self = Pages {
+            large,
+            fresh_bytes,
             live,
             live_bytes,
             live_hole_bytes,
@@ -389,17 +484,34 @@ impl Pages {
     /// Takes over the pins of the pages that these replace.
     pub(crate) fn adopt_pins(&mut self, before: &mut Pages) {
         self.pins = std::mem::take(&mut before.pins);
+        self.held = std::mem::take(&mut before.held);
     }
 
     /// Every occupied extent with its page, for assertions and tests.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (PageId, Extent)> + '_ {
         let fresh = self.fresh.iter().map(|(&id, &extent)| (id, extent));
+        let large = self.large.iter().map(|(&id, page)| (id, page.extent));
         let live = self.live.iter().map(|(&id, page)| (id, page.extent));
         fresh
+            .chain(large)
             .chain(live)
             .chain(self.retired.iter().map(|page| (page.id, page.extent)))
     }
+}
+
+/// The extent of a page that must lie inside the file.
+fn extent_within(page: PageUse, file_bytes: u64) -> Result<Extent> {
+    let extent = page
+        .extent()
+        .filter(|e| e.offset >= PAGES_START && e.offset + page.bytes <= file_bytes);
+    extent.ok_or_else(|| {
+        in_page(
+            Error::corrupt("a tree refers to a page outside of the file"),
+            page,
+        )
+        .with("length of the file", file_bytes)
+    })
 }
 
 fn in_page(error: Error, page: PageUse) -> Error {

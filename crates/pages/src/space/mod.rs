@@ -246,6 +246,50 @@ impl Space {
         self.state.lock().pages.add_fresh(id, extent);
     }
 
+    /// Notes a large page whose space was handed out, born in a committed generation.
+    pub(crate) fn add_large(&self, id: PageId, extent: Extent, born: Generation) {
+        self.state.lock().pages.add_large(id, extent, born);
+    }
+
+    /// Frees a large page that nothing refers to. With `is_bad`, its space could not be written and
+    /// stays unused for a while.
+    pub(crate) fn abandon_large(&self, id: PageId, is_bad: bool) {
+        let mut state = self.state.lock();
+        let Some(freed) = state.pages.forget_large(id) else {
+            return;
+        };
+        if is_bad {
+            drop(state);
+            self.park(freed.extent);
+            return;
+        }
+        state.release(&[freed]);
+        drop(state);
+        self.signal.notify();
+    }
+
+    /// The large pages that no checkpoint has adopted.
+    pub(crate) fn large_pages(&self) -> Vec<PageId> {
+        self.state.lock().pages.large().collect()
+    }
+
+    /// Where a page is.
+    pub(crate) fn extent_of(&self, id: PageId) -> Option<Extent> {
+        self.state.lock().pages.extent_of(id)
+    }
+
+    /// Keeps one page. `None` if there is no such page.
+    pub(crate) fn hold_page(self: &Arc<Self>, id: PageId) -> Option<HeldPage> {
+        let mut state = self.state.lock();
+        let extent = state.pages.extent_of(id)?;
+        state.pages.hold(id);
+        drop(state);
+        Some(HeldPage {
+            space: self.clone(),
+            page: PageUse::whole(id, extent.offset, extent.bytes),
+        })
+    }
+
     /// Applies the changes of a durable checkpoint.
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
@@ -290,18 +334,19 @@ impl Space {
     }
 
     /// Derives all free space from a walk over the trees (D4). Everything that the walk does not
-    /// name is free. Whether the file system has allocated it is unknown, so it is allocated before
-    /// use. After a partial walk nothing is free until the next open.
+    /// name, nor `logged`, is free. Whether the file system has allocated it is unknown, so it is
+    /// allocated before use. After a partial walk nothing is free until the next open.
     pub(crate) fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        logged: &[PageUse],
         generation: Generation,
         is_whole: bool,
         writable: bool,
     ) -> Result<()> {
         let end = self.file_bytes();
         let mut pages = Pages::default();
-        let mut occupied = pages.rebuild(uses, generation, end)?;
+        let mut occupied = pages.rebuild(uses, logged, generation, end)?;
         if !is_whole {
             pages.keep_all(end);
             occupied = vec![Extent {
@@ -397,5 +442,33 @@ impl Pin {
 impl std::fmt::Debug for Pin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pin({})", self.0.generation)
+    }
+}
+
+/// A page that a reader keeps, whatever happens to the trees. The drop ends this.
+pub struct HeldPage {
+    space: Arc<Space>,
+    page: PageUse,
+}
+
+impl HeldPage {
+    /// The page, with its whole extent.
+    #[must_use]
+    pub fn page(&self) -> &PageUse {
+        &self.page
+    }
+}
+
+impl Drop for HeldPage {
+    fn drop(&mut self) {
+        if self.space.state.lock().pages.let_go(self.page.id) {
+            self.space.signal.notify();
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldPage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HeldPage({})", self.page.id)
     }
 }

@@ -8,6 +8,7 @@
 mod fill;
 mod filter_page;
 mod handle;
+mod large;
 mod maplet;
 mod open;
 mod outlines;
@@ -82,6 +83,7 @@ pub struct PageStore {
     poison: OnceLock<Error>,
     roots: Mutex<Roots>,
     outlines: outlines::Outlines,
+    large: large::LargeSyncs,
     /// Bytes of memory that all streams together hold.
     streams: Arc<AtomicUsize>,
 }
@@ -272,7 +274,7 @@ impl PageStore {
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
         generation: Generation,
     ) -> Result<()> {
-        self.rebuild_from(uses, generation, true)
+        self.rebuild_with(uses, &[], generation, true)
     }
 
     /// Like [`PageStore::rebuild`], after a walk that could not read all of a tree. Pages that the
@@ -283,12 +285,19 @@ impl PageStore {
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
         generation: Generation,
     ) -> Result<()> {
-        self.rebuild_from(uses, generation, false)
+        self.rebuild_with(uses, &[], generation, false)
     }
 
-    fn rebuild_from(
+    /// [`PageStore::rebuild`], or [`PageStore::rebuild_partly`] unless the walk `is_whole`, with
+    /// the large pages that the log names. Trees may have some of these.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageStore::rebuild`].
+    pub fn rebuild_with(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        logged: &[PageUse],
         generation: Generation,
         is_whole: bool,
     ) -> Result<()> {
@@ -296,7 +305,7 @@ impl PageStore {
             self.settle_slots()?;
         }
         self.space
-            .rebuild(uses, generation, is_whole, !self.read_only)
+            .rebuild(uses, logged, generation, is_whole, !self.read_only)
             .map_err(|e| self.place(e))?;
         self.rebuilt
             .store(true, terrapin_base::sync::Ordering::Release);

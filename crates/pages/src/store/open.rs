@@ -301,6 +301,7 @@ impl PageStore {
             poison: OnceLock::new(),
             roots: Mutex::new(Roots { newest, unsettled }),
             outlines: Outlines::default(),
+            large: Default::default(),
             streams: Arc::default(),
         }))
     }

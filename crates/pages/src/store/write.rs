@@ -224,7 +224,7 @@ impl PageStore {
     }
 
     /// Checks that the store takes page writes, and returns the id of the next page.
-    fn begin_page(&self) -> Result<PageId> {
+    pub(super) fn begin_page(&self) -> Result<PageId> {
         self.check_writable()?;
         let life = self.life.load(Ordering::Acquire);
         if life == 0 || !self.rebuilt.load(Ordering::Acquire) {
@@ -254,17 +254,6 @@ impl PageStore {
             incarnation,
             first.wrapping_add(counter) & PageId::COUNTER_MAX,
         ))
-    }
-
-    /// Makes all writes so far durable. A failure poisons the store: the content of the device is
-    /// then unknown, and a second sync can succeed although writes were lost.
-    pub fn sync(&self) -> Result<()> {
-        self.check_writable()?;
-        let synced = match self.file.sync() {
-            Err(_) if mutant::active("page-sync-retried") => self.file.sync(),
-            synced => synced,
-        };
-        synced.map_err(|error| self.poisoned(error))
     }
 
     /// Writes a slot, which is durable after [`PageStore::sync`]. A failure poisons the store,
@@ -390,7 +379,7 @@ impl PageStore {
         })
     }
 
-    fn poisoned(&self, error: Error) -> Error {
+    pub(super) fn poisoned(&self, error: Error) -> Error {
         let error = self.place(error);
         self.poison.get_or_init(|| error.clone());
         error

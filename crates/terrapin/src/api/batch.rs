@@ -2,13 +2,15 @@
 //! A batch encodes its operations as the payload of a log record. Writing it copies them once.
 
 use std::fmt;
+use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, KeyspaceId, Message, Result};
+use terrapin_valuelog::large::OwnedLarge;
 
 use crate::api::keyspace::Keyspace;
-use crate::log_record::format::{put_operation, put_range_delete};
-use crate::log_record::{check_bounds, check_sizes};
+use crate::log_record::format::{put_large, put_operation, put_range_delete};
+use crate::log_record::{check_bounds, check_sizes, is_large};
 use crate::types::condition::Requirement;
 use crate::types::key_form::OrderKey;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
@@ -18,6 +20,9 @@ use crate::write::{Asks, PreparedBatch};
 
 /// Puts, deletes, range deletes and merges that are written as one, in their order. Of several
 /// operations on a key, the last one wins. A merge applies to what the operations before it leave.
+///
+/// A value of more than 256 KiB is written when it is added, into a page of its own, and the batch
+/// has its handle. Such a batch can be written once. If it never is, its pages are given back.
 ///
 /// A batch has at most [`crate::Database::batch_bytes_max`] bytes (about a quarter of the log's
 /// ring). The write of a larger one fails with [`TooLarge`](crate::ErrorKind::TooLarge). An invalid
@@ -54,6 +59,8 @@ pub struct Batch {
     /// Whether the operations have more than one keyspace.
     spreads: bool,
     required: Vec<Required>,
+    /// The large values among the puts.
+    large: Vec<Arc<OwnedLarge>>,
     database: u64,
     failure: Option<Error>,
 }
@@ -69,6 +76,7 @@ impl Batch {
             keyspace: None,
             spreads: false,
             required: Vec::new(),
+            large: Vec::new(),
             database,
             failure: None,
         }
@@ -78,7 +86,40 @@ impl Batch {
     #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
-        self.add(keyspace, key.as_ref(), put.message());
+        match put.message() {
+            message if is_large(message) => self.add_large(keyspace, key.as_ref(), value.as_ref()),
+            message => self.add(keyspace, key.as_ref(), message),
+        }
+    }
+
+    /// Writes a large value into its page, and adds the put of its handle.
+    #[cold]
+    fn add_large(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
+        if self.failure.is_some() {
+            return;
+        }
+        let written = || {
+            self.check_owner(keyspace)?;
+            let mut buffer = None;
+            let key = keyspace.shared.form.written(key, &mut buffer)?;
+            let core = keyspace.core();
+            let mut writer = core.begin_large(&keyspace.shared, key, value.len() as u64)?;
+            writer.write(value)?;
+            Ok((Box::<[u8]>::from(key), writer.finish()?))
+        };
+        let (key, large) = match written() {
+            Ok(written) => written,
+            Err(error) => {
+                let error: Error = error;
+                self.failure = Some(error.with("operation", self.operations));
+                return;
+            }
+        };
+        self.touch(keyspace);
+        self.operations += 1;
+        self.puts += 1;
+        put_large(&mut self.payload, keyspace.id(), &key, large.large());
+        self.large.push(Arc::new(large));
     }
 
     /// Adds a delete. Deleting a missing key is no error.
@@ -308,6 +349,7 @@ impl Batch {
                     true => Asks::Nothing,
                     false => Asks::Required(&self.required),
                 },
+                large: &self.large,
             }),
         }
     }

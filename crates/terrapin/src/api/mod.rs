@@ -7,6 +7,7 @@ pub mod database;
 pub mod expiry;
 pub mod ingest;
 pub mod keyspace;
+pub mod large;
 pub mod range_deletes;
 pub mod reads;
 pub mod snapshot;

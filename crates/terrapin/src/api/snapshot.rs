@@ -61,7 +61,7 @@ impl Snapshot {
         self.handle.view().before
     }
 
-    fn with<R>(
+    pub(super) fn with<R>(
         &self,
         keyspace: &Keyspace,
         read: impl FnOnce(&KeyspaceState, Moment<'_>) -> Result<R>,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions, RealDisk};
-use terrapin_pages::{DATA_FILE, Superblock};
+use terrapin_pages::{DATA_FILE, HeldPage, Superblock};
 use terrapin_structure::StructureId;
 use terrapin_wal::Recovery;
 
@@ -35,8 +35,10 @@ use crate::disk_space::room;
 use crate::engine::backups::BackupPin;
 use crate::engine::core::Core;
 use crate::keyspaces::catalog::Catalog;
+use crate::keyspaces::catalog::format::Stored;
 use crate::open::base::Base;
 use crate::open::files::log_options;
+use crate::open::large::hold_logged;
 use crate::open::verify::{VerifyOptions, verify_on};
 
 pub use restore::{restore, restore_on};
@@ -227,19 +229,20 @@ impl Run<'_> {
         held: Option<terrapin_wal::HeldTrims>,
     ) -> Result<(u64, Copied, u64)> {
         let core = self.core;
-        let (catalog, _) = Base::read_catalog(
+        let (catalog, stored) = Base::read_catalog(
             &core.store,
             superblock,
             &core.structures,
             StructureId::LEVELED,
         )?;
-        let log_bytes = self.copy_log(set, superblock, &catalog)?;
+        let (log_bytes, large) = self.copy_log(set, superblock, (&catalog, &stored))?;
         if let Some(held) = held {
             drop(held);
             // Does what was held back.
             core.log()?.trim(Lsn(0))?;
         }
-        let pages = PageList::of(&core.store, &catalog, &core.budget)?;
+        let logged: Vec<_> = large.iter().map(|held| *held.page()).collect();
+        let pages = PageList::of(&core.store, &catalog, &logged, &core.budget)?;
         let present = self.present(target)?;
         let file = create(set, DATA_FILE)?;
         let env = core.env.clone();
@@ -269,20 +272,21 @@ impl Run<'_> {
         Ok((pages.len() as u64, copied, log_bytes))
     }
 
-    /// Copies the log from the least applied LSN of the keyspaces to its end.
+    /// Copies the log from the least applied LSN of the keyspaces to its end. Returns its bytes,
+    /// and the pages of the large values that it names.
     fn copy_log(
         &mut self,
         set: &Arc<dyn Disk>,
         superblock: &Superblock,
-        catalog: &Catalog,
-    ) -> Result<u64> {
+        (catalog, stored): (&Catalog, &[Stored]),
+    ) -> Result<(u64, Vec<HeldPage>)> {
         let core = self.core;
         let options = log_options(&core.settings, superblock, superblock.branch);
         let from = match mutant::active("backup-log-from-catalog-lsn") {
             true => catalog.applied,
             false => catalog.durable_through(),
         };
-        let found = match &core.log {
+        let mut found = match &core.log {
             Some(log) => {
                 log.sync(log.end())?;
                 let synced = match mutant::active("backup-log-ends-at-applied") {
@@ -294,7 +298,9 @@ impl Run<'_> {
             }
             None => Recovery::scan(&core.env, &core.disk, options, from)?,
         };
-        found.copy_closed(&mut |name| create(set, name), &mut || self.check())
+        let large = hold_logged(&mut found, (catalog, stored), &core.store)?;
+        let bytes = found.copy_closed(&mut |name| create(set, name), &mut || self.check())?;
+        Ok((bytes, large))
     }
 
     /// The last backup, unless there is none. A damaged one is no source.

@@ -34,8 +34,14 @@ struct Placed {
 }
 
 impl PageList {
-    /// The pages to which a catalog leads. Fails with the error of a tree that cannot be walked.
-    pub fn of(store: &PageStore, catalog: &Catalog, budget: &Arc<Budget>) -> Result<PageList> {
+    /// The pages to which a catalog leads, and those of large values that the log names. Fails with
+    /// the error of a tree that cannot be walked.
+    pub fn of(
+        store: &PageStore,
+        catalog: &Catalog,
+        logged: &[PageUse],
+        budget: &Arc<Budget>,
+    ) -> Result<PageList> {
         let mut memory = budget.charge(Purpose::Merge, 0);
         let mut uses = PageUses::new(store);
         let unread = catalog.all_pages(&mut |page| uses.add(page))?;
@@ -43,7 +49,7 @@ impl PageList {
             return Err(error);
         }
         let mut pages = Vec::new();
-        for page in uses.into_iter() {
+        for page in uses.into_iter().chain(logged.iter().copied().map(Ok)) {
             let page = page?;
             let extent = page_extent(&page)?;
             pages.push(Placed {
@@ -126,7 +132,7 @@ impl Present {
         };
         Ok(Present {
             file: disk.open(DATA_FILE, options)?,
-            pages: PageList::of(&store, &catalog, budget)?,
+            pages: PageList::of(&store, &catalog, &[], budget)?,
             lives: catalog.lives().to_vec(),
         })
     }

@@ -31,6 +31,8 @@ pub(crate) struct MemtableInput {
     before: Lsn,
     /// Folds the operands of a key into one message.
     operator: Operator,
+    /// Whether the memtable has large values.
+    has_handles: bool,
     /// The tree below, if the memtable has range deletes.
     below: Option<Below>,
     slice: KeySlice,
@@ -107,6 +109,12 @@ impl Preparation {
             memtable, before, ..
         } = &self.input;
         self.input.below = Below::of(memtable, version, *before);
+        self
+    }
+
+    /// Says whether the memtable has large values.
+    pub fn with_handles(mut self, has_handles: bool) -> Self {
+        self.input.has_handles = has_handles;
         self
     }
 
@@ -265,6 +273,7 @@ impl MemtableInput {
             after,
             before,
             operator: operator.clone(),
+            has_handles: false,
             slice: KeySlice::default(),
             marks: Vec::new(),
             total: Estimate::default(),
@@ -343,6 +352,10 @@ impl MergeInput for MemtableInput {
         places.dedup();
         let marks = places.into_iter().filter_map(|place| self.marks.get(place));
         marks.map(|mark| mark.key.clone()).collect()
+    }
+
+    fn has_handles(&self) -> bool {
+        self.has_handles
     }
 
     fn replacing_permille(&self) -> u16 {

@@ -241,6 +241,7 @@ impl Coordinator {
     /// Writes the catalog that names the new trees.
     fn catalog(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = self.core.clone();
+        checkpoint.release_large(&core.store);
         let mut changes = std::mem::take(&mut checkpoint.changes);
         let mut unread = Vec::new();
         let parts = checkpoint.parts_by_id();

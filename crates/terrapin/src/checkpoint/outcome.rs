@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use terrapin_base::sync::Ordering;
-use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
-use terrapin_pages::{Changes, SpaceClass};
+use terrapin_base::{Error, KeyspaceId, Lsn, PageId, Result, mutant};
+use terrapin_pages::{Changes, PageStore, SpaceClass};
 use terrapin_structure::Version;
 
 use super::held::Finished;
 use crate::engine::events::Merged;
+use crate::engine::large::release;
 use crate::engine::state::{KeyspaceState, SealedMemtable, State};
 use crate::keyspaces::catalog::{Catalog, Outcome};
 
@@ -27,6 +28,8 @@ pub(super) struct Checkpoint {
     pub parts: Vec<Part>,
     pub at: usize,
     pub changes: Changes,
+    /// Large pages that no memtable of `frozen` has, and no tree.
+    pub orphans: Vec<PageId>,
     /// Errors of nodes that could not be read, of trees that were let go.
     pub unread: Vec<Error>,
     /// Memtables that views need no more once the checkpoint is durable.
@@ -74,11 +77,14 @@ impl Part {
     }
 
     /// Whether the memtable is merged in one piece, however little room there is. A slice would be
-    /// replayed after a kill, and its operands would apply again.
+    /// replayed after a kill, and its operands would apply again. The later merge of all
+    /// would adopt a slice's large values again.
     pub fn is_whole(&self) -> bool {
         let memtable = self.sealed.as_ref().map(|sealed| &sealed.records);
         memtable.is_some_and(|memtable| {
-            memtable.memtable.has_operands() || memtable.unlogged_batch.load(Ordering::Acquire)
+            memtable.memtable.has_operands()
+                || memtable.large.is_any()
+                || memtable.unlogged_batch.load(Ordering::Acquire)
         })
     }
 }
@@ -101,6 +107,19 @@ impl Checkpoint {
         } else {
             SpaceClass::Normal
         }
+    }
+
+    /// Releases the large pages that no tree took: of versions that were overwritten in the merged
+    /// memtables, and of memtables that were removed.
+    pub fn release_large(&mut self, store: &PageStore) {
+        let mut pages = self.orphans.clone();
+        for part in self.parts.iter().filter(|part| part.rest_from.is_none()) {
+            let sealed = part.sealed.as_ref().filter(|_| part.merged.is_some());
+            if let Some(sealed) = sealed.filter(|sealed| sealed.records.large.is_any()) {
+                pages.extend(sealed.records.large.ids());
+            }
+        }
+        release(store, &pages, &mut self.changes);
     }
 
     /// The parts in the order of their keyspaces' ids.

@@ -24,6 +24,7 @@ use crate::engine::clock::{Clock, Ends, Moment};
 use crate::engine::compactions::Compactions;
 use crate::engine::health::{Health, closed};
 use crate::engine::ingests::{Grafted, Ingests};
+use crate::engine::large::Orphans;
 use crate::engine::locations::Locations;
 use crate::engine::readers::Readers;
 use crate::engine::schedule::Schedule;
@@ -96,6 +97,8 @@ pub(crate) struct Core {
     pub backups: Backups,
     /// Readers in other processes.
     pub readers: Readers,
+    /// Large pages that the next checkpoint releases.
+    pub orphans: Orphans,
     /// The keyspaces whose memtables were written.
     pub written: Written,
     /// The sizes of all trees.
@@ -256,6 +259,7 @@ impl Core {
             views: Views::default(),
             backups: Backups::default(),
             readers,
+            orphans: Orphans::default(),
             written: Written::default(),
             tree_sizes,
             no_memtable,

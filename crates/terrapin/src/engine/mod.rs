@@ -10,6 +10,7 @@ pub mod gate;
 pub mod health;
 pub mod id_map;
 pub mod ingests;
+pub mod large;
 pub mod locations;
 pub mod owner;
 pub mod readers;

@@ -16,12 +16,14 @@ use terrapin_base::{
     mutant,
 };
 use terrapin_memtable::Memtable;
-use terrapin_pages::Pin;
+use terrapin_pages::{PageStore, Pin};
 use terrapin_recordcache::Collection;
 use terrapin_structure::{Ordered, Structure, Version};
+use terrapin_valuelog::large::LargeValues;
 
 use crate::engine::compactions::Visits;
 use crate::engine::id_map::IdMap;
+use crate::engine::large::LargePages;
 use crate::metrics::KeyspaceCounters;
 use crate::pacing::forecast::Forecast;
 use crate::pacing::pace::Pace;
@@ -147,6 +149,8 @@ pub(crate) struct LoggedMemtable {
     pub hidden_bytes: AtomicU64,
     /// The LSN below which range deletes count in `hidden_bytes`. Only the coordinator uses it.
     pub weighed: AtomicU64,
+    /// The pages of the large values that entered.
+    pub large: LargePages,
 }
 
 impl LoggedMemtable {
@@ -166,6 +170,7 @@ impl LoggedMemtable {
             passed: AtomicU64::new(0),
             hidden_bytes: AtomicU64::new(0),
             weighed: AtomicU64::new(0),
+            large: LargePages::default(),
         })
     }
 }
@@ -262,6 +267,8 @@ pub(crate) struct KeyspaceShared {
     pub overwrite_share: OverwriteShare,
     /// Counters since the database was opened.
     pub counters: KeyspaceCounters,
+    /// The large values of the data file.
+    pub large: LargeValues,
     /// The charge for the memory of an open keyspace, used or not.
     _memory: Charge,
 }
@@ -337,7 +344,7 @@ impl KeyspaceShared {
         id: KeyspaceId,
         (name, options): (&str, &KeyspaceOptions),
         memtable_bytes: u64,
-        (sizes, budget): (&Arc<TreeSizes>, &Arc<Budget>),
+        (sizes, budget, store): (&Arc<TreeSizes>, &Arc<Budget>, &Arc<PageStore>),
     ) -> Arc<Self> {
         let own_bytes = KEYSPACE_BYTES + name.len() as u64;
         Arc::new(KeyspaceShared {
@@ -357,6 +364,7 @@ impl KeyspaceShared {
             visits: Visits::default(),
             overwrite_share: OverwriteShare::default(),
             counters: KeyspaceCounters::default(),
+            large: LargeValues::new(store),
         })
     }
 

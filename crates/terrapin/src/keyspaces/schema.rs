@@ -384,7 +384,12 @@ impl Core {
         let unit = self.settings.merge.group_bytes;
         self.keep_reserve(structure.reserve_groups());
         let named = (name, &options);
-        let shared = KeyspaceShared::new(id, named, unit, (&self.tree_sizes, &self.budget));
+        let shared = KeyspaceShared::new(
+            id,
+            named,
+            unit,
+            (&self.tree_sizes, &self.budget, &self.store),
+        );
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {
@@ -422,6 +427,7 @@ impl Core {
         install.names.remove(&keyspace.shared.name);
         install.changed.insert(id);
         keyspace.shared.tree_size.leave();
+        self.give_large_up(keyspace);
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.remove(id);
         let last = self.replace_state(State {
@@ -452,6 +458,7 @@ impl Core {
         memtable: Memtable,
     ) -> Option<Arc<State>> {
         let keyspace = current.keyspaces.get(id)?;
+        self.give_large_up(keyspace);
         let mut next = (**keyspace).clone();
         if !mutant::active("clear-keeps-active-memtable") {
             next.active = LoggedMemtable::new(lsn, memtable);
@@ -471,6 +478,13 @@ impl Core {
             keyspaces,
         });
         Some(last)
+    }
+
+    /// Leaves the large pages of a keyspace's memtables to the next checkpoint.
+    fn give_large_up(&self, keyspace: &KeyspaceState) {
+        for memtable in keyspace.memtables() {
+            self.orphans.take_over(&memtable.large);
+        }
     }
 
     /// Notes that a clear or drop removed a sealed memtable from the state.

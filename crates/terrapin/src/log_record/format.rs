@@ -9,12 +9,16 @@
 //!            merge         key length: varint, key, operand (the rest)
 //!            delete        key (the rest)
 //!            delete range  as in a batch
+//!            put large     key length: varint, key, large value (the rest)
 //! BATCH    operations: kind: u8, keyspace: varint, then
 //!            put           key length: varint, key, value length: varint, value
 //!            merge         key length: varint, key, operand length: varint, operand
 //!            delete        key length: varint, key
 //!            delete range  start length: varint, start; end length + 1, or 0 without an end:
 //!                          varint, end
+//!            put large     key length: varint, key, length of the large value: varint, and that:
+//!                          page offset and page bytes in extents: varints; checksum of the page's
+//!                          footer: u32; the handle: page id, 0, length of the value: varints
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint
@@ -33,13 +37,14 @@ use terrapin_base::{
     Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Message, MessageKind, Result,
     VALUE_BYTES_MAX, expiry, mutant,
 };
+use terrapin_valuelog::large::LargeRef;
 use terrapin_wal::RECORD_KIND_USER_MIN;
 
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::format::{put_options, read_options};
 
 /// The names of the kinds of operations, by number. This version reads and writes puts, deletes,
-/// merges and range deletes. It refuses the others by name.
+/// merges, range deletes and large puts. It refuses the others by name.
 const OPERATIONS: [&str; 6] = [
     "put",
     "delete",
@@ -52,6 +57,7 @@ const PUT_OPERATION: u8 = 0;
 const DELETE_OPERATION: u8 = 1;
 const MERGE_OPERATION: u8 = 2;
 const DELETE_RANGE_OPERATION: u8 = 3;
+const PUT_LARGE_OPERATION: u8 = 4;
 /// In the kind of an operation, and of a record of one operation: the value has a deadline
 /// ([`terrapin_base::expiry`]). This version knows that of puts, and refuses it elsewhere.
 const DEADLINE: u8 = 1 << 7;
@@ -166,6 +172,16 @@ pub(crate) fn put_range_delete(
     out.extend_from_slice(hi.unwrap_or_default());
 }
 
+/// Appends the put of a large value to the payload of a BATCH.
+pub(crate) fn put_large(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], large: &LargeRef) {
+    out.push(PUT_LARGE_OPERATION);
+    put_varint(out, u64::from(keyspace.0));
+    put_prefixed(out, key);
+    let mut bytes = Vec::with_capacity(32);
+    large.encode(&mut bytes);
+    put_prefixed(out, &bytes);
+}
+
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
@@ -173,6 +189,8 @@ pub(crate) enum Change<'a> {
     Message(&'a [u8], Message<'a>),
     /// Deletes the keys from the first one to below the second one. None is the end of all keys.
     DeleteRange(&'a [u8], Option<&'a [u8]>),
+    /// Puts a large value: the key, and the bytes of a [`LargeRef`], which were checked.
+    Large(&'a [u8], &'a [u8]),
 }
 
 impl Change<'_> {
@@ -182,6 +200,7 @@ impl Change<'_> {
         match self {
             Change::Message(key, message) => key.len() + message.value_bytes(),
             Change::DeleteRange(lo, hi) => lo.len() + hi.map_or(0, <[u8]>::len),
+            Change::Large(key, large) => key.len() + large.len(),
         }
     }
 }
@@ -266,12 +285,21 @@ impl<'a> Operations<'a> {
                 | DELETE_OPERATION
                 | MERGE_OPERATION
                 | DELETE_RANGE_OPERATION
+                | PUT_LARGE_OPERATION
         ) {
             return Err(unknown_operation(reader, kind));
         }
         let keyspace = read_id(reader)?;
         if kind == DELETE_RANGE_OPERATION {
             let change = read_range(reader, is_only)?;
+            return Ok(Operation {
+                offset,
+                keyspace,
+                change,
+            });
+        }
+        if kind == PUT_LARGE_OPERATION {
+            let change = read_large(reader, is_only)?;
             return Ok(Operation {
                 offset,
                 keyspace,
@@ -307,6 +335,22 @@ impl<'a> Operations<'a> {
             keyspace,
             change: Change::Message(key, message),
         })
+    }
+}
+
+/// Reads a large put, which ends its record if `is_only`.
+fn read_large<'a>(reader: &mut Reader<'a>, is_only: bool) -> Result<Change<'a>> {
+    let key = reader.prefixed()?;
+    let bytes = match is_only {
+        true => rest(reader)?,
+        false => reader.prefixed()?,
+    };
+    let (large, _) = LargeRef::decode(bytes)?;
+    let is_possible = key.len() <= KEY_BYTES_MAX
+        && large.page.bytes == terrapin_valuelog::large::page_bytes(large.length, key.len());
+    match is_possible {
+        true => Ok(Change::Large(key, bytes)),
+        false => Err(reader.corrupt("a large value and its key contradict each other")),
     }
 }
 
@@ -618,6 +662,7 @@ mod tests {
                 (Some(&"put"), Some((ErrorKind::Corrupt, text))) => {
                     assert!(kind != number && text.contains("ends too early"), "{text}");
                 }
+                (Some(&"put large"), Some((ErrorKind::Corrupt, _))) => {}
                 (Some(&("delete" | "merge" | "delete range")), None) => {
                     assert_eq!(kind, number)
                 }

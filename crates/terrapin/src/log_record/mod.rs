@@ -27,6 +27,12 @@ pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
     }
 }
 
+/// Whether a message is a put whose value is too long for records.
+#[inline]
+pub(crate) fn is_large(message: Message<'_>) -> bool {
+    matches!(message, Message::Put(value) if value.len() > VALUE_BYTES_MAX)
+}
+
 /// Checks the bounds of a range delete against the limit of keys.
 pub(crate) fn check_bounds((lower, upper): KeyBounds<'_>) -> Result<()> {
     let bytes = |bound| match bound {
@@ -55,7 +61,8 @@ fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
         )
     } else {
         (
-            "the value is longer than the limit: split it over several keys",
+            "the value is longer than the limit of records: put, a batch or writer of a keyspace \
+             without merge operator and time to live take up to 1 GiB, or split it over several keys",
             value_bytes,
             VALUE_BYTES_MAX,
         )

@@ -5,6 +5,7 @@
 //! - it is full: it counts χ·L bytes of live data, or as many bytes of garbage. Without the second
 //!   bound, a hot key that is overwritten again and again would fill memory and the log, and never
 //!   the memtable;
+//! - its large values take 64 MiB: overwritten ones give their space back once they are merged;
 //! - ranges have passed a million deletes in it (decision 0022). No write waits for such a
 //!   memtable: it takes writes while the one before it is being merged;
 //! - its range deletes hide as much of the tree as a full memtable holds. A checkpoint then frees
@@ -64,6 +65,7 @@ impl KeyspaceState {
     pub fn is_due(&self) -> bool {
         let active = &self.active;
         self.is_full()
+            || active.large.are_many()
             || active.passed.load(Ordering::Relaxed) >= PASSED_MAX
             || active.hidden_bytes.load(Ordering::Relaxed)
                 >= self.shared.memtable_bytes.load(Ordering::Relaxed)

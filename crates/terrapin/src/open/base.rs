@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Result, mutant};
-use terrapin_pages::{PageStore, Superblock};
+use terrapin_pages::{PageStore, PageUse, Superblock};
 use terrapin_structure::StructureId;
 
 use crate::engine::structures::Structures;
@@ -93,7 +93,13 @@ impl Base {
 
     /// Finds the free space. A damaged tree must not block the others. Space that may belong to it
     /// stays in use until an open reads all trees.
-    pub(super) fn find_space(&mut self, files: &Files, settings: &Settings) -> Result<()> {
+    /// `logged` are the large pages that the log names.
+    pub(super) fn find_space(
+        &mut self,
+        files: &Files,
+        settings: &Settings,
+        logged: &[PageUse],
+    ) -> Result<()> {
         let Files {
             store, superblock, ..
         } = files;
@@ -107,10 +113,8 @@ impl Base {
             error.with("keyspace", stored.map_or("", |stored| &*stored.name))
         });
         let uses = &mut pages.into_iter();
-        let rebuilt = match base.unread {
-            None => store.rebuild(uses, superblock.generation),
-            Some(_) => store.rebuild_partly(uses, superblock.generation),
-        };
+        let is_whole = base.unread.is_none();
+        let rebuilt = store.rebuild_with(uses, logged, superblock.generation, is_whole);
         match rebuilt {
             // A read-only database needs no free space.
             Err(error) if settings.read_only && error.is_of_data() => {

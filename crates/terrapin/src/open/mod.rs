@@ -24,6 +24,7 @@ mod beside;
 pub mod closing;
 pub(crate) mod directory;
 pub(crate) mod files;
+pub(crate) mod large;
 pub mod page_uses;
 pub mod recovery;
 mod start;
@@ -46,6 +47,7 @@ use crate::engine::structures::Structures;
 use crate::open::base::Base;
 use crate::open::directory::{open_directory, refuse_foreign};
 use crate::open::files::{Files, absent, check_log, draw_branch, log_options, never_was, scan_log};
+use crate::open::large::LoggedLarge;
 use crate::open::start::{Start, start};
 use crate::open::verify::check_copy;
 use crate::types::options::Options;
@@ -225,31 +227,36 @@ fn open_gated(
     let mut lives = 1;
     let (log, replay) = match files.log.take() {
         Some(log) => {
-            base.find_space(&files, &settings)?;
+            base.find_space(&files, &settings, &[])?;
             (Some(log), None)
         }
         None => {
             let branch = draw_branch(&env);
             let options = log_options(&settings, &files.superblock, branch);
             let needed_from = base.catalog.durable_through();
-            let found = match at {
+            let mut found = match at {
                 None => scan_log(&env, &disk, options, needed_from)?,
                 Some(_) => Recovery::scan_beside_writer(&env, &disk, options, needed_from)?,
             };
+            let large = LoggedLarge::find(&mut found, &base, &files.store, at.is_some())?;
+            if let Some(at) = at {
+                large.check_still_newest(&disk, at)?;
+            }
             check_log(&found, &files.superblock, &base.catalog)?;
             if at.is_none() {
                 check_copy(&files.store, &base)?;
             }
             lives = found.lives();
             if settings.read_only {
-                base.find_space(&files, &settings)?;
+                base.find_space(&files, &settings, &large.pages)?;
                 (None, Some(found.read_only()))
             } else {
                 // The names that the scan saw may not be durable, and the superblock will rely on
                 // them.
                 disk.sync_directory()?;
                 files.begin_branch(branch, found.branch())?;
-                base.find_space(&files, &settings)?;
+                base.find_space(&files, &settings, &large.pages)?;
+                large.make_durable(&files.store)?;
                 let (log, replay) = found.begin()?;
                 settings.set_segment_bytes(log.segment_bytes());
                 (Some(log), Some(replay))

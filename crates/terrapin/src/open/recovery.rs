@@ -456,10 +456,9 @@ mod tests {
     #[test]
     fn operations_of_later_versions_are_refused_by_name() {
         for (kind, payload, name) in [
-            (BATCH, &[0, 0, 1, b'a', 0, 4][..], "put large"),
-            (BATCH, &[0x83], "delete range with a deadline"),
+            (BATCH, &[0x83][..], "delete range with a deadline"),
+            (BATCH, &[0x84], "put large with a deadline"),
             (BATCH, &[0x81, 0, 0, 0, 0, 0, 0], "delete with a deadline"),
-            (PUT + 4, &[], "put large"),
             (PUT + 5, &[0, 1], "set structure"),
             (0x80 | (PUT + 2), &[0], "merge with a deadline"),
         ] {

@@ -79,6 +79,8 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         store.begin_life(log.incarnation());
         budget.take(Purpose::Log, log.memory_bytes());
         log.charge_to(&budget);
+        let values = store.clone();
+        log.before_sync(move || values.sync_large());
     }
     let pool = Pool::new(&budget, pool_floor_bytes(budget.limit()));
     let mut keyspaces = Keyspaces::default();
@@ -96,7 +98,7 @@ pub(super) fn start(start: Start<'_>) -> Result<Database> {
         names.insert(stored.name.clone(), stored.id);
         let unit = settings.merge.group_bytes;
         let named = (&*stored.name, &stored.options);
-        let shared = KeyspaceShared::new(stored.id, named, unit, (&tree_sizes, &budget));
+        let shared = KeyspaceShared::new(stored.id, named, unit, (&tree_sizes, &budget, &store));
         if let Some(tree) = tree {
             // The size serves metrics only. A read that needs an unreadable node reports it.
             let _ = shared.tree_size.begin(&**tree);

@@ -13,7 +13,7 @@ use terrapin_base::{
     Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result,
 };
 use terrapin_disk::Disk;
-use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
+use terrapin_pages::{PageStore, PageUse, Presence, StoreOptions, Superblock};
 use terrapin_wal::{LogOptions, Record, Recovery};
 
 pub use terrapin_structure::Finding;
@@ -27,6 +27,7 @@ use crate::open::base::Base;
 use crate::open::beside::{Alone, Entered, Place, Tries, enter};
 use crate::open::directory::open_directory;
 use crate::open::files::{absent, check_log, has_log, log_options, never_was, scan_log};
+use crate::open::large::LoggedLarge;
 use crate::open::page_uses::PageUses;
 use crate::open::recovery::{check_change, check_created};
 use crate::types::key_form::KeyForm;
@@ -254,11 +255,12 @@ fn verify_at(
     if let Err(error) = base.catalog.pages().try_for_each(|page| pages.add(page)) {
         report.damage("catalog", error)?;
     }
+    let mut logged = Vec::new();
     if let Some(place) = beside {
         // The writer trims no log until this is over.
-        verify_log(
+        logged = verify_log(
             env.clone(),
-            &disk,
+            (&disk, &*store),
             &base,
             &superblock,
             options,
@@ -314,11 +316,13 @@ fn verify_at(
             return Ok(report);
         }
     }
-    if let Err(error) = store.rebuild(&mut pages.into_iter(), superblock.generation) {
-        report.damage("space", error)?;
-    }
     if beside.is_none() {
-        verify_log(env, &disk, &base, &superblock, options, false, &mut report)?;
+        let files = (&disk, &*store);
+        logged = verify_log(env, files, &base, &superblock, options, false, &mut report)?;
+    }
+    let uses = &mut pages.into_iter();
+    if let Err(error) = store.rebuild_with(uses, &logged, superblock.generation, true) {
+        report.damage("space", error)?;
     }
     Ok(report)
 }
@@ -550,13 +554,13 @@ impl<'a> Keyspaces<'a> {
 
 fn verify_log(
     env: Env,
-    disk: &Arc<dyn Disk>,
+    (disk, store): (&Arc<dyn Disk>, &PageStore),
     base: &Base,
     superblock: &Superblock,
     options: &VerifyOptions,
     is_beside: bool,
     report: &mut VerifyReport,
-) -> Result<()> {
+) -> Result<Vec<PageUse>> {
     let settings = Options::new().settle()?;
     let log = log_options(&settings, superblock, 0);
     let needed_from = base.catalog.durable_through();
@@ -564,27 +568,38 @@ fn verify_log(
         true => Recovery::scan_beside_writer(&env, disk, log, needed_from),
         false => scan_log(&env, disk, log, needed_from),
     };
+    let mut large = LoggedLarge::default();
     let mut replay = match scanned {
-        Ok(recovery) => {
+        Ok(mut recovery) => {
+            match LoggedLarge::find(&mut recovery, base, store, is_beside) {
+                Ok(found) => large = found,
+                Err(error) => report.damage("log", error)?,
+            }
             if let Err(error) = check_log(&recovery, superblock, &base.catalog) {
                 report.damage("log", error)?;
             }
             recovery.read_only()
         }
-        Err(error) => return report.stop("log", error),
+        Err(error) => {
+            report.stop("log", error)?;
+            return Ok(large.pages);
+        }
     };
     let mut keyspaces = Keyspaces::of(base);
     loop {
         if report.is_full(options) {
-            return Ok(());
+            return Ok(large.pages);
         }
         match replay.next() {
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(large.pages),
             Ok(Some(record)) => match keyspaces.check(&record) {
                 Ok(applied) => report.log_operations += applied,
                 Err(error) => report.damage(&format!("log record at LSN {}", record.lsn), error)?,
             },
-            Err(error) => return report.stop("log", error),
+            Err(error) => {
+                report.stop("log", error)?;
+                return Ok(large.pages);
+            }
         }
     }
 }

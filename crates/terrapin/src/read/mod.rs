@@ -5,13 +5,14 @@ pub mod chunk;
 pub mod cover;
 pub mod estimate;
 pub mod iter;
+pub mod large;
 pub mod resolve;
 pub mod sorted;
 
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
+use terrapin_base::{Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
 use terrapin_memtable::{Memtable, ValueOrFold};
 use terrapin_recordcache::{Collection, Epoch};
 use terrapin_structure::Found;
@@ -131,8 +132,7 @@ fn answer(
     match message {
         Message::Put(value) => Ok(Some(Slice::copy(value))),
         Message::Delete => Ok(None),
-        // Nothing above the tree has handles.
-        Message::Separated(_) => Err(Error::internal("a handle above a tree")),
+        Message::Separated(handle) => resolve::large(keyspace, key, handle).map(Some),
         Message::Merge(_) | Message::Stack(_) => folded(keyspace, at, key),
         Message::Expiring(payload) => resolve::live(at, payload),
     }

@@ -9,7 +9,9 @@
 use terrapin_base::{
     Error, ErrorKind, Fold, Message, Operator, Result, Slice, Stack, StackBase, expiry, mutant,
 };
+use terrapin_pages::ReadFor;
 use terrapin_structure::{Batch, Found, Presence};
+use terrapin_valuelog::Handle;
 
 use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
@@ -123,6 +125,13 @@ pub(crate) fn multi_get(
     }))
 }
 
+/// The large value of a handle that a memtable or a run has.
+#[cold]
+pub(crate) fn large(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Result<Slice> {
+    let handle = Handle::decode(handle)?;
+    keyspace.shared.large.get(handle, key, ReadFor::Get)
+}
+
 /// What the values of a range's chunk cost to read.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ValueReads {
@@ -146,7 +155,13 @@ pub(crate) fn handles(
     found.resize_with(wants.len(), || None);
     let read = match keyspace.version.stored_values() {
         Some(values) => values.read(&wants, &mut |number, value| found[number] = Some(value)),
-        None => Err(Error::internal("handles of a version without values")),
+        // The handles are of memtables or runs.
+        None => {
+            for ((key, handle), found) in wants.iter().zip(&mut found) {
+                *found = Some(large(keyspace, key, handle));
+            }
+            Ok(wants.len() as u64)
+        }
     };
     let read = read.map(|reads| cost.reads += reads);
     let mut values = Vec::with_capacity(found.len());

@@ -224,7 +224,7 @@ pub(crate) fn long_message<'a>(key: &[u8], value: &'a [u8]) -> Result<(Lsn, Mess
     lsn.copy_from_slice(&key[8..16]);
     let lsn = Lsn(!u64::from_be_bytes(lsn));
     match key[16] {
-        kind @ (0..=3 | 5) => {
+        kind @ 0..=5 => {
             let kind = MessageKind::from_bits(u32::from(kind));
             Ok((lsn, Message::of(kind, value)))
         }

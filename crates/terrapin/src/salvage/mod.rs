@@ -16,8 +16,10 @@ use terrapin_base::{
     mutant,
 };
 use terrapin_disk::Disk;
-use terrapin_pages::{PageStore, StoreOptions};
+use terrapin_pages::{PageStore, ReadFor, StoreOptions};
 use terrapin_structure::{Rescued, StructureId};
+use terrapin_valuelog::Handle;
+use terrapin_valuelog::large::{LargeRef, LargeValues};
 use terrapin_wal::{Record, Recovery, Replay};
 
 use crate::api::database::Database;
@@ -131,6 +133,7 @@ pub fn damaged_ranges(path: impl AsRef<Path>) -> Result<SalvageReport> {
 
 /// A damaged database, open for reading.
 struct Damaged {
+    store: Arc<PageStore>,
     base: Base,
     replay: Option<Replay>,
     log: Option<Error>,
@@ -172,7 +175,12 @@ impl Damaged {
             }
             Err(error) => return Err(error),
         };
-        Ok(Damaged { base, replay, log })
+        Ok(Damaged {
+            store,
+            base,
+            replay,
+            log,
+        })
     }
 
     fn salvage(self, database: &Database) -> Result<SalvageReport> {
@@ -207,6 +215,7 @@ impl Damaged {
             keyspaces.insert(stored.id, sink);
         }
         let mut log = LogSalvage {
+            values: LargeValues::new(&self.store),
             database,
             keyspaces,
             next_id: self.base.catalog.next_id,
@@ -424,6 +433,7 @@ impl Rescued for Counting<'_> {
 
 /// The replay of the log's sound records.
 struct LogSalvage<'a> {
+    values: LargeValues,
     database: Option<&'a Database>,
     keyspaces: BTreeMap<KeyspaceId, Sink>,
     next_id: u32,
@@ -452,6 +462,30 @@ impl LogSalvage<'_> {
                             false => report.uncertain += 1,
                         }
                         sink.take(key, message, self.is_log_sound)?;
+                    }
+                    Change::Large(key, bytes) => {
+                        let (large, handle) = LargeRef::decode(bytes)?;
+                        let handle = Handle::decode(handle)?;
+                        let read = self
+                            .values
+                            .get_in(&large.page, handle, key, ReadFor::Verify);
+                        let value = match read {
+                            Ok(value) => value,
+                            Err(error) => {
+                                report.damaged.push(DamagedRange {
+                                    keyspace: sink.name.clone(),
+                                    from: key.to_vec(),
+                                    to: Some([key, &[0]].concat()),
+                                    cause: error.to_string(),
+                                });
+                                continue;
+                            }
+                        };
+                        match self.is_log_sound {
+                            true => report.certain += 1,
+                            false => report.uncertain += 1,
+                        }
+                        sink.take(key, Message::Put(&value), self.is_log_sound)?;
                     }
                     Change::DeleteRange(from, to) => {
                         let to = to.map_or(Bound::Unbounded, Bound::Excluded);

@@ -190,6 +190,7 @@ impl Writes {
                     }
                 }
             }
+            Change::Large(..) => unreachable!("transactions refuse large values"),
             Change::DeleteRange(lo, hi) => {
                 self.has_ranges = true;
                 self.index_bytes += lo.len() + hi.map_or(0, <[u8]>::len) + INDEX_BYTES;
@@ -300,6 +301,7 @@ impl Writes {
             has_ranges: self.has_ranges,
             only_keyspace: ids.next().filter(|_| self.keyspaces.len() == 1).copied(),
             asks,
+            large: &[],
         }
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod conditional;
 pub mod footprint;
+pub mod large;
 pub mod lasting;
 pub mod pressure;
 pub mod unchanged;
@@ -20,15 +21,17 @@ use terrapin_base::sync::Ordering;
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{
-    Condition, Error, ErrorKind, Fold, KeyspaceId, Lsn, Message, Result, Stack, StackBase, mutant,
+    Condition, Error, ErrorKind, Fold, KEY_BYTES_MAX, KeyspaceId, Lsn, Message, Result, Stack,
+    StackBase, mutant,
 };
+use terrapin_valuelog::large::{LargeRef, OwnedLarge};
 use terrapin_wal::{Append, Appended, Log, Touch};
 
 use crate::disk_space::room;
 use crate::engine::core::Core;
-use crate::engine::state::{KeyspaceShared, State};
+use crate::engine::state::{KeyspaceShared, LoggedMemtable, State};
 use crate::log_record::format::{BATCH, DELETE, EXPIRING_PUT, Head, MERGE, PUT, UNLOGGED};
-use crate::log_record::{Change, Operation, Operations, check_sizes};
+use crate::log_record::{Change, Operation, Operations, check_sizes, is_large};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
 use crate::types::condition::Conflict;
@@ -69,6 +72,8 @@ pub(crate) struct PreparedBatch<'a> {
     pub only_keyspace: Option<KeyspaceId>,
     /// The conditions of the write.
     pub asks: Asks<'a>,
+    /// The large values that the payload names.
+    pub large: &'a [Arc<OwnedLarge>],
 }
 
 /// The conditions of a write.
@@ -131,6 +136,7 @@ fn touches_of(log: &Log, payload: &[u8]) -> Vec<Touch> {
                 Touch::key(operation.keyspace, lo, hash64(lo))
             }
             Change::DeleteRange(..) => Touch::ALL,
+            Change::Large(key, _) => Touch::key(operation.keyspace, key, hash64(key)),
         })
         .collect()
 }
@@ -179,7 +185,14 @@ impl Core {
         message: Message<'_>,
         durability: Durability,
     ) -> Result<()> {
-        check_sizes(key, message)?;
+        if let Err(error) = check_sizes(key, message) {
+            return match message {
+                Message::Put(value) if is_large(message) && key.len() <= KEY_BYTES_MAX => {
+                    self.put_long(shared, key, value, durability)
+                }
+                _ => Err(error),
+            };
+        }
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let log = self.log()?;
@@ -298,6 +311,7 @@ impl Core {
             has_ranges,
             only_keyspace,
             asks,
+            large,
         } = batch;
         self.health.check_open()?;
         let log = self.log()?;
@@ -324,6 +338,7 @@ impl Core {
                 "a batch with Durability::None touches one keyspace: split it, or write it with another durability",
             ));
         }
+        check_given(large)?;
         check_fits(
             log,
             payload.len(),
@@ -369,6 +384,9 @@ impl Core {
                 }
             }
         };
+        // The record names them: the memtables own their pages from here on.
+        large.iter().for_each(|large| large.give());
+        let looks = looks || !large.is_empty();
         let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
         let mut long = Vec::new();
         {
@@ -395,9 +413,7 @@ impl Core {
                 {
                     long.push((operation.keyspace, key));
                 }
-                let is_put =
-                    matches!(operation.change, Change::Message(_, message) if !message.is_delete());
-                let mut size = operation.change.bytes();
+                let (is_put, mut size) = counted(&operation.change);
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
                     size = size.saturating_sub(keyspace.shared.form.prefix_bytes());
                     let counters = &keyspace.shared.counters;
@@ -674,6 +690,47 @@ impl Core {
     }
 }
 
+/// Checks that no record names these large values yet: a page has one version of one key.
+fn check_given(large: &[Arc<OwnedLarge>]) -> Result<()> {
+    match large.iter().any(|large| large.is_given()) {
+        false => Ok(()),
+        true => Err(Error::invalid(
+            "the batch was written before, and its large values are put once: make a new batch",
+        )),
+    }
+}
+
+/// Whether an operation is a put, and the bytes of its key and value.
+fn counted(change: &Change<'_>) -> (bool, usize) {
+    match change {
+        Change::Message(_, message) => (!message.is_delete(), change.bytes()),
+        Change::DeleteRange(..) => (false, change.bytes()),
+        Change::Large(key, bytes) => {
+            let length = LargeRef::decode(bytes).map_or(0, |(large, _)| large.length);
+            (true, key.len() + length as usize)
+        }
+    }
+}
+
+/// Enters a large value into a memtable, which owns its page from then on. The next checkpoint
+/// releases the page if the memtable was removed.
+#[cold]
+fn enter_large(core: &Core, memtable: Option<&LoggedMemtable>, key: &[u8], lsn: Lsn, bytes: &[u8]) {
+    // Whoever made the operation checked these bytes.
+    let Ok((large, handle)) = LargeRef::decode(bytes) else {
+        return;
+    };
+    let id = large.page.id;
+    match memtable.filter(|memtable| memtable.large.add(id, large.page.bytes)) {
+        Some(memtable) => drop(
+            memtable
+                .memtable
+                .insert(key, lsn, Message::Separated(handle)),
+        ),
+        None => core.orphans.add(id),
+    }
+}
+
 /// Inserts an operation of a record into the memtable that owns the record. Does nothing if the
 /// keyspace was dropped, or cleared at a later LSN.
 ///
@@ -688,10 +745,12 @@ pub(crate) fn enter(
     record: Range<Lsn>,
     durability: Durability,
 ) -> bool {
-    let Some(keyspace) = state.keyspaces.get(operation.keyspace) else {
-        return false;
-    };
-    let Some(memtable) = keyspace.memtable_of(record.start) else {
+    let keyspace = state.keyspaces.get(operation.keyspace);
+    let owner = keyspace.and_then(|keyspace| Some((keyspace, keyspace.memtable_of(record.start)?)));
+    let Some((keyspace, memtable)) = owner else {
+        if let Change::Large(key, bytes) = operation.change {
+            enter_large(core, None, key, record.start, bytes);
+        }
         return false;
     };
     if !memtable.noted.load(Ordering::Acquire) {
@@ -713,6 +772,10 @@ pub(crate) fn enter(
         Change::Message(key, message) => memtable.memtable.insert(key, lsn, message),
         Change::DeleteRange(lo, hi) => {
             memtable.memtable.insert_range(lo, hi, lsn);
+            false
+        }
+        Change::Large(key, bytes) => {
+            enter_large(core, Some(memtable), key, lsn, bytes);
             false
         }
     }

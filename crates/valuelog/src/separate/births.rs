@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Charge, Message, Purpose, Result};
+use terrapin_base::{Charge, Error, Message, PageId, Purpose, Result, Stack, StackBase};
 use terrapin_pages::{PageStore, PageUse, SpaceClass};
 use terrapin_structure::{MergeInput, MergeOptions, MessageCursor};
 
 use super::Separating;
 use crate::handle::Handle;
+use crate::large::part_of;
 use crate::page::{PageBuilder, PageOptions};
 use crate::{PartRef, TARGET_BYTES_MAX};
 
@@ -52,6 +53,8 @@ pub(super) struct Births {
     /// Values that stay inline although they were written.
     unused: Vec<Handle>,
     parts: Vec<PartRef>,
+    /// Large values, whose pages the version adopts.
+    adopted: Vec<PartRef>,
     written: Arc<Mutex<Vec<PageUse>>>,
     pub(super) passed_bytes: u64,
     charge: Charge,
@@ -75,6 +78,7 @@ impl Births {
             handles: HashMap::new(),
             unused: Vec::new(),
             parts: Vec::new(),
+            adopted: Vec::new(),
             written,
             passed_bytes: 0,
             charge: owner.budget.charge(Purpose::Merge, 0),
@@ -90,13 +94,20 @@ impl Births {
         while let Some(key) = cursor.key() {
             let message = cursor.message();
             passed += key.len() + message.value_bytes();
-            if let Message::Put(value) = message
-                && value.len() >= self.separate_from
-            {
-                self.add(key, value);
-                if self.builder.is_full() {
-                    self.write(store)?;
+            match message {
+                Message::Put(value) if value.len() >= self.separate_from => {
+                    self.add(key, value);
+                    if self.builder.is_full() {
+                        self.write(store)?;
+                    }
                 }
+                Message::Separated(handle) => self.adopted.push(adopted(store, handle)?),
+                Message::Stack(bytes) => {
+                    if let StackBase::Handle(handle) = Stack::decode(bytes)?.base {
+                        self.adopted.push(adopted(store, handle)?);
+                    }
+                }
+                Message::Put(_) | Message::Delete | Message::Merge(_) | Message::Expiring(_) => {}
             }
             cursor.advance()?;
             if passed >= STEP_BYTES {
@@ -145,10 +156,20 @@ impl Births {
             handles: self.handles,
             unused: self.unused,
             parts: self.parts,
+            adopted: self.adopted,
             next_birth: self.birth,
             charge: self.charge,
         }
     }
+}
+
+/// The part of a large value of an input.
+fn adopted(store: &PageStore, handle: &[u8]) -> Result<PartRef> {
+    let handle = Handle::decode(handle)?;
+    let page = store.place_of(PageId(handle.birth));
+    page.filter(|_| handle.is_large())
+        .map(|page| part_of(handle, page))
+        .ok_or_else(|| Error::internal("a memtable's large value has no page"))
 }
 
 /// What was written of an input.
@@ -157,6 +178,8 @@ pub(super) struct Born {
     /// Values that nothing refers to.
     pub(super) unused: Vec<Handle>,
     pub(super) parts: Vec<PartRef>,
+    /// Large values.
+    pub(super) adopted: Vec<PartRef>,
     pub(super) next_birth: u64,
     pub(super) charge: Charge,
 }

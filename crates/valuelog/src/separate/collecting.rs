@@ -167,12 +167,13 @@ pub(super) struct Collecting {
 }
 
 impl Collecting {
-    /// `parts`: new births. `dropped`: handles that the merge dropped.
+    /// `parts`: new births. `adopted`: large values of the input. `dropped`: handles that the merge
+    /// dropped.
     pub(super) fn begin(
         owner: &Separating,
         base: SeparatedVersion,
         inner: Arc<dyn Version>,
-        (parts, next_birth): (Vec<PartRef>, u64),
+        (parts, adopted, next_birth): (Vec<PartRef>, Vec<PartRef>, u64),
         mut dropped: Vec<Handle>,
         options: &MergeOptions,
         written: Arc<Mutex<Vec<PageUse>>>,
@@ -184,8 +185,19 @@ impl Collecting {
             base, edit, places, ..
         } = &mut collecting;
         parts.into_iter().for_each(|part| edit.put(part));
+        adopted.into_iter().for_each(|part| edit.adopt(part));
         let mut died_bytes = 0u64;
         for handle in &dropped {
+            if handle.is_large() {
+                // No other value is in its page, which goes with it.
+                let is_known =
+                    edit.part(handle.birth).is_some() || base.table.part(handle.birth)?.is_some();
+                if !is_known {
+                    return Err(dangling(*handle));
+                }
+                edit.end_large(handle.birth);
+                continue;
+            }
             let known = match edit.part(handle.birth) {
                 Some(part) => part,
                 None => base.table.part(handle.birth)?,
@@ -262,12 +274,14 @@ impl Collecting {
             if part.dead_records > part.punched_records {
                 before.entry(part.page.id).or_default().push(*part);
             }
-            if edit.part(part.birth).is_none() {
+            if edit.part(part.birth).is_none() && !part.is_large() {
                 add(*part);
             }
             Ok(())
         })?;
-        edit.parts().for_each(&mut add);
+        edit.parts()
+            .filter(|part| !part.is_large())
+            .for_each(&mut add);
         let (mut overhead_bytes, mut live) = (0u64, Live::default());
         let mut loads: Vec<_> = pages
             .into_values()

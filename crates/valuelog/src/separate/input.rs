@@ -80,6 +80,10 @@ impl MergeInput for SeparatedInput {
         self.input.cuts(parts)
     }
 
+    fn has_handles(&self) -> bool {
+        self.input.has_handles()
+    }
+
     fn replacing_permille(&self) -> u16 {
         self.input.replacing_permille()
     }

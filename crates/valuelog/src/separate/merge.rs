@@ -23,7 +23,7 @@ use crate::table::PartRef;
 /// What comes next. A phase with a merge in it is done by several workers.
 enum Phase {
     Births(Box<Births>),
-    Tree(Arc<dyn Merge>, Vec<PartRef>, u64),
+    Tree(Arc<dyn Merge>, Vec<PartRef>, Vec<PartRef>, u64),
     Collect(Box<Collecting>),
     Dead(Arc<dyn Merge>, Box<Collecting>),
     Table(Box<Collecting>, Arc<dyn Version>),
@@ -73,10 +73,9 @@ impl SeparatingMerge {
     ) -> Result<Arc<dyn Merge>> {
         let values = base.values();
         let written = Arc::default();
-        let phase = match options.separate_from {
-            Some(separate_from) => {
+        let phase = match least_separated(options, &input) {
+            Some(from) => {
                 let (cursor, next) = (input.clone(), base.next_birth);
-                let from = separate_from as usize;
                 let births =
                     Births::begin(owner, cursor, next, from, options, Arc::clone(&written))?;
                 Phase::Births(Box::new(births))
@@ -86,7 +85,7 @@ impl SeparatingMerge {
                 let merge = owner
                     .inner
                     .begin_merge(&base.inner, input.clone(), &inner)?;
-                Phase::Tree(merge, Vec::new(), base.next_birth)
+                Phase::Tree(merge, Vec::new(), Vec::new(), base.next_birth)
             }
         };
         Ok(Self::start(
@@ -108,7 +107,7 @@ impl SeparatingMerge {
         values: Arc<DroppedValues>,
         options: &MergeOptions,
     ) -> Arc<dyn Merge> {
-        let phase = Phase::Tree(merge, Vec::new(), base.next_birth);
+        let phase = Phase::Tree(merge, Vec::new(), Vec::new(), base.next_birth);
         Self::start(owner, base, None, options, values, Arc::default(), phase)
     }
 
@@ -166,6 +165,14 @@ impl SeparatingMerge {
     }
 }
 
+/// The length from which on an input's values are separated. `None` if the input need not be
+/// walked: without a threshold, only large values are outside of the tree.
+fn least_separated(options: &MergeOptions, input: &Arc<dyn MergeInput>) -> Option<usize> {
+    let no_threshold = || input.has_handles().then_some(usize::MAX);
+    let from = options.separate_from.map(|from| from as usize);
+    from.or_else(no_threshold)
+}
+
 /// The options of the inner structure's merge.
 pub(super) fn inner_options(
     options: &MergeOptions,
@@ -204,31 +211,37 @@ impl Shared {
     }
 
     fn begin_tree(&self, births: Births) -> Result<Phase> {
-        let (Some(input), Some(from)) = (&self.input, self.options.separate_from) else {
+        let from = |input| Some((input, least_separated(&self.options, input)?));
+        let Some((input, from)) = self.input.as_ref().and_then(from) else {
             return Err(Error::internal("births without an input"));
         };
         let born = births.finish();
         born.unused
             .iter()
             .for_each(|handle| self.values.drop_handle(*handle));
-        let input = SeparatedInput::new(input.clone(), born.handles, from as usize, born.charge);
+        let input = SeparatedInput::new(input.clone(), born.handles, from, born.charge);
         let options = inner_options(&self.options, &self.base, &self.values);
         let inner = &self.owner.inner;
         let merge = inner.begin_merge(&self.base.inner, Arc::new(input), &options)?;
-        Ok(Phase::Tree(merge, born.parts, born.next_birth))
+        Ok(Phase::Tree(
+            merge,
+            born.parts,
+            born.adopted,
+            born.next_birth,
+        ))
     }
 
     /// All workers have left a finished merge.
     fn merged(&self, phase: Phase, changes: &mut Changes) -> Result<Phase> {
         match phase {
-            Phase::Tree(merge, parts, next_birth) => {
+            Phase::Tree(merge, parts, adopted, next_birth) => {
                 let merged = merge.finish()?;
                 changes.merge(merged.changes);
                 let collecting = Collecting::begin(
                     &self.owner,
                     self.base.clone(),
                     merged.version,
-                    (parts, next_birth),
+                    (parts, adopted, next_birth),
                     self.values.take(),
                     &self.options,
                     self.written.clone(),

@@ -102,7 +102,8 @@ impl Structure for Separating {
         input: Arc<dyn MergeInput>,
         options: &MergeOptions,
     ) -> Result<Arc<dyn Merge>> {
-        if separated(base).is_none() && options.separate_from.is_none() {
+        let is_plain = separated(base).is_none() && options.separate_from.is_none();
+        if is_plain && !input.has_handles() {
             return self.inner.begin_merge(base, input, options);
         }
         let base = match separated(base) {

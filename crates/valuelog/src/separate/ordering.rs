@@ -86,7 +86,8 @@ pub(super) fn look(
         let mut key = Vec::new();
         let handle = scan.unresolved(&mut key).map(Handle::decode).transpose()?;
         scan.skip(&key);
-        let Some(handle) = handle else {
+        // A large value is a read of its own, wherever it lies.
+        let Some(handle) = handle.filter(|handle| !handle.is_large()) else {
             continue;
         };
         // A value that is damaged or that leads nowhere is reported by its reader.

@@ -9,7 +9,8 @@ use terrapin_pages::ReadFor;
 use terrapin_structure::{Direction, Finding, Found};
 
 use super::version::{DeadPlaces, SeparatedVersion, dead_key};
-use crate::handle::Handle;
+use crate::handle::{Handle, dangling};
+use crate::large::{check_key, check_listed};
 use crate::page::check_page;
 use crate::table::PartRef;
 
@@ -17,7 +18,7 @@ pub(super) fn verify(version: &SeparatedVersion, found: &mut dyn FnMut(Finding))
     let mut pages: BTreeMap<_, Vec<PartRef>> = BTreeMap::new();
     let mut births_below = true;
     version.table.parts(&mut |part| {
-        births_below &= part.birth < version.next_birth;
+        births_below &= part.birth < version.next_birth || part.is_large();
         pages.entry(part.page.id).or_default().push(*part);
         Ok(())
     })?;
@@ -44,6 +45,13 @@ fn check(
     };
     let place = format!("value page {}", first.page.id);
     let mut finding = |message: String| found(Finding::new(place.clone(), message));
+    if first.is_large() {
+        let store = version.table.store();
+        if let Err(error) = check_listed(store, &first.page, first.value_bytes) {
+            finding(error.to_string());
+        }
+        return Ok(());
+    }
     let dead = DeadPlaces::of(version, parts)?;
     for part in parts {
         let places = dead.of_birth(part.birth).unwrap_or_default();
@@ -105,6 +113,14 @@ fn check_handles(version: &SeparatedVersion, found: &mut dyn FnMut(Finding)) -> 
             continue;
         };
         let checked = Handle::decode(&handle).and_then(|handle| {
+            if handle.is_large() {
+                let listed = version.table.part(handle.birth)?;
+                let length = u64::from(handle.value_bytes);
+                let listed = listed.filter(|part| part.value_bytes == length);
+                let part = listed.ok_or_else(|| dangling(handle))?;
+                // The table's check has read the value.
+                return check_key(version.table.store(), &part.page, length, &key).map(|()| false);
+            }
             let dead = dead_key(handle.birth, handle.place);
             let is_dead = version.dead.get(&dead, hash64(&dead))? != Found::Nothing;
             version

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
-use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
+use terrapin_base::{Error, ErrorKind, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{Extent, PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
@@ -138,11 +138,21 @@ impl SeparatedVersion {
         let StackBase::Handle(handle) = stack.base else {
             return Ok(bytes);
         };
+        if Handle::decode(handle)?.is_large() {
+            return Err(no_operands());
+        }
         let value = self.value(handle, key, ReadFor::Get)?;
         let mut based = Vec::new();
         Stack::encode(StackBase::Value(&value), stack.operands(), &mut based);
         Ok(Slice::from_vec(based))
     }
+}
+
+/// The error for operands of merges over a large value.
+fn no_operands() -> Error {
+    let message = "merge operands apply to a large value, which no operator takes: put or delete \
+                   the key, or read the value with a snapshot from before";
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// The handles that a merge dropped, and the values of those that it must read.
@@ -163,7 +173,11 @@ impl DroppedValues {
 
 impl Values for DroppedValues {
     fn value(&self, key: &[u8], handle: &[u8]) -> Result<Slice> {
-        self.table.get(Handle::decode(handle)?, key, ReadFor::Merge)
+        match Handle::decode(handle)? {
+            // The handle stays under its operands.
+            handle if handle.is_large() => Err(no_operands()),
+            handle => self.table.get(handle, key, ReadFor::Merge),
+        }
     }
 
     fn dropped(&self, handle: &[u8]) -> Result<()> {
@@ -320,10 +334,17 @@ impl StoredValues for SeparatedVersion {
     fn get_located(&self, key: &[u8], hash: u64) -> Result<(Found, Option<ValuePlace>)> {
         let found = self.inner.get(key, hash)?;
         let place = match &found {
-            Found::Handle(handle) => Some(self.table.place(Handle::decode(handle)?, key)?),
+            Found::Handle(handle) => match Handle::decode(handle)? {
+                handle if handle.is_large() => None,
+                handle => Some(self.table.place(handle, key)?),
+            },
             _ => None,
         };
         Ok((self.resolve(found, key)?, place))
+    }
+
+    fn get_unread(&self, key: &[u8], hash: u64) -> Result<Found> {
+        self.inner.get(key, hash)
     }
 
     fn read_at(&self, place: &ValuePlace, key: &[u8]) -> Result<Option<Slice>> {
@@ -340,6 +361,9 @@ impl StoredValues for SeparatedVersion {
             let [first, ..] = &parts[..] else {
                 continue;
             };
+            if first.is_large() {
+                continue;
+            }
             let directory = self.table.directory(first)?;
             let dead = DeadPlaces::of(self, parts)?;
             let mut is_dead = |birth, place| dead.is_dead(birth, place);

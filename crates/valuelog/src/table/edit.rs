@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrapin_base::Result;
+use terrapin_base::{PageId, Result};
 use terrapin_pages::{Changes, PageKind, PageRef, PageUse, SpaceClass};
 
 use super::format::{Leaf, Leaves, Listed, PartRef, TableRef};
@@ -13,6 +13,9 @@ use super::{ValueTable, contradiction};
 pub struct TableEdit {
     /// The new part of each changed birth; `None` for births without live records.
     parts: BTreeMap<u64, Option<PartRef>>,
+    /// Pages of large values that the table takes over, or that nothing refers to any more.
+    adopted: BTreeSet<PageId>,
+    let_go: BTreeSet<PageId>,
 }
 
 impl TableEdit {
@@ -24,6 +27,23 @@ impl TableEdit {
     /// Removes a birth: no live record is left of it.
     pub fn remove(&mut self, birth: u64) {
         self.parts.insert(birth, None);
+    }
+
+    /// Adds a large value, whose page a memtable owns. The page becomes the table's.
+    pub fn adopt(&mut self, part: PartRef) {
+        self.adopted.insert(part.page.id);
+        self.put(part);
+    }
+
+    /// Ends a large value. One that this edit added goes with its page.
+    pub fn end_large(&mut self, birth: u64) {
+        let id = PageId(birth);
+        if self.adopted.contains(&id) {
+            self.parts.remove(&birth);
+            self.let_go.insert(id);
+        } else {
+            self.remove(birth);
+        }
     }
 
     /// The part of a birth as this edit leaves it: `None` if the edit does not name the birth.
@@ -61,12 +81,16 @@ impl ValueTable {
         changes: &mut Changes,
     ) -> Result<ValueTable> {
         changes.added.extend_from_slice(written);
+        changes.adopted.extend(&edit.adopted);
+        changes.released.extend(&edit.let_go);
         if edit.is_empty() {
             return Ok(self.clone());
         }
         let old = self.leaves()?;
         let old: &[Listed] = old.as_ref().map_or(&[], |leaves| &leaves.leaves);
+        let adopted = edit.adopted.difference(&edit.let_go).copied();
         let mut unused: BTreeSet<_> = written.iter().map(|page| page.id).collect();
+        unused.extend(adopted);
         let mut totals = self.root.map_or([0; 4], |root| {
             [root.records, root.bytes, root.dead_bytes, root.hole_bytes]
         });
@@ -137,7 +161,7 @@ impl ValueTable {
         changed: impl Iterator<Item = (&'a u64, &'a Option<PartRef>)>,
         open: &mut Vec<PartRef>,
         totals: &mut [u64; 4],
-        unused: &mut BTreeSet<terrapin_base::PageId>,
+        unused: &mut BTreeSet<PageId>,
         changes: &mut Changes,
     ) -> Result<()> {
         let mut parts = parts.iter().peekable();

@@ -18,6 +18,7 @@ use terrapin_base::codec::{Reader, put_varint, varint_bytes};
 use terrapin_base::{EXTENT_ALIGNMENT, PageId, Result};
 use terrapin_pages::{PageRef, PageUse};
 
+use crate::large::{LARGE_BIRTHS, large_page_bytes_max};
 use crate::page::FOOTER_BYTES;
 use crate::{PAGE_BYTES_MAX, PLACE_BYTES};
 
@@ -72,6 +73,12 @@ impl PartRef {
     #[must_use]
     pub fn waste_bytes(&self) -> u64 {
         self.dead_bytes().saturating_sub(self.page.hole_bytes)
+    }
+
+    /// Whether the part is a large value, in a page of its own.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.birth >= LARGE_BIRTHS
     }
 
     /// Where the directory is in the page, in bytes.
@@ -143,8 +150,13 @@ impl PartRef {
 
     fn is_possible(&self) -> bool {
         let parts_end = self.directory().end + FOOTER_BYTES as u64;
+        let bytes_max = match self.is_large() {
+            true => large_page_bytes_max(),
+            false => PAGE_BYTES_MAX,
+        };
         self.page.extent().is_some()
-            && self.page.bytes <= PAGE_BYTES_MAX
+            && self.page.bytes <= bytes_max
+            && (!self.is_large() || (self.page.id.0 == self.birth && self.records == 1))
             && parts_end <= self.page.bytes
             && self.bytes <= self.record_bytes
             && self.dead_records <= self.records

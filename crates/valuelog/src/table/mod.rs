@@ -23,6 +23,7 @@ use terrapin_structure::ValuePlace;
 
 use crate::PLACE_BYTES;
 use crate::handle::{Handle, dangling};
+use crate::large::LargeValues;
 use crate::page::{Directory, record_at, value_of_key};
 use crate::record::HEADER_BYTES;
 
@@ -106,10 +107,22 @@ impl ValueTable {
     /// [`terrapin_base::ErrorKind::Corrupt`] if the value cannot be found or is damaged; those of
     /// reads.
     pub fn get(&self, handle: Handle, key: &[u8], purpose: ReadFor) -> Result<Slice> {
+        if handle.is_large() {
+            return self.get_large(handle, key, purpose);
+        }
         let (part, piece) = self.piece(handle, key)?;
         self.store.read_piece(&part.page, piece, purpose, |bytes| {
             record_at(bytes, part.born_in, handle, key)
         })
+    }
+
+    /// The value of the handle of a large value. In private versions, the table does not list it.
+    fn get_large(&self, handle: Handle, key: &[u8], purpose: ReadFor) -> Result<Slice> {
+        let large = LargeValues::new(&self.store);
+        match self.part(handle.birth)? {
+            Some(part) => large.get_in(&part.page, handle, key, purpose),
+            None => large.get(handle, key, purpose),
+        }
     }
 
     /// The values of many handles, each of its key, as [`ValueTable::get`] finds one. The device
@@ -127,7 +140,13 @@ impl ValueTable {
     ) -> Result<u64> {
         let mut parts = Vec::with_capacity(wants.len());
         let mut pieces = Vec::with_capacity(wants.len());
+        let mut large_reads = 0;
         for (number, &(handle, key)) in wants.iter().enumerate() {
+            if handle.is_large() {
+                large_reads += 1;
+                found(number, self.get_large(handle, key, purpose));
+                continue;
+            }
             match self.piece(handle, key) {
                 Ok((part, piece)) => {
                     parts.push((number, part.born_in));
@@ -136,7 +155,8 @@ impl ValueTable {
                 Err(error) => found(number, Err(error)),
             }
         }
-        self.store
+        let reads = self
+            .store
             .read_pieces(&pieces, purpose, &mut |piece, bytes| {
                 let (number, born_in) = parts[piece];
                 let (handle, key) = wants[number];
@@ -145,10 +165,11 @@ impl ValueTable {
                         .map_err(|error| error.with("page", pieces[piece].0.id))
                 });
                 found(number, value);
-            })
+            })?;
+        Ok(reads + large_reads)
     }
 
-    /// Where the value of a handle of `key` is.
+    /// Where the value of a handle of `key` is. The handle is of no large value.
     ///
     /// # Errors
     ///

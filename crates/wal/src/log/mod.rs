@@ -153,6 +153,13 @@ impl Log {
         }
     }
 
+    /// Has the drain call `hook` before each sync of a segment: it makes durable what records name
+    /// in other files. What the sync will cover is in the log before the call. An error of the
+    /// hook is a failed sync. Only the first hook counts.
+    pub fn before_sync(&self, hook: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        let _ = self.0.before_sync.set(Box::new(hook));
+    }
+
     /// Charges the memory of watches to a budget, from the next watch on.
     pub fn charge_to(&self, budget: &Arc<Budget>) {
         self.0.lock().budget = Some(budget.clone());

@@ -3,7 +3,7 @@
 //! The append lock protects [`Tail`]. Everything else in [`Shared`] is atomic or has a lock of its
 //! own. An append takes such a lock only if the ring is full.
 
-use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering};
 use terrapin_base::{Budget, Condition, Env, Error, ErrorKind, Lsn, Result, Signal, mutant};
 use terrapin_disk::{LogRing, RingReader, RingSpace, RingWriter};
 
@@ -123,6 +123,8 @@ pub(crate) struct Shared {
     pub(super) failed: AtomicBool,
     pub(super) failure: Mutex<Option<Error>>,
     pub(super) failure_changed: Arc<Signal>,
+    /// Called before each sync of a segment.
+    pub(crate) before_sync: OnceLock<BeforeSync>,
     pub(crate) stopped: AtomicBool,
     pub(super) closed: AtomicBool,
 
@@ -146,6 +148,9 @@ pub(crate) struct Beginning {
 pub(super) fn is_close_unsynced() -> bool {
     mutant::active("close-without-log-sync")
 }
+
+/// What the drain calls before each sync of a segment.
+pub(crate) type BeforeSync = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 impl Shared {
     /// The state of a life that has no record yet.
@@ -207,6 +212,7 @@ impl Shared {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             failure_changed: Signal::new(),
+            before_sync: OnceLock::new(),
             stopped: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             segments,

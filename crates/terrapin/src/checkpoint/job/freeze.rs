@@ -110,6 +110,7 @@ impl Coordinator {
             parts,
             at: 0,
             changes,
+            orphans: core.orphans.now(),
             unread: Vec::new(),
             spilled: Vec::new(),
             failed: None,

@@ -36,6 +36,7 @@ impl Coordinator {
                 let _ = size.measure_merged(&**merged, part.added, budget_bytes);
             }
         }
+        core.orphans.forget(&checkpoint.orphans);
         installing(&core, &checkpoint);
         let mut unsealed = 0;
         let mut is_grafted = false;

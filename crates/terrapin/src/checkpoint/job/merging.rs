@@ -88,6 +88,7 @@ impl Coordinator {
                 &part.keyspace.operator,
             )
             .into_tree(&part.keyspace.version)
+            .with_handles(memtable.large.is_any())
             .asking(&part.keyspace);
             preparation = match slice {
                 // A slice frees little at a time, so it writes little (D10).

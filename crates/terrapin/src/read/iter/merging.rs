@@ -4,7 +4,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, Slice, checksum::hash64, expiry};
+use terrapin_base::{Lsn, Message, Result, Slice, checksum::hash64, expiry, handle_value_bytes};
 use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
@@ -476,6 +476,13 @@ impl Merging<'_> {
                         // It costs what a delete costs.
                         false => *passed += u64::from(place == 0),
                     }
+                }
+                Some(Message::Separated(_)) if !is_hidden && chunk.keys_only() => {
+                    push(chunk, key, &[]);
+                }
+                Some(Message::Separated(handle)) if !is_hidden => {
+                    let length = handle_value_bytes(handle);
+                    chunk.push_handle(key, handle, usize::try_from(length).unwrap_or(usize::MAX));
                 }
                 // The active memtable is the first source.
                 Some(Message::Delete) if place == 0 => *passed += 1,

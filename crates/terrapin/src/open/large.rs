@@ -1,0 +1,161 @@
+//! The large values that the log of an open names (decision 0074).
+//!
+//! A record counts at or above the applied LSN of its keyspace, if the catalog has the keyspace or
+//! the log creates it. The pages of such records are in use, whether trees have them or not.
+//!
+//! Above what is known to be synced, a record may be on the disk without its value. The first such
+//! record ends the log. Below, an incomplete value is corruption. What is readable need not be
+//! durable: before the log's recovery calls any record synced, the open writes the values again
+//! that no sync covers, and syncs the data file.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use terrapin_base::{Error, ErrorKind, Generation, Lsn, PageId, Result};
+use terrapin_disk::Disk;
+use terrapin_pages::{HeldPage, PageStore, PageUse};
+use terrapin_valuelog::large::{LargeRef, check_large};
+use terrapin_wal::{Record, Recovery};
+
+use crate::keyspaces::catalog::Catalog;
+use crate::keyspaces::catalog::format::Stored;
+use crate::log_record::{Change, Operations};
+use crate::open::base::Base;
+
+/// Large pages of the log's records.
+#[derive(Default)]
+pub(crate) struct LoggedLarge {
+    /// All that count.
+    pub pages: Vec<PageUse>,
+    /// Those of records that are not known to be synced.
+    unsynced: Vec<PageUse>,
+}
+
+impl LoggedLarge {
+    /// Looks at all records of a scanned log, and ends the log at the first whose value is not
+    /// whole. `is_beside`: a writer goes on with the log, and its values are whole.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads; `Corrupt` for a damaged value that was synced; `Overtaken` if the writer
+    /// took the space of a value.
+    pub fn find(
+        found: &mut Recovery,
+        base: &Base,
+        store: &PageStore,
+        is_beside: bool,
+    ) -> Result<LoggedLarge> {
+        let synced = found.synced();
+        let mut all: BTreeMap<PageId, (PageUse, bool)> = BTreeMap::new();
+        found.end_at(&mut |record| {
+            let is_synced = record.lsn < synced;
+            for large in larges((&base.catalog, &base.stored), &record) {
+                if all.contains_key(&large.page.id) {
+                    continue;
+                }
+                match check_large(store, &large, !is_synced) {
+                    Ok(()) => {}
+                    Err(error) if error.is_of_data() && is_beside => {
+                        let message = "the writer took the space of a large value: try again";
+                        return Err(Error::new(ErrorKind::Overtaken, message).with("cause", error));
+                    }
+                    Err(error) if error.is_of_data() && !is_synced => {
+                        tracing::warn!(%error, lsn = record.lsn.0, "the log ends at a large value that is not whole");
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    Err(error) => return Err(error.with("record at LSN", record.lsn)),
+                }
+                all.insert(large.page.id, (large.page, is_synced));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let unsynced = all.values().filter(|(_, is_synced)| !is_synced);
+        let unsynced = unsynced.map(|(page, _)| *page).collect();
+        let pages = all.into_values().map(|(page, _)| page).collect();
+        Ok(LoggedLarge { pages, unsynced })
+    }
+
+    /// Checks, for a reader beside a writer, that the writer made no checkpoint since generation
+    /// `at`: only then the reader's slot keeps the pages.
+    ///
+    /// # Errors
+    ///
+    /// `Overtaken`: try again.
+    pub fn check_still_newest(&self, disk: &Arc<dyn Disk>, at: Generation) -> Result<()> {
+        if self.pages.is_empty() {
+            return Ok(());
+        }
+        let newest = PageStore::superblocks(disk)?.map(|found| found.generation);
+        match newest.max() {
+            Some(newest) if newest > at => {
+                let message = "the writer made a checkpoint meanwhile: try again";
+                Err(Error::new(ErrorKind::Overtaken, message).with("generation", newest))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the values durable that records name, before the log's recovery says that these are.
+    pub fn make_durable(&self, store: &PageStore) -> Result<()> {
+        if self.pages.is_empty() {
+            return Ok(());
+        }
+        for page in &self.unsynced {
+            store.write_again(page)?;
+        }
+        store.sync()
+    }
+}
+
+/// The pages of the large values that a log names, kept for a backup.
+///
+/// # Errors
+///
+/// Those of reads; `Overtaken` if the space of one was freed already.
+pub(crate) fn hold_logged(
+    found: &mut Recovery,
+    base: (&Catalog, &[Stored]),
+    store: &Arc<PageStore>,
+) -> Result<Vec<HeldPage>> {
+    let mut held = Vec::new();
+    found.end_at(&mut |record| {
+        for large in larges(base, &record) {
+            let page = store.hold_page(large.page.id).ok_or_else(|| {
+                let message = "checkpoints freed a large value while the backup began: try again";
+                Error::new(ErrorKind::Overtaken, message).with("page", large.page.id)
+            })?;
+            held.push(page);
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(held)
+}
+
+/// The large values of a record that counts. The replay reports records that are damaged.
+fn larges((catalog, stored): (&Catalog, &[Stored]), record: &Record<'_>) -> Vec<LargeRef> {
+    let Some(operations) = Operations::decode(record.kind, record.payload) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for operation in operations.map_while(Result::ok) {
+        let Change::Large(_, bytes) = operation.change else {
+            continue;
+        };
+        let is_stored = stored.iter().any(|stored| stored.id == operation.keyspace);
+        let applied = match is_stored {
+            true => catalog
+                .applied_of(operation.keyspace)
+                .unwrap_or(catalog.applied),
+            false if operation.keyspace.0 >= catalog.next_id => Lsn(0),
+            // It was dropped before the checkpoint.
+            false => continue,
+        };
+        if record.lsn >= applied
+            && let Ok((large, _)) = LargeRef::decode(bytes)
+        {
+            found.push(large);
+        }
+    }
+    found
+}

@@ -1,0 +1,108 @@
+//! Puts of large values: the value is written into a page of its own first, then the log and the
+//! memtable get its handle (decision 0074). What can fail or wait comes before the log's record.
+
+use std::sync::Arc;
+
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
+use terrapin_valuelog::large::{LargeWriter, OwnedLarge};
+
+use crate::engine::core::Core;
+use crate::engine::state::KeyspaceShared;
+use crate::log_record::format::put_large;
+use crate::types::options::Durability;
+use crate::write::{Asks, PreparedBatch};
+
+impl Core {
+    /// Begins to write a large value of a stored key.
+    ///
+    /// # Errors
+    ///
+    /// `TooLarge`; `Unsupported` if the keyspace takes none; `KeyspaceNotFound`; `NoSpace`;
+    /// `ReadOnly`; `Poisoned`; `Closed`; those of the device.
+    pub fn begin_large(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        length: u64,
+    ) -> Result<LargeWriter> {
+        self.health.check_open()?;
+        self.log()?;
+        if key.len() > KEY_BYTES_MAX {
+            let message = "the key is longer than the limit";
+            return Err(Error::new(ErrorKind::TooLarge, message)
+                .with("bytes", key.len())
+                .with("limit", KEY_BYTES_MAX));
+        }
+        let state = self.state.load();
+        let keyspace = state.keyspaces.get(shared.id);
+        let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
+        let refused = |why: &'static str| {
+            let error = Error::new(ErrorKind::Unsupported, why);
+            Err(error
+                .with("keyspace", &shared.name)
+                .with("bytes", length)
+                .with("limit", VALUE_BYTES_MAX))
+        };
+        if keyspace.options.merge_operator.is_some() {
+            return refused(
+                "a keyspace with a merge operator takes no large values: put it into a keyspace \
+                 without one, or split it over several keys",
+            );
+        }
+        if shared.ttl_ms() != 0 {
+            return refused(
+                "a keyspace whose values expire takes no large values: put it into a keyspace \
+                 without a time to live, or split it over several keys",
+            );
+        }
+        // Every later view pins this generation or a later one.
+        LargeWriter::begin(&self.store, &self.budget, key, length, state.generation)
+    }
+
+    /// Puts a long value of a stored key.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Core::begin_large`] and of writes.
+    #[cold]
+    #[inline(never)]
+    pub fn put_long(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<()> {
+        let mut writer = self.begin_large(shared, key, value.len() as u64)?;
+        writer.write(value)?;
+        self.put_written(shared, key, writer.finish()?, durability)
+    }
+
+    /// Puts a large value of a stored key that was written.
+    ///
+    /// # Errors
+    ///
+    /// Those of writes. Its page is given back then, unless the log has the record.
+    pub fn put_written(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        large: OwnedLarge,
+        durability: Durability,
+    ) -> Result<()> {
+        let mut payload = Vec::with_capacity(key.len() + 64);
+        put_large(&mut payload, shared.id, key, large.large());
+        self.write_batch(
+            PreparedBatch {
+                payload: &payload,
+                operations: 1,
+                frees: false,
+                has_ranges: false,
+                only_keyspace: Some(shared.id),
+                asks: Asks::Nothing,
+                large: &[Arc::new(large)],
+            },
+            durability,
+        )
+    }
+}

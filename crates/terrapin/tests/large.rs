@@ -1,0 +1,657 @@
+//! Large values: each in a page of its own, written once by the write (decision 0074).
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use common::World;
+use terrapin::{
+    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Options, Slice,
+    StructureKind, VALUE_BYTES_MAX,
+};
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
+
+const MIB: usize = 1 << 20;
+
+fn options() -> Options {
+    Options::new()
+        .memory(16 << 20)
+        .ring_bytes(2 << 20)
+        .group_bytes(16 << 10)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .background_threads(1)
+}
+
+/// A value whose every MiB differs.
+fn value(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for chunk in out.chunks_mut(8) {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(seed | 1);
+        let word = state.to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    out
+}
+
+fn has(found: Option<Slice>, expected: &[u8]) {
+    assert!(
+        found.as_deref() == Some(expected),
+        "{} bytes",
+        expected.len()
+    );
+}
+
+/// All ways to read a key agree.
+fn check(keyspace: &Keyspace, key: &str, expected: &[u8]) {
+    has(keyspace.get(key).unwrap(), expected);
+    assert!(keyspace.contains(key).unwrap());
+    let mut reader = keyspace.reader(key).unwrap().unwrap();
+    assert_eq!(reader.len(), expected.len() as u64);
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert!(read == expected);
+    let length = expected.len() as u64;
+    for range in [
+        0..1,
+        length - 1..length + 10,
+        length / 2..length / 2 + 5,
+        length..length + 1,
+        0..length,
+        (1 << 20) - 3..(1 << 20) + 3,
+    ] {
+        let (from, to) = (range.start.min(length), range.end.min(length));
+        let part = keyspace.get_range(key, range).unwrap();
+        has(part, &expected[from as usize..to as usize]);
+    }
+    reader.seek(SeekFrom::End(-2)).unwrap();
+    read.clear();
+    reader.read_to_end(&mut read).unwrap();
+    assert!(read == expected[expected.len() - 2..]);
+    has(
+        keyspace.multi_get(&[key, "no such key"]).unwrap()[0].clone(),
+        expected,
+    );
+}
+
+fn live_bytes(database: &Database) -> u64 {
+    database.metrics().data_live_bytes
+}
+
+const LENGTHS: [usize; 6] = [
+    VALUE_BYTES_MAX + 1,
+    MIB - 1,
+    MIB,
+    MIB + 1,
+    2 * MIB + 12_345,
+    3 * MIB,
+];
+
+#[test]
+fn large_values_are_put_read_and_survive_in_every_structure() {
+    for structure in [
+        StructureKind::Leveled,
+        StructureKind::Tiered,
+        StructureKind::InPlace,
+        StructureKind::Hashed,
+    ] {
+        let world = World::new(1);
+        let made = KeyspaceOptions::new().structure(structure);
+        let names: Vec<_> = (0..LENGTHS.len()).map(|i| format!("key {i}")).collect();
+        let values: Vec<_> = (0..).zip(LENGTHS).map(|(i, n)| value(i, n)).collect();
+        let all = |keyspace: &Keyspace| {
+            for (name, value) in names.iter().zip(&values) {
+                check(keyspace, name, value);
+            }
+            check(keyspace, "short", b"a short value");
+            if structure != StructureKind::Hashed {
+                let keys: Vec<_> = keyspace.iter().keys().map(Result::unwrap).collect();
+                assert_eq!(keys.len(), names.len() + 1);
+                for ((key, found), (name, value)) in keyspace
+                    .iter()
+                    .map(Result::unwrap)
+                    .zip(names.iter().zip(&values))
+                {
+                    assert!(key == name.as_str() && found == value[..]);
+                }
+                let last = keyspace.iter().rev().nth(1).unwrap().unwrap();
+                assert!(last.1 == values[values.len() - 1][..]);
+            }
+        };
+        let database = world.open(&options());
+        let keyspace = database.create_keyspace("large", made).unwrap();
+        for (name, value) in names.iter().zip(&values) {
+            keyspace.put(name, value).unwrap();
+        }
+        keyspace.put("short", "a short value").unwrap();
+        all(&keyspace);
+        database.checkpoint().unwrap();
+        all(&keyspace);
+        database.close().unwrap();
+        world.verify();
+
+        let database = world.open(&options());
+        let keyspace = database.keyspace("large").unwrap();
+        all(&keyspace);
+        // A put in the log alone, of a process that dies.
+        keyspace.put("late", value(99, MIB + 7)).unwrap();
+        world.kill(database);
+        drop(keyspace);
+        world.verify();
+        let database = world.open(&options());
+        let keyspace = database.keyspace("large").unwrap();
+        check(&keyspace, "late", &value(99, MIB + 7));
+        keyspace.delete("late").unwrap();
+        all(&keyspace);
+        for name in &names {
+            keyspace.delete(name).unwrap();
+        }
+        database.checkpoint().unwrap();
+        assert!(keyspace.get("key 1").unwrap().is_none());
+        assert!(keyspace.reader("key 1").unwrap().is_none());
+        world.sim.settle();
+        let live = live_bytes(&database);
+        assert!(live < MIB as u64, "{structure:?}: {live}");
+        check(&keyspace, "short", b"a short value");
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+#[test]
+fn writers_stream_and_refuse_other_lengths() {
+    let world = World::new(2);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    for length in [0, 10, VALUE_BYTES_MAX, VALUE_BYTES_MAX + 1, 2 * MIB + 3] {
+        let value = value(length as u64, length);
+        let mut writer = keyspace.writer("a", length as u64).unwrap();
+        for piece in value.chunks(70_000) {
+            writer.write_all(piece).unwrap();
+        }
+        assert_eq!(writer.missing(), 0);
+        let error = writer.append(b"x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        writer.finish().unwrap();
+        has(keyspace.get("a").unwrap(), &value);
+    }
+    let live = live_bytes(&database);
+    for length in [100, 2 * MIB as u64] {
+        let mut writer = keyspace.writer("b", length).unwrap();
+        writer.append(b"some").unwrap();
+        let error = writer.finish().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        drop(keyspace.writer("b", length).unwrap());
+    }
+    assert_eq!(
+        live_bytes(&database),
+        live,
+        "pages of dropped writers are free"
+    );
+    assert!(keyspace.get("b").unwrap().is_none());
+    let error = keyspace.writer("b", (1 << 30) + 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// A get is bounded by memory; what it names is not.
+#[test]
+fn values_beyond_memory_are_read_in_parts() {
+    let world = World::new(3);
+    let database = world.open(&options().memory(8 << 20));
+    let keyspace = database.default_keyspace();
+    let value = value(5, 9 * MIB);
+    keyspace.put("a", &value).unwrap();
+    for _ in 0..2 {
+        for error in [
+            keyspace.get("a").unwrap_err(),
+            keyspace.iter().next().unwrap().unwrap_err(),
+            keyspace.multi_get(&["a"]).unwrap_err(),
+            keyspace.get_range("a", 0..1 << 30).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        }
+        let error = keyspace.get("a").unwrap_err().to_string();
+        assert!(error.contains("reader"), "{error}");
+        let mut read = Vec::new();
+        let mut reader = keyspace.reader("a").unwrap().unwrap();
+        reader.read_to_end(&mut read).unwrap();
+        assert!(read == value);
+        has(
+            keyspace.get_range("a", 5_000_000..5_000_100).unwrap(),
+            &value[5_000_000..5_000_100],
+        );
+        assert!(keyspace.contains("a").unwrap());
+        assert_eq!(keyspace.iter().keys().count(), 1);
+        database.checkpoint().unwrap();
+    }
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn views_and_readers_keep_what_they_saw() {
+    let world = World::new(4);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    let (old, new) = (value(1, MIB + 5), value(2, MIB + 6));
+    keyspace.put("a", &old).unwrap();
+    // The view sees the value in the memtable, whose page no tree has yet.
+    let snapshot = database.snapshot().unwrap();
+    let mut reader = keyspace.reader("a").unwrap().unwrap();
+    keyspace.put("a", &new).unwrap();
+    for round in 0..3 {
+        keyspace.put("b", value(10 + round, MIB)).unwrap();
+        database.checkpoint().unwrap();
+        world.sim.advance_ns(3_000_000_000);
+        world.sim.settle();
+    }
+    let other = database.snapshot().unwrap();
+    keyspace.clear().unwrap();
+    database.checkpoint().unwrap();
+    for round in 0..4 {
+        keyspace.put("c", value(20 + round, MIB)).unwrap();
+        database.checkpoint().unwrap();
+        world.sim.advance_ns(3_000_000_000);
+        world.sim.settle();
+    }
+    has(snapshot.get(&keyspace, "a").unwrap(), &old);
+    has(
+        snapshot.get_range(&keyspace, "a", 3..9).unwrap(),
+        &old[3..9],
+    );
+    let all: Vec<_> = snapshot.iter(&keyspace).map(Result::unwrap).collect();
+    assert!(all.len() == 1 && all[0].1 == old[..]);
+    has(other.get(&keyspace, "a").unwrap(), &new);
+    drop((snapshot, other));
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    keyspace.put("d", value(30, 2 * MIB)).unwrap();
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert!(read == old);
+    drop(reader);
+    keyspace.clear().unwrap();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    let live = live_bytes(&database);
+    assert!(live < MIB as u64, "{live}");
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn batches_hold_handles_and_are_written_once() {
+    let world = World::new(5);
+    let database = world.open(&options());
+    let (a, b) = (
+        database.keyspace("a").unwrap(),
+        database.keyspace("b").unwrap(),
+    );
+    let values: Vec<_> = (0..4).map(|i| value(i, MIB)).collect();
+    let mut batch = database.batch();
+    for (i, value) in values.iter().enumerate() {
+        batch.put([&a, &b][i % 2], format!("key {i}"), value);
+    }
+    batch.put(&a, "short", "value");
+    batch.put(&a, "key 0", &values[3]);
+    assert!(batch.bytes() < 1000 && batch.error().is_none());
+    database.write(&batch).unwrap();
+    let error = database.write(&batch).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    drop(batch);
+    has(a.get("key 0").unwrap(), &values[3]);
+    has(b.get("key 1").unwrap(), &values[1]);
+    let live = live_bytes(&database);
+    let mut given_up = database.batch();
+    given_up.put(&a, "x", &values[0]);
+    assert!(live_bytes(&database) > live);
+    drop(given_up);
+    assert_eq!(live_bytes(&database), live);
+    world.cut_power(database, CrashMode::KeepAll);
+    drop((a, b));
+    world.verify();
+    let database = world.open(&options());
+    let a = database.keyspace("a").unwrap();
+    has(a.get("key 0").unwrap(), &values[3]);
+    // The version that the batch itself replaced takes no space once it is merged.
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    assert!(live_bytes(&database) < 5 * MIB as u64);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_large_value_that_is_overwritten_for_ever_gives_its_space_back() {
+    let world = World::new(6);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    let value = value(7, MIB);
+    for _ in 0..300 {
+        keyspace.put("hot", &value).unwrap();
+        world.sim.settle();
+    }
+    let live = live_bytes(&database);
+    assert!(live < 140 * MIB as u64, "{live}");
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn what_takes_no_large_value_says_so() {
+    let world = World::new(7);
+    let database = world.open(&options());
+    let long = vec![7; VALUE_BYTES_MAX + 1];
+    let with = |name: &str, options: KeyspaceOptions| {
+        let keyspace = database.create_keyspace(name, options).unwrap();
+        let error = keyspace.put("a", &long).unwrap_err();
+        let writer = keyspace.writer("a", long.len() as u64).unwrap_err();
+        (error.kind(), writer.kind())
+    };
+    let merging = KeyspaceOptions::new().merge_operator("append");
+    assert_eq!(
+        with("merging", merging),
+        (ErrorKind::Unsupported, ErrorKind::Unsupported)
+    );
+    let keyspace = database.default_keyspace();
+    let mut transaction = database.transaction().unwrap();
+    let error = transaction.put(&keyspace, "a", &long).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    drop(transaction);
+    let error = keyspace
+        .put_with_ttl("a", &long, std::time::Duration::from_secs(1000))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(error.to_string().contains("writer"), "{error}");
+    assert!(keyspace.get("a").unwrap().is_none());
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_full_disk_refuses_large_values_and_logs_nothing() {
+    let world = World::new(8);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    keyspace.put("a", value(1, MIB)).unwrap();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    world
+        .disk
+        .set_capacity(world.disk.used_bytes() + 3 * MIB as u64);
+    let mut stored = 0;
+    let error = loop {
+        match keyspace.put(format!("b{stored}"), value(stored, MIB)) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 10);
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let failed = format!("b{stored}");
+    assert!(keyspace.get(&failed).unwrap().is_none());
+    has(keyspace.get("a").unwrap(), &value(1, MIB));
+    keyspace.delete("a").unwrap();
+    for i in 0..stored {
+        keyspace.delete(format!("b{i}")).unwrap();
+    }
+    let _ = database.checkpoint();
+    world.sim.settle();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    world
+        .disk
+        .set_capacity(world.disk.used_bytes() + 64 * MIB as u64);
+    world.sim.advance_ns(3_000_000_000);
+    world.sim.settle();
+    keyspace.put("c", value(9, MIB)).unwrap();
+    world.kill(database);
+    drop(keyspace);
+    world.verify();
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    assert!(keyspace.get(&failed).unwrap().is_none());
+    has(keyspace.get("c").unwrap(), &value(9, MIB));
+    database.close().unwrap();
+}
+
+/// The page of a large value once was given back by the checkpoint that failed to take it.
+#[test]
+fn a_failed_checkpoint_leaves_large_values_alone() {
+    for nth in 1..12 {
+        let world = World::new(9);
+        let database = world.open(&options());
+        let keyspace = database.default_keyspace();
+        keyspace.put("a", value(1, MIB)).unwrap();
+        keyspace.put("a", value(2, MIB)).unwrap();
+        keyspace.put("b", value(3, MIB)).unwrap();
+        world
+            .disk
+            .inject(Fault::nth(nth, FaultError::Io).on(Op::Write).of("data"));
+        let failed = database.checkpoint();
+        world.disk.clear_faults();
+        for round in 0..3 {
+            let _ = keyspace.put("c", value(10 + round, MIB));
+            has(keyspace.get("a").unwrap(), &value(2, MIB));
+            has(keyspace.get("b").unwrap(), &value(3, MIB));
+        }
+        if failed.is_err() {
+            let _ = database.checkpoint();
+        }
+        has(keyspace.get("a").unwrap(), &value(2, MIB));
+        world.kill(database);
+        drop(keyspace);
+        world.verify();
+        let database = world.open(&options());
+        let keyspace = database.default_keyspace();
+        has(keyspace.get("a").unwrap(), &value(2, MIB));
+        has(keyspace.get("b").unwrap(), &value(3, MIB));
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+#[test]
+fn damage_in_a_large_value_is_found_where_it_is() {
+    let world = World::new(10);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    let value = value(1, 3 * MIB + 5);
+    keyspace.put("a", &value).unwrap();
+    database.close().unwrap();
+    drop(keyspace);
+    let data = world.disk.content("data").unwrap();
+    let mark = &value[MIB + 100..MIB + 200];
+    let at = data.windows(100).position(|bytes| bytes == mark).unwrap();
+    assert!(world.disk.corrupt("data", at as u64, 0x10));
+    let report =
+        terrapin::verify::verify_on(world.env.clone(), world.disk.handle(), &Default::default());
+    let report = report.unwrap();
+    assert!(!report.is_sound());
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.get("a").unwrap_err().kind(), ErrorKind::Corrupt);
+    has(keyspace.get_range("a", 0..1 << 20).unwrap(), &value[..MIB]);
+    let error = keyspace.get_range("a", 1 << 20..2 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    has(
+        keyspace.get_range("a", 2 << 20..3 << 20).unwrap(),
+        &value[2 * MIB..3 * MIB],
+    );
+    database.close().unwrap();
+}
+
+#[test]
+fn backups_and_readers_beside_have_large_values_of_log_and_tree() {
+    let directory = common::Directory::new("large-backup");
+    let (base, backup) = (directory.0.join("db"), directory.0.join("backup"));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let database = options().open(&base).unwrap();
+    let keyspace = database.default_keyspace();
+    keyspace.put("in tree", value(1, 2 * MIB)).unwrap();
+    database.checkpoint().unwrap();
+    keyspace.put("in log", value(2, MIB + 9)).unwrap();
+    database.backup(&backup).unwrap();
+    let reader = options().open_reader(&base).unwrap();
+    for database in [&reader, &database] {
+        let keyspace = database.default_keyspace();
+        check(&keyspace, "in tree", &value(1, 2 * MIB));
+        check(&keyspace, "in log", &value(2, MIB + 9));
+    }
+    keyspace.put("in log", value(3, MIB)).unwrap();
+    database.checkpoint().unwrap();
+    check(&reader.default_keyspace(), "in log", &value(2, MIB + 9));
+    reader.close().unwrap();
+    database.close().unwrap();
+    let restored = directory.0.join("restored");
+    terrapin::backup::restore(&backup, &restored).unwrap();
+    let database = options().open(&restored).unwrap();
+    let keyspace = database.default_keyspace();
+    check(&keyspace, "in tree", &value(1, 2 * MIB));
+    check(&keyspace, "in log", &value(2, MIB + 9));
+    database.close().unwrap();
+}
+
+/// What a key has: a seed and a length.
+type Content = BTreeMap<u64, (u64, usize)>;
+
+fn read(keyspace: &Keyspace, keys: u64) -> Content {
+    let mut found = Content::new();
+    for key in 0..keys {
+        let Some(bytes) = keyspace.get(common::key(key)).unwrap() else {
+            continue;
+        };
+        let seed = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        let mut expected = value(seed, bytes.len());
+        expected[..8].copy_from_slice(&seed.to_le_bytes());
+        assert!(bytes == expected[..], "key {key}: parts of two values");
+        found.insert(key, (seed, bytes.len()));
+    }
+    found
+}
+
+/// Deaths at random calls, of the open too. After the death of a process, no acknowledged write is
+/// missing. After a power cut, a prefix of the writes is there, with all that were synced.
+fn run(seed: u64) {
+    let world = World::new(seed);
+    let keys = 12;
+    let mut next = 0;
+    let mut content = Content::new();
+    for life in 0..5 {
+        if world.below(2) == 0 && life > 0 {
+            world.disk.die_at_call(1 + world.below(60));
+            let half = world.try_open(&options());
+            world.sim.kill();
+            world.disk.crash_process();
+            drop(half);
+            world.sim.kill();
+            world.disarm();
+        }
+        let database = world.open(&options());
+        let keyspace = database.keyspace("values").unwrap();
+        let mut moments = vec![(content.clone(), true)];
+        let how = world.below(4);
+        if how == 0 {
+            world.disk.die_at_call(1 + world.below(120));
+        }
+        let mut acknowledged = 0;
+        for _ in 0..1 + world.below(40) {
+            let (key, is_synced) = (world.below(keys), world.below(6) == 0);
+            let durability = match is_synced {
+                true => Durability::Sync,
+                false => Durability::Process,
+            };
+            next += 1;
+            let mut after = moments[moments.len() - 1].0.clone();
+            let bytes = |length: usize| {
+                let mut bytes = value(next, length);
+                bytes[..8].copy_from_slice(&next.to_le_bytes());
+                bytes
+            };
+            let length = match world.below(3) {
+                0 => 8 + world.below(500) as usize,
+                _ => VALUE_BYTES_MAX + 1 + world.below(MIB as u64) as usize,
+            };
+            let mut is_clear = false;
+            let done = match world.below(12) {
+                0..=6 => {
+                    after.insert(key, (next, length));
+                    keyspace.put_with(common::key(key), bytes(length), durability)
+                }
+                7 | 8 => {
+                    after.remove(&key);
+                    keyspace.delete_with(common::key(key), durability)
+                }
+                9 => {
+                    let other = world.below(keys);
+                    let mut batch = database.batch();
+                    after.insert(key, (next, length));
+                    batch.put(&keyspace, common::key(key), bytes(length));
+                    after.insert(other, (next, 100));
+                    batch.put(&keyspace, common::key(other), bytes(100));
+                    database.write_with(&batch, durability)
+                }
+                10 => {
+                    is_clear = true;
+                    after.clear();
+                    keyspace.clear()
+                }
+                _ => database.checkpoint(),
+            };
+            moments.push((after, is_synced && !is_clear));
+            if done.is_err() || !world.disk.is_alive() {
+                break;
+            }
+            acknowledged = moments.len() - 1;
+        }
+        world.disarm();
+        let is_power = how == 1 || (how == 0 && world.below(2) == 0);
+        drop(keyspace);
+        match (how, is_power) {
+            (3, _) => {
+                database.close().unwrap();
+                drop(database);
+            }
+            (_, true) => {
+                let mode = CrashMode::ALL[world.below(CrashMode::ALL.len() as u64) as usize];
+                world.cut_power(database, mode);
+            }
+            _ => world.kill(database),
+        }
+        world.verify();
+        let database = world.open(&options());
+        let found = read(&database.keyspace("values").unwrap(), keys);
+        let least = match is_power {
+            true => {
+                let synced = moments[..=acknowledged]
+                    .iter()
+                    .rposition(|(_, is_synced)| *is_synced);
+                synced.unwrap_or(0)
+            }
+            false => acknowledged,
+        };
+        let is_known = moments[least..].iter().any(|(moment, _)| *moment == found);
+        assert!(
+            is_known,
+            "seed {seed}, life {life}: {found:?} is no moment from {least} on"
+        );
+        content = found;
+        world.kill(database);
+    }
+    let database = world.open(&options());
+    assert_eq!(read(&database.keyspace("values").unwrap(), keys), content);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn deaths_at_any_call_lose_no_large_value() {
+    for seed in 0..80 {
+        run(seed);
+    }
+}
