@@ -18,7 +18,7 @@ use crate::task::{Context, Task};
 use crate::version::TrieVersion;
 
 /// S is this many groups, unless the parameters say otherwise.
-const LEAF_GROUPS: u64 = 4;
+pub(crate) const LEAF_GROUPS: u64 = 16;
 
 /// What a merge into a version does.
 pub(crate) struct TrieMerge {

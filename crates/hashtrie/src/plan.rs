@@ -210,6 +210,13 @@ impl Policy {
     fn limit(&self, stretch: Stretch) -> u64 {
         self.leaf_bytes / 2 + self.leaf_bytes / 2 * phase(stretch) / PHASES
     }
+
+    /// Whether a leaf that takes records is rewritten and split. No leaf gets more than 5/4 S of
+    /// live bytes: on a full disk, a rewrite of it fits the reserve.
+    fn is_large(&self, place: &PlaceOf<'_>) -> bool {
+        let limit = self.limit(place.stretch);
+        place.sums.live_bytes() > limit || place.left() > limit + self.leaf_bytes / 4
+    }
 }
 
 /// What a task writes.
@@ -354,7 +361,7 @@ fn gather(places: &mut [PlaceOf<'_>], input: &Arc<dyn MergeInput>) -> Result<u64
 /// Decides what becomes of the leaves.
 fn decide(places: &mut [PlaceOf<'_>], arriving: u64, policy: &Policy) {
     for place in places.iter_mut() {
-        let is_large = place.sums.live_bytes() > policy.limit(place.stretch);
+        let is_large = policy.is_large(place);
         place.fate = match place.leaf {
             _ if !place.has_input => Fate::Stays,
             None => Fate::Rewritten,

@@ -10,7 +10,7 @@ use terrapin_structure::{
 
 use crate::digits::Fanout;
 use crate::format::Root;
-use crate::merge::TrieMerge;
+use crate::merge::{LEAF_GROUPS, TrieMerge};
 use crate::plan::Scope;
 use crate::version::TrieVersion;
 
@@ -22,8 +22,8 @@ pub struct HashTrieParams {
     pub budget: Arc<Budget>,
     /// The fan-out of a new trie.
     pub fanout: Fanout,
-    /// S of a new trie, the sluggishness in bytes, as a power of two from 10 to 40. `None`: four
-    /// page groups.
+    /// S of a new trie, the sluggishness in bytes, as a power of two from 10 to 40. `None`:
+    /// sixteen page groups.
     pub leaf_bytes_log2: Option<u8>,
 }
 
@@ -91,6 +91,11 @@ impl Structure for HashTrie {
 
     fn merges_privately(&self) -> bool {
         false
+    }
+
+    /// A full disk makes room by the rewrite of one leaf, with a run that arrives.
+    fn reserve_groups(&self) -> u64 {
+        LEAF_GROUPS + LEAF_GROUPS / 2
     }
 
     fn adopts(&self, _other: StructureId) -> bool {
