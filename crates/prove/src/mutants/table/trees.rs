@@ -101,7 +101,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "page-sync-retried",
         does: "a failed sync of the pages is tried again",
-        file: "crates/pages/src/store/write.rs",
+        file: "crates/pages/src/store/large.rs",
         breaks: "a failed sync poisons the database",
         script: FAILED_CALLS,
     },
