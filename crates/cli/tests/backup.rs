@@ -1,4 +1,4 @@
-//! `backup`, `restore`, `salvage`, `verify --ranges`.
+//! `backup`, `restore`, `salvage`, `verify --ranges`; commands beside a writer.
 
 mod common;
 
@@ -67,4 +67,45 @@ fn a_salvage_names_each_damaged_range_and_keeps_the_rest() {
     assert_eq!(salvaged.status.code(), Some(1));
     assert_eq!(succeed(&["count", text(&part)]), b"3\n");
     assert!(fail(&["salvage", text(&db), text(&part)]).contains("already"));
+}
+
+/// Commands that only read need no database to themselves.
+#[test]
+fn reading_commands_work_beside_a_writer() {
+    let place = TestDirectory::new();
+    let [db, backup, copy, file] = ["db", "backup", "copy", "out.jsonl"].map(|n| place.path(n));
+    let writer = terrapin::Database::open(&db).unwrap();
+    writer.default_keyspace().put("apple", "sweet").unwrap();
+    assert_eq!(succeed(&["get", text(&db), "apple"]), b"sweet");
+    assert_eq!(succeed(&["scan", text(&db)]), b"apple\tsweet\n");
+    assert_eq!(succeed(&["count", text(&db)]), b"1\n");
+    succeed(&["stat", text(&db)]);
+    succeed(&["verify", text(&db)]);
+    assert!(succeed(&["verify", text(&db), "--ranges"]).is_empty());
+    succeed(&["export", text(&db), text(&file)]);
+    assert!(std::fs::read(&file).unwrap().ends_with(b"\n"));
+    succeed(&["backup", text(&db), text(&backup)]);
+    writer.close().unwrap();
+    succeed(&["restore", text(&backup), text(&copy)]);
+    assert_eq!(succeed(&["get", text(&copy), "apple"]), b"sweet");
+}
+
+#[test]
+fn a_restore_says_that_there_is_no_backup() {
+    let place = TestDirectory::new();
+    let said = fail(&[
+        "restore",
+        text(&place.path("none")),
+        text(&place.path("db")),
+    ]);
+    assert!(said.contains("there is no backup"), "{said}");
+}
+
+#[test]
+fn a_merge_without_an_operator_says_how_to_choose_one() {
+    let place = TestDirectory::new();
+    let db = place.path("db");
+    succeed(&["put", text(&db), "apple", "sweet"]);
+    let said = fail(&["merge", text(&db), "apple", "er"]);
+    assert!(said.contains("--merge-operator"), "{said}");
 }

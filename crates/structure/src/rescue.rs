@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use terrapin_base::{Error, Message, Result};
 
-use crate::{Direction, Ordered};
+use crate::{Direction, Found, Ordered};
 
 /// The receiver of what [`crate::Version::rescue`] finds.
 pub trait Rescued {
@@ -16,10 +16,18 @@ pub trait Rescued {
     fn lost(&mut self, from: &[u8], to: Option<&[u8]>, cause: &Error) -> Result<()>;
 }
 
+/// What a version holds for a key.
+type Get<'a> = &'a dyn Fn(&[u8]) -> Result<Found>;
+
 /// Gives the records before the first damaged place and behind the last one.
-pub(crate) fn rescue_by_scans(ordered: &dyn Ordered, rescued: &mut dyn Rescued) -> Result<()> {
+pub(crate) fn rescue_by_scans(
+    ordered: &dyn Ordered,
+    get: Get<'_>,
+    rescued: &mut dyn Rescued,
+) -> Result<()> {
     let mut from = Vec::new();
-    let Some(cause) = give(ordered, &[], Direction::Forward, rescued, &mut |key| {
+    let forward = (&[][..], Direction::Forward);
+    let Some(cause) = give((ordered, get), forward, rescued, &mut |key| {
         from.clear();
         from.extend_from_slice(key);
         // The key behind this one.
@@ -29,7 +37,8 @@ pub(crate) fn rescue_by_scans(ordered: &dyn Ordered, rescued: &mut dyn Rescued) 
         return Ok(());
     };
     let mut to: Option<Vec<u8>> = None;
-    let backward = give(ordered, &from, Direction::Backward, rescued, &mut |key| {
+    let backward = (&from[..], Direction::Backward);
+    let backward = give((ordered, get), backward, rescued, &mut |key| {
         to = Some(key.to_vec());
     })?;
     rescued.lost(&from, to.as_deref(), &backward.unwrap_or(cause))
@@ -37,9 +46,8 @@ pub(crate) fn rescue_by_scans(ordered: &dyn Ordered, rescued: &mut dyn Rescued) 
 
 /// Gives the records of a scan from a key on, up to the first damaged place. Returns the damage.
 fn give(
-    ordered: &dyn Ordered,
-    from: &[u8],
-    direction: Direction,
+    (ordered, get): (&dyn Ordered, Get<'_>),
+    (from, direction): (&[u8], Direction),
     rescued: &mut dyn Rescued,
     passed: &mut dyn FnMut(&[u8]),
 ) -> Result<Option<Error>> {
@@ -51,7 +59,11 @@ fn give(
     loop {
         match scan.next() {
             Ok(Some((key, value))) => {
-                rescued.message(key, Message::Put(value), true)?;
+                // A scan shows only the key of what it does not resolve.
+                match value.is_empty() {
+                    true => give_found(key, get(key), rescued)?,
+                    false => rescued.message(key, Message::Put(value), true)?,
+                }
                 passed(key);
             }
             Ok(None) => return Ok(None),
@@ -59,4 +71,24 @@ fn give(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Gives what a version holds for a key, or says that it is lost.
+fn give_found(key: &[u8], found: Result<Found>, rescued: &mut dyn Rescued) -> Result<()> {
+    let found = match found {
+        Ok(found) => found,
+        Err(error) if error.is_of_data() => {
+            let behind = [key, &[0]].concat();
+            return rescued.lost(key, Some(&behind), &error);
+        }
+        Err(error) => return Err(error),
+    };
+    let message = match &found {
+        Found::Nothing => return Ok(()),
+        Found::Value(value) => Message::Put(value),
+        Found::Handle(handle) => Message::Separated(handle),
+        Found::Expiring(payload) => Message::Expiring(payload),
+        Found::Operands(stack) => Message::Stack(stack),
+    };
+    rescued.message(key, message, true)
 }

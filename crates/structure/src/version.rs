@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_pages::PageUse;
 
@@ -54,7 +55,10 @@ pub trait Version: Send + Sync + Any {
     /// place and behind its last one. Fails with `Unsupported` if it keeps no order either.
     fn rescue(&self, rescued: &mut dyn Rescued) -> Result<()> {
         match self.ordered() {
-            Some(ordered) => rescue_by_scans(ordered, rescued),
+            Some(ordered) => {
+                let get = |key: &[u8]| self.get(key, hash64(key));
+                rescue_by_scans(ordered, &get, rescued)
+            }
             None => {
                 let message = "this structure does not salvage a damaged database";
                 Err(Error::new(ErrorKind::Unsupported, message))

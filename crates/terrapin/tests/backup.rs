@@ -188,6 +188,43 @@ fn incremental_backups_after_a_restore_keep_both_branches_apart() {
     }
 }
 
+/// Two copies that do the same with other values give equal ids and places to different pages.
+#[test]
+fn incremental_backups_of_two_copies_take_no_page_of_the_other() {
+    let (world, target) = (World::new(5), SimDisk::new(5));
+    // One merge by one thread, so that both copies allocate alike.
+    let options = tiny()
+        .memory(4 << 20)
+        .background_threads(1)
+        .checkpoint_distance(CheckpointDistance::Fixed(64));
+    let database = world.open(&options);
+    fill(&database, 0, 600);
+    database.checkpoint().unwrap();
+    back_up(&database, &target).unwrap();
+    database.close().unwrap();
+    let copies = [6, 7].map(|seed| {
+        let copy = World::new(seed);
+        restore_on(&target.handle(), &copy.disk.handle()).unwrap();
+        copy
+    });
+    for round in 0..3 {
+        for (mark, copy) in (b'a'..).zip(&copies) {
+            let database = copy.open(&options);
+            copy.sim.set_breathing(false);
+            let keyspace = database.default_keyspace();
+            for number in 0..200 {
+                let value = [mark + 2 * round; 60];
+                keyspace.put(key(3 * number), value).unwrap();
+            }
+            drop(keyspace);
+            database.checkpoint().unwrap();
+            back_up(&database, &target).unwrap();
+            assert_eq!(restored_content(&target), content(&database));
+            database.close().unwrap();
+        }
+    }
+}
+
 /// A disk that does something each time a file is opened or created under a name.
 struct Opens<F> {
     disk: Arc<dyn Disk>,

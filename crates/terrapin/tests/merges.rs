@@ -507,3 +507,49 @@ fn operands_count_once_on_a_full_disk() {
         world.verify();
     }
 }
+
+/// The disk has room for some slices of a memtable with operands, and not for all of it.
+#[test]
+fn no_slice_of_a_memtable_with_operands_is_merged() {
+    for killed in [false, true] {
+        let world = World::new(48);
+        let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
+        let database = world.open(&options);
+        let keyspace = with_operator(&database, "append");
+        for number in 0..6000 {
+            let put = keyspace.put(common::key(number), [number as u8; 100]);
+            put.unwrap();
+        }
+        database.checkpoint().unwrap();
+        world.sim.set_breathing(false);
+        for number in (0..6000).step_by(4) {
+            keyspace.merge(common::key(number), [b'+'; 90]).unwrap();
+        }
+        world.disk.set_capacity(world.disk.used_bytes());
+        let refused = database.checkpoint().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let check = |keyspace: &Keyspace| {
+            for number in 0..6000 {
+                let expected = if number % 4 == 0 { 190 } else { 100 };
+                let value = keyspace.get(common::key(number)).unwrap().unwrap();
+                assert_eq!(value.len(), expected, "{number}");
+            }
+        };
+        check(&keyspace);
+        drop(keyspace);
+        let database = match killed {
+            true => {
+                world.kill(database);
+                world.disk.set_capacity(u64::MAX);
+                world.open(&options)
+            }
+            false => database,
+        };
+        world.disk.set_capacity(u64::MAX);
+        check(&database.open_keyspace("append").unwrap());
+        database.checkpoint().unwrap();
+        check(&database.open_keyspace("append").unwrap());
+        database.close().unwrap();
+        world.verify();
+    }
+}

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
 use common::{Map, World, all, key, tiny, value};
 use terrapin::salvage::{SalvageReport, salvage_on};
 use terrapin::{Database, ErrorKind, KeyspaceOptions, StructureKind};
@@ -208,6 +211,76 @@ fn other_structures_give_what_is_before_and_behind_the_damage() {
         lost += u64::from(salvaged.certain.len() < truth.len());
     }
     assert!(lost > 5, "{lost}");
+}
+
+type Shown = BTreeMap<Vec<u8>, (Vec<u8>, Option<SystemTime>)>;
+
+fn shown(keyspace: &terrapin::Keyspace) -> Shown {
+    let mut shown = Shown::new();
+    let mut records = keyspace.unordered();
+    while let Some((key, value, deadline)) = records.next_with_deadline().unwrap() {
+        shown.insert(key.to_vec(), (value.to_vec(), deadline));
+    }
+    shown
+}
+
+/// What a scan does not resolve came out as an empty value, or under another key where keys are
+/// hashed. A value without a deadline got one from its keyspace.
+#[test]
+fn deadlines_operands_and_separated_values_come_out_of_every_structure() {
+    for structure in [
+        StructureKind::Leveled,
+        StructureKind::Tiered,
+        StructureKind::InPlace,
+        StructureKind::Hashed,
+    ] {
+        let world = World::new(6);
+        let database = world.open(&tiny());
+        let options = KeyspaceOptions::new()
+            .structure(structure)
+            .merge_operator("append")
+            .separate_from(512)
+            .ttl(Duration::from_secs(5000));
+        let keyspace = database.create_keyspace("own", options).unwrap();
+        for i in 0..600 {
+            let (key, ttl) = (key(i), Duration::from_secs(9000 + i));
+            match i % 5 {
+                0 => keyspace.put_with_ttl(&key, value(i, 40), ttl).unwrap(),
+                1 => keyspace.merge(&key, "operand").unwrap(),
+                2 => keyspace.put(&key, value(i, 700)).unwrap(),
+                3 => keyspace.put(&key, "").unwrap(),
+                _ => {
+                    keyspace.put(&key, value(i, 30)).unwrap();
+                    keyspace.persist(&key).unwrap();
+                }
+            }
+        }
+        database.checkpoint().unwrap();
+        // Operands over a separated value are uncertain: the value may be lost.
+        for i in (0..600).step_by(11).filter(|i| i % 5 != 2) {
+            keyspace.merge(key(i), "more").unwrap();
+        }
+        let truth = shown(&keyspace);
+        drop(keyspace);
+        database.close().unwrap();
+
+        let other = World::new(77);
+        let database = other.open(&tiny());
+        let old = world.disk.fork();
+        let report = salvage_on(&other.env, &old.handle(), &tiny(), &database).unwrap();
+        assert!(report.is_whole(), "{structure:?}: {report:?}");
+        let own = shown(&database.open_keyspace("own").unwrap());
+        assert_eq!(own.len(), truth.len(), "{structure:?}");
+        for (key, record) in &truth {
+            assert_eq!(own.get(key), Some(record), "{structure:?} {key:?}");
+        }
+        let found = database.open_keyspace("own").unwrap();
+        for key in truth.keys() {
+            assert!(found.contains(key).unwrap(), "{structure:?}");
+        }
+        drop(found);
+        database.close().unwrap();
+    }
 }
 
 /// Without its index, the blocks of a group are found by their checksums.

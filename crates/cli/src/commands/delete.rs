@@ -14,7 +14,8 @@ use crate::database::{KeyspaceArgs, WriterArgs};
 pub struct Delete {
     #[command(flatten)]
     database: WriterArgs,
-    /// Key; put -- before it if it begins with a dash and is not a number
+    /// Key; put -- before it if it begins with a dash and is not a number. Or give --prefix, --from
+    /// or --to: all of those keys go at once
     #[arg(
         conflicts_with_all = ["prefix", "from", "to"],
         required_unless_present_any = ["prefix", "from", "to"]

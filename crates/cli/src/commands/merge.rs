@@ -31,6 +31,11 @@ impl Merge {
         let database = self.database.open()?;
         let keyspace = self.keyspace.find(&database)?;
         let operator = keyspace.options()?.merge_operator;
+        if operator.is_none() {
+            let message = "the keyspace has no merge operator: create one that has \
+                           (keyspace create DB NAME --merge-operator OPERATOR)";
+            return Err(Error::invalid(message).with("keyspace", keyspace.name()));
+        }
         let adds = operator.is_some_and(|name| is_number(name.as_str()));
         let operand = match adds && !self.hex {
             true => number(&self.operand)?,

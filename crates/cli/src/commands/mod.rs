@@ -52,7 +52,7 @@ pub enum Command {
     Touch(lifetime::Touch),
     /// Let the value of a key last without a deadline; exit 1 if there is no such key
     Persist(lifetime::Persist),
-    /// Remove a key; exit 0 also if it was not there
+    /// Remove a key, a range of keys, or a prefix; exit 0 also if nothing was there
     Delete(delete::Delete),
     /// Print records in key order, one a line: key, tab, value
     ///
@@ -75,8 +75,9 @@ pub enum Command {
     Checkpoint(checkpoint::Checkpoint),
     /// Copy a database into a directory; a later backup there reads only what changed since
     ///
-    /// The last backup counts until the new one is whole. Fails while another process has the
-    /// database open for writing: a program that has it open calls Database::backup.
+    /// The last backup counts until the new one is whole. Where another process has the database
+    /// open for writing, this copies what that process had written just now. A program that has
+    /// it open calls Database::backup.
     Backup(backup::Backup),
     /// Make a database from a backup
     Restore(restore::Restore),

@@ -28,9 +28,9 @@ impl Salvage {
         let report = salvage(&self.old, &self.new)?;
         print(&report)?;
         output::say(format!(
-            "{} and {} that may be out of date",
+            "copied {}, and {} that may be out of date",
             counted(report.certain, "change"),
-            counted(report.uncertain, "change"),
+            report.uncertain,
         ))?;
         Ok(code(&report))
     }

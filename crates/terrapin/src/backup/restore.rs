@@ -46,7 +46,14 @@ const HOLE_BYTES: usize = 64 << 10;
 /// ```
 pub fn restore(backup: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
     let env = Env::threads();
-    let backup = open_directory(&env, backup.as_ref(), false)?;
+    let backup = backup.as_ref();
+    let backup = open_directory(&env, backup, false).map_err(|error| match error.kind() {
+        ErrorKind::DatabaseNotFound => {
+            let message = "there is no backup: the directory does not exist";
+            Error::new(ErrorKind::NotFound, message).with("directory", backup.display())
+        }
+        _ => error,
+    })?;
     let path: Arc<dyn Disk> = Arc::new(RealDisk::open(env, path.as_ref(), true)?);
     restore_on(&backup, &path)
 }

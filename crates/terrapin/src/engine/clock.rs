@@ -6,6 +6,12 @@
 //! keep the last now over a restart ([`crate::checkpoint::expiry`]).
 //!
 //! Until a database gets its first deadline, now is 0. Reads then pay one test and no clock.
+//!
+//! A writer that depends on a value with a deadline *holds* now from the test of the deadline to
+//! the publication of its record ([`Clock::hold`]). Otherwise a view in between could see the value
+//! expired and not see the record, although the record depends on the value. Such a view gets the
+//! last now. Writers hold now for the time in which they hold up the publication of later records,
+//! too. If it stands behind the wall clock by [`HELD_MS_MAX`], no further writer may hold it.
 
 use std::sync::Arc;
 
@@ -13,11 +19,20 @@ use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{Env, Lsn, Result, Signal, mutant};
 
+/// Bits of the last now behind the number of writers that hold it.
+const HOLDS_BITS: u32 = 16;
+/// Most writers that hold now at once.
+const HOLDS_MAX: u64 = (1 << HOLDS_BITS) - 1;
+/// While writers hold a now that is so far behind the wall clock, in milliseconds, no other may
+/// hold it.
+const HELD_MS_MAX: u64 = 10;
+
 /// The last now.
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// In milliseconds since 1970; 0 while no record of the database ever had a deadline.
-    last_ms: AtomicU64,
+    /// The last now in milliseconds since 1970, 0 while no record of the database ever had a
+    /// deadline; then [`HOLDS_BITS`] with the number of writers that hold it.
+    last: AtomicU64,
     /// The last now that a record of the log or the catalog holds.
     noted_ms: AtomicU64,
     /// Notified at the first deadline.
@@ -28,7 +43,7 @@ impl Clock {
     /// A clock whose last now is known; 0 for a database without deadlines.
     pub fn at(last_ms: u64) -> Self {
         Clock {
-            last_ms: AtomicU64::new(last_ms),
+            last: AtomicU64::new(last_ms << HOLDS_BITS),
             noted_ms: AtomicU64::new(last_ms),
             begun: Signal::new(),
         }
@@ -37,7 +52,7 @@ impl Clock {
     /// Now, in milliseconds since 1970; 0 in a database without deadlines.
     #[inline]
     pub fn now(&self, env: &Env) -> u64 {
-        match self.last_ms.load(Ordering::Relaxed) {
+        match self.last.load(Ordering::Relaxed) {
             0 => 0,
             _ => self.begin(env),
         }
@@ -49,24 +64,59 @@ impl Clock {
     pub fn begin(&self, env: &Env) -> u64 {
         let wall_ms = env.wall_ms().clamp(1, DEADLINE_MS_MAX);
         if mutant::active("now-goes-back") {
-            self.last_ms.store(wall_ms, Ordering::Relaxed);
+            self.last.store(wall_ms << HOLDS_BITS, Ordering::Relaxed);
             return wall_ms;
         }
         self.raise(wall_ms)
     }
 
-    /// Makes sure that no later now is earlier than this one. Returns the last now.
+    /// Makes sure that no later now is earlier than this one, unless writers hold the last one.
+    /// Returns the last now.
     pub fn raise(&self, now_ms: u64) -> u64 {
-        let last_ms = self.last_ms.load(Ordering::Relaxed);
-        // Reads share the line: it changes once a millisecond at most.
-        if now_ms <= last_ms {
-            return last_ms;
+        // Acquire: a view with a now that was held before sees the record of the writer.
+        let mut last = self.last.load(Ordering::Acquire);
+        loop {
+            let (last_ms, holds) = (last >> HOLDS_BITS, last & HOLDS_MAX);
+            // Reads share the line: it changes once a millisecond at most.
+            if now_ms <= last_ms || holds > 0 {
+                return last_ms;
+            }
+            let next = now_ms << HOLDS_BITS;
+            match self
+                .last
+                .compare_exchange_weak(last, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(0) => {
+                    self.begun.notify();
+                    return now_ms;
+                }
+                Ok(_) => return now_ms,
+                Err(found) => last = found,
+            }
         }
-        let before_ms = self.last_ms.fetch_max(now_ms, Ordering::AcqRel);
-        if before_ms == 0 {
-            self.begun.notify();
+    }
+
+    /// Holds now for a writer that depends on values with a deadline, the least of which is
+    /// `first_ms`, if no view had a now at or after it. The writer lets now go once its record is
+    /// published. Fails too, for a while, if others have held now for long.
+    pub fn hold(&self, env: &Env, first_ms: u64) -> Option<Hold<'_>> {
+        let mut last = self.last.load(Ordering::Acquire);
+        loop {
+            let (last_ms, holds) = (last >> HOLDS_BITS, last & HOLDS_MAX);
+            let is_late = holds > 0 && env.wall_ms() > last_ms.saturating_add(HELD_MS_MAX);
+            if last_ms >= first_ms || is_late || holds == HOLDS_MAX {
+                return None;
+            }
+            match self.last.compare_exchange_weak(
+                last,
+                last + 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(Hold(self)),
+                Err(found) => last = found,
+            }
         }
-        before_ms.max(now_ms)
     }
 
     /// The signal of the first deadline.
@@ -87,7 +137,18 @@ impl Clock {
 
     /// The last now, in milliseconds since 1970; 0 in a database without deadlines.
     pub fn last(&self) -> u64 {
-        self.last_ms.load(Ordering::Acquire)
+        self.last.load(Ordering::Acquire) >> HOLDS_BITS
+    }
+}
+
+/// Now stays what it is while this lives ([`Clock::hold`]).
+#[must_use = "now goes on once this is dropped"]
+pub(crate) struct Hold<'a>(&'a Clock);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        // Release: who raises now sees that the record is published.
+        self.0.last.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -197,6 +258,26 @@ mod tests {
         // A clock at the beginning of time is no clock of a database without deadlines.
         sim.set_wall_ms(0);
         assert_eq!(Clock::default().begin(&env), 1);
+    }
+
+    #[test]
+    fn now_stands_while_a_writer_holds_it_and_no_writer_holds_it_for_ever() {
+        let (env, sim) = Env::simulated(1);
+        sim.set_wall_ms(5_000);
+        let clock = Clock::at(5_000);
+        assert!(clock.hold(&env, 5_000).is_none(), "a view had that now");
+        let first = clock.hold(&env, 5_001).unwrap();
+        sim.set_wall_ms(5_000 + HELD_MS_MAX);
+        assert_eq!(clock.now(&env), 5_000);
+        let second = clock.hold(&env, 5_001).unwrap();
+        drop(first);
+        assert_eq!(clock.now(&env), 5_000);
+        sim.set_wall_ms(5_001 + HELD_MS_MAX);
+        assert!(clock.hold(&env, 9_000).is_none(), "others held it for long");
+        drop(second);
+        assert_eq!(clock.now(&env), 5_001 + HELD_MS_MAX);
+        assert!(clock.hold(&env, 5_001).is_none());
+        assert!(clock.hold(&env, 9_000).is_some());
     }
 
     #[test]

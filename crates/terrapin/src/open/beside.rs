@@ -133,7 +133,7 @@ impl Database {
 
 /// What a reader does if no process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alone {
+pub(crate) enum Alone {
     /// It takes a slot, so that a writer can come.
     LetsWritersIn,
     /// It keeps the shared lock, and writes nothing (D11).
@@ -188,14 +188,14 @@ fn open_reader(reader: &Reader) -> Result<Database> {
 }
 
 /// The tries of a reader that the writer overtakes.
-pub(super) struct Tries {
+pub(crate) struct Tries {
     until_ns: u64,
     wait_ns: u64,
     damaged: u32,
 }
 
 impl Tries {
-    pub(super) fn new(env: &Env) -> Self {
+    pub(crate) fn new(env: &Env) -> Self {
         Tries {
             until_ns: env.now_ns().saturating_add(TRY_NS),
             wait_ns: RETRY_NS,
@@ -204,7 +204,7 @@ impl Tries {
     }
 
     /// Waits before the next try. Returns the error if there is none.
-    pub(super) fn again(&mut self, env: &Env, error: Error) -> Result<()> {
+    pub(crate) fn again(&mut self, env: &Env, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Overtaken => {}
             ErrorKind::Corrupt | ErrorKind::NotFound if self.damaged < DAMAGE_MAX => {
@@ -223,26 +223,26 @@ impl Tries {
 }
 
 /// A reader's place beside a writer.
-pub(super) struct Place {
-    pub(super) slot: Arc<ReaderSlot>,
+pub(crate) struct Place {
+    pub(crate) slot: Arc<ReaderSlot>,
     /// The shared lock, if no writer was there: none comes until the log is copied.
     _alone: Option<Arc<dyn File>>,
 }
 
 impl Place {
-    pub(super) fn generation(&self) -> Generation {
+    pub(crate) fn generation(&self) -> Generation {
         Generation(self.slot.generation())
     }
 }
 
-pub(super) enum Entered {
+pub(crate) enum Entered {
     /// Open as every read-only open does.
     Alone,
     Beside(Place),
 }
 
 /// Takes a slot, if there is a writer or one shall be able to come.
-pub(super) fn enter(disk: &Arc<dyn Disk>, alone: Alone) -> Result<Entered> {
+pub(crate) fn enter(disk: &Arc<dyn Disk>, alone: Alone) -> Result<Entered> {
     match PageStore::presence(disk)? {
         Presence::Present => {}
         _ => return Err(absent(disk)?),

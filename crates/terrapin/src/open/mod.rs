@@ -20,7 +20,7 @@
 //! creation left.
 
 pub(crate) mod base;
-mod beside;
+pub(crate) mod beside;
 pub mod closing;
 pub(crate) mod directory;
 pub(crate) mod files;

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrapin_base::{
-    Budget, Env, Error, ErrorKind, Incarnation, KeyspaceId, Lsn, Message, Result, Stack, StackBase,
-    mutant,
+    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Message, Result,
+    Stack, StackBase, mutant,
 };
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, ReadFor, StoreOptions};
@@ -24,10 +24,12 @@ use terrapin_wal::{Record, Recovery, Replay};
 
 use crate::api::database::Database;
 use crate::api::keyspace::Keyspace;
+use crate::engine::gate::Gate;
 use crate::engine::structures::Structures;
 use crate::log_record::format::{NOW, UNLOGGED};
 use crate::log_record::{Change, Operations, Schema};
 use crate::open::base::Base;
+use crate::open::beside::{Alone, Entered, Tries, enter};
 use crate::open::directory::open_directory;
 use crate::open::files::{check_log, log_options, never_was, scan_log};
 use crate::types::key_form::KeyForm;
@@ -124,11 +126,50 @@ pub fn salvage_on(
 }
 
 /// The ranges of keys of which a damaged database lost records, and whether its log is damaged.
-/// Reads everything and writes nothing. Errors are those of [`salvage`].
+/// Reads everything and writes nothing. Where another process has the database open for writing,
+/// this looks at the moment of the call. Errors are those of [`salvage`], and `Overtaken` if the
+/// writer makes checkpoints faster than this reads, for 5 s.
 pub fn damaged_ranges(path: impl AsRef<Path>) -> Result<SalvageReport> {
     let env = Env::threads();
     let disk = open_directory(&env, path.as_ref(), false)?;
-    Damaged::open(&env, &disk, &Options::new())?.run(None)
+    damaged_ranges_on(&env, &disk, &Options::new())
+}
+
+/// [`damaged_ranges`] on a disk of the caller, for tests on simulated disks.
+#[doc(hidden)]
+pub fn damaged_ranges_on(
+    env: &Env,
+    disk: &Arc<dyn Disk>,
+    options: &Options,
+) -> Result<SalvageReport> {
+    let alone = || Damaged::open(env, disk, options)?.run(None);
+    let mut tries = Tries::new(env);
+    loop {
+        let place = match enter(disk, Alone::ExcludesWriters) {
+            Ok(Entered::Beside(place)) => place,
+            Ok(Entered::Alone) => return alone(),
+            // The salvage itself says what prevents it.
+            Err(error) if error.kind() != ErrorKind::Overtaken => return alone(),
+            Err(error) => {
+                tries.again(env, error)?;
+                continue;
+            }
+        };
+        let gate: Arc<dyn Disk> = Gate::beside(disk.clone(), place.slot.clone());
+        let found = Damaged::open_at(env, &gate, options, Some(place.generation()))
+            .and_then(|found| found.run(None));
+        match place.slot.check().and(found) {
+            // A log whose files change names may look damaged once.
+            Ok(report) if report.log.is_some() => {
+                let error = Error::corrupt("the log beside a writer looks damaged");
+                if tries.again(env, error).is_err() {
+                    return Ok(report);
+                }
+            }
+            Err(error) => tries.again(env, error)?,
+            found => return found,
+        }
+    }
 }
 
 /// A damaged database, open for reading.
@@ -141,6 +182,16 @@ struct Damaged {
 
 impl Damaged {
     fn open(env: &Env, disk: &Arc<dyn Disk>, options: &Options) -> Result<Damaged> {
+        Self::open_at(env, disk, options, None)
+    }
+
+    /// Opens a database, beside a writer if a generation is given.
+    fn open_at(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        options: &Options,
+        beside: Option<Generation>,
+    ) -> Result<Damaged> {
         let settings: Settings = options.settle()?;
         let budget = Budget::new(settings.memory / MEMORY_SHARE);
         let store_options = StoreOptions {
@@ -148,7 +199,10 @@ impl Damaged {
             reserve_bytes: 0,
             system_cache: false,
         };
-        let (store, superblock) = PageStore::open(disk, store_options, true)?;
+        let (store, superblock) = match beside {
+            Some(generation) => PageStore::open_beside_writer(disk, store_options, generation)?,
+            None => PageStore::open(disk, store_options, true)?,
+        };
         if superblock.incarnation == Incarnation(0) {
             return Err(never_was(disk));
         }
@@ -161,7 +215,11 @@ impl Damaged {
         let base = Base::read(&store, &superblock, structures, StructureId::LEVELED)?;
         let needed_from = base.catalog.durable_through();
         let log = || log_options(&settings, &superblock, 0);
-        let scanned = scan_log(env, disk, log(), needed_from).and_then(|found| {
+        let scanned = match beside {
+            Some(_) => Recovery::scan_beside_writer(env, disk, log(), needed_from),
+            None => scan_log(env, disk, log(), needed_from),
+        };
+        let scanned = scanned.and_then(|found| {
             check_log(&found, &superblock, &base.catalog)?;
             Ok(found)
         });
@@ -300,8 +358,7 @@ impl Sink {
         };
         let key = self.form.given(key);
         match message {
-            Message::Put(value) => own.put(key, value)?,
-            Message::Expiring(_) => write_as_is(own, key, message)?,
+            Message::Put(_) | Message::Expiring(_) => write_as_is(own, key, message)?,
             Message::Delete => own.delete(key)?,
             Message::Merge(operand) => {
                 return Self::merge((own, other), is_certain, key, std::iter::once(operand));
@@ -309,7 +366,7 @@ impl Sink {
             Message::Stack(bytes) => {
                 let stack = Stack::decode(bytes)?;
                 match stack.base {
-                    StackBase::Value(value) => own.put(key, value)?,
+                    StackBase::Value(value) => write_as_is(own, key, Message::Put(value))?,
                     StackBase::Expiring(payload) => {
                         write_as_is(own, key, Message::Expiring(payload))?;
                     }
@@ -372,12 +429,15 @@ fn write_operand(keyspace: &Keyspace, key: &[u8], operand: &[u8]) -> Result<()> 
     write_as_is(keyspace, key, Message::Merge(operand))
 }
 
-/// Writes a message that another database held. A value keeps its deadline.
+/// Writes a message of a user's key that another database held. A value keeps its deadline, or has
+/// none, whatever the keyspace's time to live.
 fn write_as_is(keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
     let core = keyspace.core();
     if message.deadline_ms().is_some() {
         core.clock.begin(&core.env);
     }
+    let mut buffer = None;
+    let key = keyspace.shared.form.written(key, &mut buffer)?;
     core.write_one(&keyspace.shared, key, message, core.settings.durability)
 }
 

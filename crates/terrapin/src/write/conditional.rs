@@ -16,7 +16,8 @@
 //! have the collections that they had.
 //!
 //! A value that was read and has a deadline may expire meanwhile. So the append also tests, under
-//! the same lock, that no view had a now at or after that deadline ([`crate::engine::clock`]).
+//! the same lock, that no view had a now at or after that deadline. It holds now until the record
+//! is published ([`crate::engine::clock`]).
 //!
 //! A value that was decided upon is compared with the one that the next attempt reads. The user's
 //! function runs again only if they differ, so a slow function and fast other writers both go on.
@@ -24,6 +25,7 @@
 //! Conditional writes are logged: an unlogged one has no place in the order that a crash keeps.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
@@ -31,7 +33,7 @@ use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, Slice, mutant};
 use terrapin_recordcache::Collection;
 use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 
-use crate::engine::clock::{Ends, Moment};
+use crate::engine::clock::{Ends, Hold, Moment};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::log_record::check_sizes;
@@ -46,6 +48,9 @@ pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
 
 /// A value that was read, and its deadline in milliseconds since 1970.
 type Read = (Option<Slice>, Option<u64>);
+
+/// A record that was appended, and now, which is held if the writer read a deadline.
+pub(super) type AppendedRead<'a> = (Appended, Option<Hold<'a>>);
 
 /// What a conditional write does about the value that it read.
 pub(crate) enum Decision<'a, R> {
@@ -191,7 +196,7 @@ impl Core {
         let hits = |entry: &Touched| hits_keys(&keys, entry);
         let mut from = From::Lsn(before);
         let read = (&mut from, &hits, (seen, ends));
-        let Some(appended) = self.append_read(log, record, frees, read, patience)? else {
+        let Some((appended, hold)) = self.append_read(log, record, frees, read, patience)? else {
             return Ok(false);
         };
         let full = {
@@ -199,6 +204,7 @@ impl Core {
             let one = (&**shared, key, message);
             self.enter_one(log, &state, one, &appended, (durability, looks))
         };
+        drop(hold);
         self.count_one(shared, message, bytes - shared.form.prefix_bytes() as u64);
         self.after_write(log, &appended, full, (durability, frees), patience)?;
         Ok(true)
@@ -213,7 +219,7 @@ impl Core {
         frees: bool,
         required: &[Required],
         patience: &mut Patience,
-    ) -> Result<Appended> {
+    ) -> Result<AppendedRead<'_>> {
         let keys = required.iter().map(|r| (r.keyspace.id, r.hash));
         let mut keys: Vec<_> = keys.collect();
         keys.sort_unstable();
@@ -307,7 +313,8 @@ impl Core {
     /// Appends a record if no record from `from` on `hits`, and if the keyspaces have the
     /// collections that were `seen`, and if nothing that was read has ended; waits for room in the
     /// log. If it does not append, the log does not tell what a record from `from` on touched, or
-    /// that record hits, or an ingest came, or a deadline.
+    /// that record hits, or an ingest came, or a deadline. Now is held, if a deadline was read,
+    /// until the caller drops what it gets. The caller publishes the record before.
     pub(super) fn append_read(
         &self,
         log: &Log,
@@ -315,22 +322,33 @@ impl Core {
         frees: bool,
         (from, hits, (seen, ends)): (&mut From, &impl Fn(&Touched) -> bool, (&[Seen], &Ends)),
         patience: &mut Patience,
-    ) -> Result<Option<Appended>> {
+    ) -> Result<Option<AppendedRead<'_>>> {
+        let held = Cell::new(None);
         let holds = || {
             let state = self.state.load();
             let is_same = |(id, collection): &Seen| {
                 let keyspace = state.keyspaces.get(*id);
                 keyspace.is_some_and(|keyspace| keyspace.collection == *collection)
             };
-            if !ends.have_not_come(&self.clock) {
-                return false;
-            }
-            seen.iter().all(is_same) || mutant::active("conditional-append-ignores-collection")
+            let is_same =
+                seen.iter().all(is_same) || mutant::active("conditional-append-ignores-collection");
+            is_same
+                && ends.first().is_none_or(|first_ms| {
+                    let hold = self.clock.hold(&self.env, first_ms);
+                    let is_held = hold.is_some();
+                    held.set(hold);
+                    is_held
+                })
         };
         let mut attempt = || {
             loop {
                 let record = (kind, payload);
-                let appended = log.try_append_unless(record, touches, *from, hits, holds)?;
+                let appended = log.try_append_unless(record, touches, *from, hits, holds);
+                if !matches!(appended, Ok(Some(Append::Done(_)))) {
+                    // Nobody holds now over a wait.
+                    drop(held.take());
+                }
+                let appended = appended?;
                 if appended.is_some() {
                     return Ok(appended);
                 }
@@ -340,11 +358,12 @@ impl Core {
                 }
             }
         };
-        match attempt() {
-            Ok(Some(Append::Done(appended))) => Ok(Some(appended)),
-            Ok(None) => Ok(None),
-            other => self.append_when(log, frees, other, patience, attempt),
-        }
+        let appended = match attempt() {
+            Ok(Some(Append::Done(appended))) => Some(appended),
+            Ok(None) => None,
+            other => self.append_when(log, frees, other, patience, attempt)?,
+        };
+        Ok(appended.map(|appended| (appended, held.take())))
     }
 }
 
@@ -390,6 +409,48 @@ mod tests {
     use super::*;
     use crate::log_record::format::UNLOGGED;
     use crate::types::options::Options;
+
+    /// A view whose now is taken between the append of a conditional write and its publication
+    /// saw the value expired that the write depends on, and did not see the write.
+    #[test]
+    fn no_view_sees_a_value_expired_before_the_write_that_depends_on_it() {
+        let disk = SimDisk::new(1);
+        let options = Options::small();
+        let database = options.open_on(Env::threads(), disk.handle()).unwrap();
+        let keyspace = database.default_keyspace();
+        let (ttl, log) = (Duration::from_millis(300), database.core().log().unwrap());
+        // From now on the log notes what records touch.
+        keyspace.insert_if_absent("b", "1").unwrap();
+        keyspace.put_with_ttl("a", "1", ttl).unwrap();
+        // The first deadline has the log note now, which is a record that touches everything.
+        thread::sleep(Duration::from_millis(50));
+        let touches = [Touch::key(KeyspaceId::DEFAULT, b"c", hash64(b"c"))];
+        let earlier = log.try_append_touching(UNLOGGED, &[], &touches);
+        let Append::Done(earlier) = earlier.unwrap() else {
+            panic!("no room")
+        };
+        let tail = log.tail();
+        thread::scope(|scope| {
+            let swap = scope.spawn(|| keyspace.compare_and_swap("a", Some(b"1"), Some(b"2")));
+            while log.tail() == tail {
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread::sleep(ttl * 2);
+            let seen = keyspace.get("a").unwrap();
+            log.publish(&earlier);
+            assert!(swap.join().unwrap().unwrap().is_ok());
+            assert_eq!(seen.unwrap(), "1");
+            assert_eq!(keyspace.get("a").unwrap().unwrap(), "2");
+        });
+        // Now goes on.
+        keyspace
+            .put_with_ttl("a", "3", Duration::from_millis(1))
+            .unwrap();
+        thread::sleep(Duration::from_millis(20));
+        assert!(!keyspace.contains("a").unwrap());
+        drop(keyspace);
+        database.close().unwrap();
+    }
 
     /// A writer that loses its processor between append and publication is in the way of others
     /// for long. They wait for it, and do not give up after some attempts.

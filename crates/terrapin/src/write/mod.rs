@@ -366,12 +366,15 @@ impl Core {
         }
         let touches = touches_of(log, payload);
         let touches = touches.as_slice();
-        let appended = match durability {
-            Durability::None => self.append(log, (UNLOGGED, &[], touches), frees, &mut patience)?,
+        let (appended, hold) = match durability {
+            Durability::None => {
+                let record: Record<'_> = (UNLOGGED, &[], touches);
+                (self.append(log, record, frees, &mut patience)?, None)
+            }
             _ => {
                 let record: Record<'_> = (BATCH, &[payload], touches);
                 match asks {
-                    Asks::Nothing => self.append(log, record, frees, &mut patience)?,
+                    Asks::Nothing => (self.append(log, record, frees, &mut patience)?, None),
                     Asks::Required(required) => {
                         self.append_required(log, record, frees, required, &mut patience)?
                     }
@@ -428,6 +431,7 @@ impl Core {
                 }
             }
             log.publish(&appended);
+            drop(hold);
             for (id, key) in long {
                 remember_operands(&state, id, key, &appended);
             }

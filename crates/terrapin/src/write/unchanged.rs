@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Result, mutant};
-use terrapin_wal::{Appended, Copied, From, Log, Touch, Touched, Watch};
+use terrapin_wal::{Copied, From, Log, Touch, Touched, Watch};
 
 use crate::engine::clock::Ends;
 use crate::engine::core::Core;
@@ -28,7 +28,7 @@ use crate::pacing::patience::Patience;
 use crate::read;
 use crate::read::iter::Range;
 use crate::types::condition::{Conflict, ConflictCause};
-use crate::write::conditional::{Seen, conflict};
+use crate::write::conditional::{AppendedRead, Seen, conflict};
 use crate::write::footprint::{Footprint, Stretch};
 
 /// Looks of one commit. Each failed one means that a record came meanwhile, of which the log does
@@ -56,7 +56,7 @@ impl Core {
         frees: bool,
         unchanged: &Unchanged<'_>,
         patience: &mut Patience,
-    ) -> Result<Result<Appended, Conflict>> {
+    ) -> Result<Result<AppendedRead<'_>, Conflict>> {
         let footprint = unchanged.footprint;
         let hits = |entry: &Touched| footprint.may_be_hit_by(entry);
         let held = unchanged.view.view().held()?;
