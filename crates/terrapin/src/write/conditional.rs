@@ -403,7 +403,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use terrapin_base::{Env, Purpose};
+    use terrapin_base::{Condition, Env, Purpose};
     use terrapin_disk::SimDisk;
 
     use super::*;
@@ -414,16 +414,20 @@ mod tests {
     /// saw the value expired that the write depends on, and did not see the write.
     #[test]
     fn no_view_sees_a_value_expired_before_the_write_that_depends_on_it() {
-        let disk = SimDisk::new(1);
+        let (disk, env) = (SimDisk::new(1), Env::threads());
+        let rest = |time: Duration| {
+            let until = env.now_ns() + time.as_nanos() as u64;
+            env.wait(&Condition::delay_until(until)).unwrap();
+        };
         let options = Options::small();
-        let database = options.open_on(Env::threads(), disk.handle()).unwrap();
+        let database = options.open_on(env.clone(), disk.handle()).unwrap();
         let keyspace = database.default_keyspace();
         let (ttl, log) = (Duration::from_millis(300), database.core().log().unwrap());
         // From now on the log notes what records touch.
         keyspace.insert_if_absent("b", "1").unwrap();
         keyspace.put_with_ttl("a", "1", ttl).unwrap();
         // The first deadline has the log note now, which is a record that touches everything.
-        thread::sleep(Duration::from_millis(50));
+        rest(Duration::from_millis(50));
         let touches = [Touch::key(KeyspaceId::DEFAULT, b"c", hash64(b"c"))];
         let earlier = log.try_append_touching(UNLOGGED, &[], &touches);
         let Append::Done(earlier) = earlier.unwrap() else {
@@ -433,9 +437,9 @@ mod tests {
         thread::scope(|scope| {
             let swap = scope.spawn(|| keyspace.compare_and_swap("a", Some(b"1"), Some(b"2")));
             while log.tail() == tail {
-                thread::sleep(Duration::from_millis(1));
+                rest(Duration::from_millis(1));
             }
-            thread::sleep(ttl * 2);
+            rest(ttl * 2);
             let seen = keyspace.get("a").unwrap();
             log.publish(&earlier);
             assert!(swap.join().unwrap().unwrap().is_ok());
@@ -446,7 +450,7 @@ mod tests {
         keyspace
             .put_with_ttl("a", "3", Duration::from_millis(1))
             .unwrap();
-        thread::sleep(Duration::from_millis(20));
+        rest(Duration::from_millis(20));
         assert!(!keyspace.contains("a").unwrap());
         drop(keyspace);
         database.close().unwrap();
