@@ -23,6 +23,7 @@ pub const NAMES: &[&str] = &[
     "watch-begins-at-the-tail",
     "newer-range-delete-hides-older-ones",
     "failing-operands-are-dropped",
+    "operands-are-merged-in-slices",
     "range-forgets-deadlines",
     "keyspace-forgets-ttl",
     "log-segments-unsynced",

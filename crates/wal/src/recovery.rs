@@ -359,19 +359,9 @@ impl Recovery {
         &mut self,
         visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut replay = Replay {
-            stream: self.stream(self.replay_from),
-            needed_from: self.needed_from,
-            end: self.end,
-        };
-        while replay.position().0 < self.end {
-            let Some(record) = replay.next()? else {
-                return Ok(());
-            };
+        let mut replay = self.replay_to_end();
+        while let Some(record) = replay.next()? {
             let lsn = record.lsn.0;
-            if lsn >= self.end {
-                return Ok(());
-            }
             if visit(record)?.is_break() {
                 return self.cut(lsn);
             }
@@ -692,12 +682,16 @@ impl Recovery {
     /// Returns the replay without writing anything (D11). Records that are only in the ring are
     /// read from there.
     #[must_use]
-    pub fn read_only(mut self) -> Replay {
-        if let Some(last) = self.chain.lives.last_mut() {
-            last.end = Some(self.end);
-        }
+    pub fn read_only(self) -> Replay {
+        self.replay_to_end()
+    }
+
+    /// A replay that reads nothing behind the accepted end: no segment need go on there.
+    fn replay_to_end(&self) -> Replay {
+        let mut stream = self.stream(self.replay_from);
+        stream.end_at(self.end);
         Replay {
-            stream: self.stream(self.replay_from),
+            stream,
             needed_from: self.needed_from,
             end: self.end,
         }

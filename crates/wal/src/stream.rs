@@ -148,7 +148,11 @@ impl SegmentFiles {
                 .rev()
                 .find(|p| p.start <= lsn && lsn < p.end())
             else {
-                return Err(Error::internal("read outside of the log's segments").with("lsn", lsn));
+                // A segment that was cut short, or a damaged header.
+                let error = "the segments of the log lack bytes that its records reach over";
+                return Err(Error::corrupt(error)
+                    .with("lsn", lsn)
+                    .with("directory", self.disk.describe()));
             };
             let count = (out.len() as u64).min(piece.end() - lsn);
             let (head, tail) = out.split_at_mut(count as usize);
@@ -209,6 +213,13 @@ impl Stream {
             },
             segment_read_ahead: ReadAhead::default(),
             ring_read_ahead: ReadAhead::default(),
+        }
+    }
+
+    /// From now on the last life is known to end at an LSN.
+    pub(crate) fn end_at(&mut self, lsn: u64) {
+        if let Some(last) = self.lives.last_mut() {
+            last.end = Some(lsn);
         }
     }
 

@@ -82,7 +82,9 @@ impl Part {
     pub fn is_whole(&self) -> bool {
         let memtable = self.sealed.as_ref().map(|sealed| &sealed.records);
         memtable.is_some_and(|memtable| {
-            memtable.memtable.has_operands()
+            let has_operands = memtable.memtable.has_operands()
+                && !mutant::active("operands-are-merged-in-slices");
+            has_operands
                 || memtable.large.is_any()
                 || memtable.unlogged_batch.load(Ordering::Acquire)
         })

@@ -43,7 +43,8 @@ pub(in crate::mutants) fn deadlines(_scratch: &Path) -> Outcome {
         sim.set_wall_ms(START_MS);
         let database = open(&env, &disk)?;
         let keyspace = database.default_keyspace();
-        for number in 0..400 {
+        // So many that what expires is too little to be compacted: a checkpoint would note now.
+        for number in 0..1000 {
             let put = keyspace.put(key(number), [7; 40]);
             put.map_err(text("put"))?;
         }

@@ -86,6 +86,48 @@ pub(in crate::mutants) fn failing_operator(_scratch: &Path) -> Outcome {
     }
 }
 
+/// A full disk lets no operand count twice, whatever part of its memtable is merged. The room is
+/// for some slices of the memtable, and not for all of it.
+pub(in crate::mutants) fn on_a_full_disk(_scratch: &Path) -> Outcome {
+    const RECORDS: u64 = 6000;
+    let world = Process::new(1, SimDisk::new(55));
+    let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
+    let database = world.open(&options).map_err(text("open"))?;
+    let options = KeyspaceOptions::new().merge_operator("append");
+    let keyspace = database.create_keyspace("words", options);
+    let keyspace = keyspace.map_err(text("create"))?;
+    for number in 0..RECORDS {
+        let put = keyspace.put(key(number), [number as u8; 100]);
+        put.map_err(text("put"))?;
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    world.sim.set_breathing(false);
+    for number in (0..RECORDS).step_by(4) {
+        let merged = keyspace.merge(key(number), [b'+'; 90]);
+        merged.map_err(text("merge"))?;
+    }
+    world.disk.set_capacity(world.disk.used_bytes());
+    // It fails: there is little room.
+    let _ = database.checkpoint();
+    for room in ["no", "any"] {
+        for number in 0..RECORDS {
+            let wanted = if number.is_multiple_of(4) { 190 } else { 100 };
+            let value = keyspace.get(key(number)).map_err(text("get"))?;
+            let bytes = value.map(|value| value.len());
+            if bytes != Some(wanted) {
+                return Err(format!(
+                    "with {room} room, record {number} has {bytes:?} bytes, not {wanted}"
+                ));
+            }
+        }
+        world.disk.set_capacity(u64::MAX);
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
+}
+
 /// Operands that were written and read while an ingest was under way apply to its records.
 pub(in crate::mutants) fn ingest(_scratch: &Path) -> Outcome {
     let world = Process::new(1, SimDisk::new(53));

@@ -20,6 +20,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        name: "operands-are-merged-in-slices",
+        does: "a memtable with operands is merged in slices on a full disk",
+        file: "crates/terrapin/src/checkpoint/outcome.rs",
+        breaks: PROMISE,
+        script: Script::Check("operands on a full disk", checks::merges::on_a_full_disk),
+    },
+    Mutant {
         name: "operands-combine-newest-first",
         does: "operands are combined in the wrong order",
         file: "crates/base/src/operator/fold.rs",
