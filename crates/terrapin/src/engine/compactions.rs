@@ -69,7 +69,8 @@ pub(crate) struct Stretches {
 pub(crate) enum Work {
     /// Merges buffers into leaves.
     Buffers,
-    /// The same, and rewrites leaves of which at least so many thousandths have expired.
+    /// Merges buffers into leaves, and rewrites leaves whose expired share is at least this number
+    /// of thousandths.
     Expired(u64),
     /// Collects garbage of separated values. The span has no meaning.
     Garbage,

@@ -77,7 +77,7 @@ impl LargeValues {
         Ok(Slice::from_vec(value))
     }
 
-    /// Checks that a get may return so many bytes.
+    /// Checks that a get may return a value of this many bytes.
     ///
     /// # Errors
     ///
