@@ -7,7 +7,8 @@
 //! n + k       4 p   CRC32C of each piece, from its seed {page id, number of the piece}
 //!                   zeros
 //! end - 64    64    footer: magic, page id; page offset, page bytes, n: u64 each; k: u32;
-//!                   CRC32C of key and checksums, from its seed {page id, 0x4000_0003}: u32; zeros; CRC32C
+//!                   CRC32C of key and checksums, from its seed {page id, 0x4000_0003}: u32;
+//!                   zeros; CRC32C
 //! ```
 //!
 //! A page is a whole number of extents. Key and length follow from the handle's record, so a reader
