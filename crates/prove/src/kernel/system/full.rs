@@ -23,6 +23,9 @@ const PUTS_MAX: u64 = 200_000;
 /// How often writes are retried, each tenth of a second.
 const TRIES: u32 = 600;
 
+/// Bytes that come back for an open which had no room for a log file.
+const ROOM_BYTES: usize = 1 << 20;
+
 /// The most checkpoints that a checkpoint or close may take on a full disk: 64 for each memtable it
 /// merges, and some that began before.
 const ROUNDS_MAX: u64 = 160;
@@ -201,9 +204,14 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
 
 /// Half of the records are deleted while a snapshot keeps their pages. A checkpoint and a close
 /// then take a bounded number of checkpoints (decision 0038), and the next open replays the rest.
+/// A close that merged everything leaves a log file for the next open. Another close may leave none:
+/// that open fails for lack of space, and succeeds once there is some.
 fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     let directory = system.path().join("bounded");
     let options = options().stall_limit(Duration::from_secs(2));
+    let room = system.path().join("room");
+    fs::write(&room, vec![7; ROOM_BYTES])?;
+    File::open(&room)?.sync_all()?;
     let mut state = Map::new();
     let database = options.open(&directory)?;
     let keyspace = database.default_keyspace();
@@ -239,7 +247,14 @@ fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
         return Err(Find(format!("a close that says {closed:?}")));
     }
     sound(&directory, "after a close on a full disk", false)?;
-    let database = options.open(&directory)?;
+    let database = match options.open(&directory) {
+        Err(error) if error.kind() == ErrorKind::NoSpace && closed.cause.is_some() => {
+            fs::remove_file(&room)?;
+            options.open(&directory)
+        }
+        opened => opened,
+    };
+    let database = database.map_err(|error| Find(format!("an open after {closed:?}: {error}")))?;
     holds(
         &database.default_keyspace(),
         &state,
@@ -253,6 +268,10 @@ fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     }
     database.close()?;
     fs::remove_dir_all(&directory)?;
+    fs::remove_file(&room).or_else(|error| match error.kind() {
+        IoKind::NotFound => Ok(()),
+        _ => Err(error),
+    })?;
     Ok(())
 }
 
