@@ -26,11 +26,19 @@
 //!   much a range holds: [`Keyspace::approximate`]. Writes: [`Keyspace::put`],
 //!   [`Keyspace::delete`], [`Keyspace::clear`]. Writes that depend on what is there:
 //!   [`Keyspace::insert_if_absent`], [`Keyspace::compare_and_swap`], [`Keyspace::update`],
-//!   [`Keyspace::take`], [`Keyspace::pop_first`].
+//!   [`Keyspace::take`], [`Keyspace::pop_first`]. Messages that the tree combines later:
+//!   [`Keyspace::merge`], [`Keyspace::delete_range`]. Values that expire:
+//!   [`Keyspace::put_with_ttl`]. Values up to 1 GiB, streamed: [`Keyspace::writer`],
+//!   [`Keyspace::reader`]. Records in key order, straight into the tree: [`Keyspace::ingest`].
+//! - [`KeyspaceOptions`] choose how a keyspace lies on disk: its [`StructureKind`], compression,
+//!   values outside of the tree, a merge operator, a time to live.
 //! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]). It may
 //!   have conditions ([`Batch::require`]).
 //! - A [`Transaction`] reads and writes at one moment, or not at all ([`Database::transact`]).
 //! - A [`Snapshot`] is the whole database as of one moment ([`Database::snapshot`]).
+//! - [`Database::backup`] copies what changed since the last backup, beside writers.
+//!   [`Options::open_reader`] reads in another process, beside the one that writes. [`salvage`]
+//!   takes out what a damaged database still holds.
 //! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a
 //!   check of every byte.
 //!

@@ -42,7 +42,6 @@ pub enum StructureKind {
     Numbered(StructureId),
 }
 
-/// Structures that have a number on disk and are not in this version.
 /// Structures that users choose by name.
 const CHOSEN: [StructureKind; 4] = [
     StructureKind::Leveled,

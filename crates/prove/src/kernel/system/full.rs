@@ -204,8 +204,8 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
 
 /// Half of the records are deleted while a snapshot keeps their pages. A checkpoint and a close
 /// then take a bounded number of checkpoints (decision 0038), and the next open replays the rest.
-/// A close that merged everything leaves a log file for the next open. Another close may leave none:
-/// that open fails for lack of space, and succeeds once there is some.
+/// A close that merged everything leaves a log file for the next open. Another close may leave
+/// none: that open fails for lack of space, and succeeds once there is some.
 fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     let directory = system.path().join("bounded");
     let options = options().stall_limit(Duration::from_secs(2));
