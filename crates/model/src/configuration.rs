@@ -44,6 +44,8 @@ pub struct Configuration {
     pub structures: Structures,
     /// Values of at least this many bytes are kept out of trees.
     pub separate_from: Option<u32>,
+    /// Values of more than this many bytes are large; none is the usual limit.
+    pub large_above: Option<u32>,
     /// The longest replay after a kill. The bound is at least eight units of L.
     pub recovery_target: Option<Duration>,
     /// How writes use deadlines.
@@ -84,6 +86,7 @@ impl Configuration {
             sync_interval_ms: 100,
             structures: Structures::Leveled,
             separate_from: None,
+            large_above: None,
             recovery_target: None,
             deadlines: Deadlines::None,
         }
@@ -173,6 +176,34 @@ impl Configuration {
                     fanout: Some(4),
                     compression: Compression::Lz4,
                     threads: 2,
+                    ..small()
+                },
+            ),
+            (
+                "large values",
+                Configuration {
+                    large_above: Some(20),
+                    structures: Structures::Mixed(24),
+                    ..small()
+                },
+            ),
+            (
+                "all values large, tiny groups",
+                Configuration {
+                    large_above: Some(0),
+                    group_bytes: 1 << 10,
+                    fanout: Some(4),
+                    deadlines: Deadlines::Near,
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
+                "large values and separated ones, hashed or not",
+                Configuration {
+                    large_above: Some(100),
+                    separate_from: Some(0),
+                    structures: Structures::SomeHashed(5),
                     ..small()
                 },
             ),
@@ -309,6 +340,7 @@ impl Configuration {
                 Some(Duration::from_nanos(1)),
                 Some(Duration::from_millis(2)),
             ]),
+            large_above: *apart.pick(&[None, None, None, Some(0), Some(30), Some(500), Some(5000)]),
         }
     }
 
@@ -393,6 +425,7 @@ impl Configuration {
         let options = options.recovery_target(self.recovery_target);
         let options = options
             .separate_from_for_tests(self.separate_from)
+            .large_above_for_tests(self.large_above)
             .always_maplets_for_tests(self.filter_bits.is_multiple_of(2));
         let options = self.structures.choose(options);
         match self.fanout {

@@ -661,7 +661,7 @@ impl Oracle {
                 return failed(ErrorKind::Unsupported, "no order");
             }
             match step {
-                TxStep::Change(change) if is_too_large(change, VALUE_BYTES_MAX as u64) => {
+                TxStep::Change(change) if is_too_large(change, LARGE_VALUE_BYTES_MAX) => {
                     return failed(ErrorKind::TooLarge, "key or value");
                 }
                 TxStep::Change(change) => tx.change(change),

@@ -106,6 +106,21 @@ fn deadlines_beside_separated_values() {
 }
 
 #[test]
+fn large_values() {
+    conforms("large values");
+}
+
+#[test]
+fn all_values_large() {
+    conforms("all values large, tiny groups");
+}
+
+#[test]
+fn large_values_and_separated_ones() {
+    conforms("large values and separated ones, hashed or not");
+}
+
+#[test]
 fn every_configuration_of_the_matrix_is_tested_here() {
-    assert_eq!(Configuration::matrix().len(), 18);
+    assert_eq!(Configuration::matrix().len(), 21);
 }

@@ -7,8 +7,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use common::World;
 use terrapin::{
-    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Options, Slice,
-    StructureKind, VALUE_BYTES_MAX,
+    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Options,
+    Requirement, Slice, StructureKind, VALUE_BYTES_MAX,
 };
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
@@ -359,16 +359,244 @@ fn what_takes_no_large_value_says_so() {
         (ErrorKind::Unsupported, ErrorKind::Unsupported)
     );
     let keyspace = database.default_keyspace();
-    let mut transaction = database.transaction().unwrap();
-    let error = transaction.put(&keyspace, "a", &long).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TooLarge);
-    drop(transaction);
     let error = keyspace
         .put_with_ttl("a", &long, std::time::Duration::from_secs(1000))
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(error.to_string().contains("writer"), "{error}");
     assert!(keyspace.get("a").unwrap().is_none());
+    database.close().unwrap();
+    world.verify();
+}
+
+/// A transaction reads and writes large values: its own, those below, and after a rollback.
+#[test]
+fn transactions_read_and_write_large_values() {
+    let world = World::new(20);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    let (old, new) = (value(1, MIB + 5), value(2, 2 * MIB));
+    keyspace.put("a", &old).unwrap();
+    let mut tx = database.transaction().unwrap();
+    has(tx.get(&keyspace, "a").unwrap(), &old);
+    tx.put(&keyspace, "a", &new).unwrap();
+    has(tx.get(&keyspace, "a").unwrap(), &new);
+    assert!(tx.contains(&keyspace, "a").unwrap());
+    let back = tx.savepoint();
+    tx.put(&keyspace, "b", &new).unwrap();
+    tx.put(&keyspace, "a", "short").unwrap();
+    tx.rollback_to(&back).unwrap();
+    assert!(tx.get(&keyspace, "b").unwrap().is_none());
+    tx.put(&keyspace, "c", &old).unwrap();
+    let records: Vec<_> = tx.range(&keyspace, ..).map(Result::unwrap).collect();
+    assert_eq!(records.len(), 2);
+    assert!(records[0].0 == "a" && records[0].1 == new[..]);
+    assert!(records[1].0 == "c" && records[1].1 == old[..]);
+    // The writes of a transaction with large values are short.
+    assert!(tx.bytes() < 200, "{}", tx.bytes());
+    tx.commit().unwrap().unwrap();
+    check(&keyspace, "a", &new);
+    check(&keyspace, "c", &old);
+
+    // A conflict, and a transaction that is dropped, give their pages back.
+    database.checkpoint().unwrap();
+    let live = live_bytes(&database);
+    for _ in 0..3 {
+        let mut tx = database.transaction().unwrap();
+        tx.get(&keyspace, "a").unwrap();
+        tx.put(&keyspace, "d", &new).unwrap();
+        keyspace.put("a", "another").unwrap();
+        assert!(tx.commit().unwrap().is_err());
+        let mut tx = database.transaction().unwrap();
+        tx.put(&keyspace, "d", &new).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    assert!(live_bytes(&database) < live + MIB as u64 / 2);
+    assert!(keyspace.get("d").unwrap().is_none());
+    database.close().unwrap();
+    drop(keyspace);
+    world.verify();
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    check(&keyspace, "c", &old);
+    keyspace.put("e", value(7, MIB)).unwrap();
+    database
+        .transact(|tx| tx.put(&keyspace, "f", &old))
+        .unwrap();
+    world.kill(database);
+    drop(keyspace);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    check(&keyspace, "f", &old);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// A commit compares large values by their versions, however long they are.
+#[test]
+fn commits_compare_large_values_unread() {
+    let world = World::new(21);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    let huge = value(3, 9 * MIB);
+    let put_huge = |key: &str| {
+        let mut writer = keyspace.writer(key, huge.len() as u64).unwrap();
+        writer.append(&huge).unwrap();
+        writer.finish().unwrap();
+    };
+    put_huge("huge");
+    keyspace.put("seen", "1").unwrap();
+    for (changes, is_over_range) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut tx = database.transaction().unwrap();
+        match is_over_range {
+            true => {
+                let too_large = tx.range(&keyspace, "h".."i").next().unwrap().unwrap_err();
+                assert_eq!(too_large.kind(), ErrorKind::TooLarge);
+                tx.delete_range(&keyspace, "h".."i").unwrap();
+            }
+            false => assert!(tx.contains(&keyspace, "huge").unwrap()),
+        }
+        tx.put(&keyspace, "mine", "2").unwrap();
+        if changes {
+            put_huge("huge");
+        }
+        // The memtables no longer tell what has changed.
+        for i in 0..3000 {
+            keyspace.put(format!("other {i}"), vec![7; 600]).unwrap();
+        }
+        database.checkpoint().unwrap();
+        database.checkpoint().unwrap();
+        let committed = tx.commit().unwrap().is_ok();
+        assert_eq!(committed, !changes, "{is_over_range}");
+        if committed && is_over_range {
+            put_huge("huge");
+        }
+    }
+    database.close().unwrap();
+}
+
+#[test]
+fn conditional_writes_read_and_write_large_values() {
+    let world = World::new(22);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    let (one, two) = (value(1, MIB), value(2, VALUE_BYTES_MAX + 1));
+    assert!(keyspace.insert_if_absent("a", &one).unwrap().is_none());
+    has(keyspace.insert_if_absent("a", &two).unwrap(), &one);
+    check(&keyspace, "a", &one);
+    let swapped = keyspace
+        .compare_and_swap("a", Some(&two), Some(b"no"))
+        .unwrap();
+    assert!(swapped.is_err());
+    keyspace
+        .compare_and_swap("a", Some(&one), Some(&two))
+        .unwrap()
+        .unwrap();
+    database.checkpoint().unwrap();
+    check(&keyspace, "a", &two);
+    let (read, version) = keyspace.get_versioned("a").unwrap();
+    has(read, &two);
+    keyspace
+        .compare_version_and_swap("a", &version, Some(&one))
+        .unwrap()
+        .unwrap();
+    assert!(
+        keyspace
+            .compare_version_and_swap("a", &version, None)
+            .unwrap()
+            .is_err()
+    );
+    let longer = keyspace
+        .update("a", |value| {
+            let mut value = value.unwrap().to_vec();
+            value.push(1);
+            Some(value)
+        })
+        .unwrap();
+    assert_eq!(longer.unwrap().len(), MIB + 1);
+    assert_eq!(keyspace.take("a").unwrap().unwrap().len(), MIB + 1);
+    assert!(!keyspace.contains("a").unwrap());
+    keyspace.put("b", &one).unwrap();
+    let popped = keyspace.pop_first().unwrap().unwrap();
+    assert!(popped.0 == "b" && popped.1 == one[..]);
+
+    // Conditions of batches, on a value that no get returns.
+    let huge = value(3, 9 * MIB);
+    let mut writer = keyspace.writer("huge", huge.len() as u64).unwrap();
+    writer.append(&huge).unwrap();
+    writer.finish().unwrap();
+    let mut other = huge.clone();
+    other[5 * MIB] ^= 1;
+    for (asks, holds) in [
+        (Requirement::Present, true),
+        (Requirement::Absent, false),
+        (Requirement::equals(&huge), true),
+        (Requirement::equals(&other), false),
+        (Requirement::equals("short"), false),
+    ] {
+        let mut batch = database.batch();
+        batch.require(&keyspace, "huge", asks);
+        batch.put(&keyspace, "done", "1");
+        let written = database.write(&batch);
+        assert_eq!(written.is_ok(), holds);
+        if let Err(error) = written {
+            assert_eq!(error.kind(), ErrorKind::Conflict);
+        }
+    }
+    let error = keyspace.take("huge").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    keyspace.delete("huge").unwrap();
+    database.checkpoint().unwrap();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    assert!(
+        live_bytes(&database) < MIB as u64,
+        "{}",
+        live_bytes(&database)
+    );
+    world.kill(database);
+    drop(keyspace);
+    world.verify();
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.iter().count(), 1);
+    database.close().unwrap();
+}
+
+/// A ring's quarter bounds records, and no value.
+#[test]
+fn a_value_beyond_a_small_ring_is_large() {
+    let world = World::new(23);
+    let small = options().ring_bytes(64 << 10);
+    let database = world.open(&small);
+    let keyspace = database.default_keyspace();
+    for bytes in [16_200, 16_320, 16_384, 20_000, 200_000] {
+        let long = value(bytes as u64, bytes);
+        keyspace.put("put", &long).unwrap();
+        has(keyspace.get("put").unwrap(), &long);
+        let mut batch = database.batch();
+        batch.put(&keyspace, "batch", &long);
+        database.write(&batch).unwrap();
+        has(keyspace.get("batch").unwrap(), &long);
+        database
+            .transact(|tx| tx.put(&keyspace, "tx", &long))
+            .unwrap();
+        has(keyspace.get("tx").unwrap(), &long);
+    }
+    // Operands apply to a value that is large for the ring alone.
+    let made = KeyspaceOptions::new().merge_operator("append");
+    let appended = database.create_keyspace("appended", made).unwrap();
+    let mut long = value(5, 20_000);
+    appended.put("a", &long).unwrap();
+    for checkpoint in [false, true, false, true] {
+        appended.merge("a", "more").unwrap();
+        long.extend_from_slice(b"more");
+        if checkpoint {
+            database.checkpoint().unwrap();
+        }
+        has(appended.get("a").unwrap(), &long);
+    }
     database.close().unwrap();
     world.verify();
 }

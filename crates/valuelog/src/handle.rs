@@ -1,7 +1,7 @@
 //! Handles: what a tree keeps in place of a separated value.
 
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, LARGE_VALUE_BYTES_MAX, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, ErrorKind, LARGE_VALUE_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::PLACES_MAX;
 use crate::large::LARGE_BIRTHS;
@@ -78,6 +78,22 @@ pub(crate) fn dangling(handle: Handle) -> Error {
     Error::corrupt("a handle names a value that its page does not have")
         .with("birth", handle.birth)
         .with("place", handle.place)
+}
+
+/// Checks that operands may apply to a value: no operator makes one of more than 256 KiB.
+///
+/// # Errors
+///
+/// [`terrapin_base::ErrorKind::Unsupported`].
+pub fn check_operands(handle: Handle) -> Result<()> {
+    if handle.value_bytes as usize <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    let message = "merge operands apply to a value that is longer than what an operator makes: put \
+                   or delete the key, or read the value with a snapshot from before";
+    Err(Error::new(ErrorKind::Unsupported, message)
+        .with("bytes", handle.value_bytes)
+        .with("limit", VALUE_BYTES_MAX))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod separate;
 mod table;
 mod write;
 
-pub use handle::Handle;
+pub use handle::{Handle, check_operands};
 pub use separate::Separating;
 pub use table::{LEAF_BYTES_MAX, PartRef, TableEdit, TableRef, ValueTable};
 

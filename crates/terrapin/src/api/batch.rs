@@ -10,7 +10,7 @@ use terrapin_valuelog::large::OwnedLarge;
 
 use crate::api::keyspace::Keyspace;
 use crate::log_record::format::{put_large, put_operation, put_range_delete};
-use crate::log_record::{check_bounds, check_sizes, is_large};
+use crate::log_record::{check_bounds, check_sizes};
 use crate::types::condition::Requirement;
 use crate::types::key_form::OrderKey;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
@@ -86,9 +86,12 @@ impl Batch {
     #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
+        let (key, core) = (key.as_ref(), keyspace.core());
         match put.message() {
-            message if is_large(message) => self.add_large(keyspace, key.as_ref(), value.as_ref()),
-            message => self.add(keyspace, key.as_ref(), message),
+            Message::Put(value) if core.is_large(&keyspace.shared, key.len(), value.len()) => {
+                self.add_large(keyspace, key, value);
+            }
+            message => self.add(keyspace, key, message),
         }
     }
 
@@ -102,10 +105,8 @@ impl Batch {
             self.check_owner(keyspace)?;
             let mut buffer = None;
             let key = keyspace.shared.form.written(key, &mut buffer)?;
-            let core = keyspace.core();
-            let mut writer = core.begin_large(&keyspace.shared, key, value.len() as u64)?;
-            writer.write(value)?;
-            Ok((Box::<[u8]>::from(key), writer.finish()?))
+            let large = keyspace.core().write_large(&keyspace.shared, key, value)?;
+            Ok((Box::<[u8]>::from(key), large))
         };
         let (key, large) = match written() {
             Ok(written) => written,

@@ -21,7 +21,9 @@ impl Keyspace {
     /// `None` if the value was set.
     ///
     /// Uses the durability of the database, which must not be
-    /// [`Durability::None`](crate::Durability::None). Costs a get and a put. Errors: those of
+    /// [`Durability::None`](crate::Durability::None). Costs a get and a put. A value that the call
+    /// reads has at most a quarter of the memory ([`Keyspace::get`]); [`crate::Batch::require`] has
+    /// conditions on longer ones. Errors: those of
     /// [`Keyspace::get`] and [`Keyspace::put`]; `InvalidArgument` for that durability; `Conflict`
     /// if other writers change the key between each of 10,000 attempts.
     ///
@@ -146,6 +148,7 @@ impl Keyspace {
         let durability = core.settings.durability;
         check_durability(durability)?;
         let (log, new) = (core.log()?, self.state_of(new.map(Into::into)));
+        let new = core.written(&self.shared, key, new)?;
         let mut patience = Patience::default();
         for attempt in 0..ATTEMPTS_MAX {
             core.begin_attempt(log, attempt)?;
@@ -162,10 +165,9 @@ impl Keyspace {
                 let conflict = conflict(&self.shared, key, ConflictCause::Changed);
                 return Ok(Err(conflict));
             }
-            let message = new.message();
             let shared = &self.shared;
             let read = (before, &[(shared.id, collection)][..], &ends);
-            if core.write_one_read(shared, key, message, durability, read, &mut patience)? {
+            if core.write_one_read(shared, key, &new, durability, read, &mut patience)? {
                 return Ok(Ok(()));
             }
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use terrapin_base::{Error, Result, Slice, VALUE_BYTES_MAX};
+use terrapin_base::{Error, Result, Slice};
 use terrapin_valuelog::large::{LargeReader, LargeWriter, PIECE_BYTES};
 
 use crate::api::keyspace::Keyspace;
@@ -19,12 +19,13 @@ impl Keyspace {
     /// ([`LARGE_VALUE_BYTES_MAX`](crate::LARGE_VALUE_BYTES_MAX)). The caller writes it in pieces.
     /// The key has it once [`ValueWriter::finish`] returns. Memory holds 1 MiB of it.
     ///
-    /// A value of more than 256 KiB is *large*: it is written once, into a page of its own, and the
-    /// log gets its handle. [`Keyspace::put`] does the same with such a value.
+    /// A value of more than 256 KiB, or one that a quarter of the log's ring does not hold, is
+    /// *large*: it is written once, into a page of its own, and the log gets its handle. All other
+    /// writes do the same with such a value.
     ///
     /// Durability and errors as for [`Keyspace::put`]. Also `NoSpace` if the disk has no room for
-    /// the value outside of the reserve, and `Unsupported` for a large value in a keyspace with a
-    /// merge operator or a default time to live.
+    /// the value outside of the reserve, and `Unsupported` for a value of more than 256 KiB in a
+    /// keyspace with a merge operator or a default time to live.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -56,9 +57,11 @@ impl Keyspace {
         durability: Durability,
     ) -> Result<ValueWriter> {
         let key = key.as_ref();
-        let into = match length <= VALUE_BYTES_MAX as u64 {
-            true => Into::Memory(Vec::with_capacity(length as usize)),
-            false => {
+        let value_bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        let is_large = self.core().is_large(&self.shared, key.len(), value_bytes);
+        let into = match is_large {
+            false => Into::Memory(Vec::with_capacity(value_bytes)),
+            true => {
                 let mut buffer = None;
                 let stored = self.shared.form.written(key, &mut buffer)?;
                 Into::Page(Box::new(self.core().begin_large(

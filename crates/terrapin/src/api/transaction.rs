@@ -258,8 +258,11 @@ impl Transaction {
         self.range(keyspace, ..).limit(1).next_back().transpose()
     }
 
-    /// Sets a key's value. Other errors: `TooLarge` for a long key or value, and if the
-    /// transaction's writes become longer than [`Database::batch_bytes_max`].
+    /// Sets a key's value. A large value ([`Keyspace::writer`]) is written into its page at once.
+    /// The transaction keeps the page, and gives it back if it does not commit.
+    ///
+    /// Other errors: `TooLarge` for a long key or value, and if the transaction's writes become
+    /// longer than [`Database::batch_bytes_max`]; for large values those of [`Keyspace::writer`].
     pub fn put(
         &mut self,
         keyspace: &Keyspace,

@@ -27,12 +27,6 @@ pub(crate) fn check_sizes(key: &[u8], message: Message<'_>) -> Result<()> {
     }
 }
 
-/// Whether a message is a put whose value is too long for records.
-#[inline]
-pub(crate) fn is_large(message: Message<'_>) -> bool {
-    matches!(message, Message::Put(value) if value.len() > VALUE_BYTES_MAX)
-}
-
 /// Checks the bounds of a range delete against the limit of keys.
 pub(crate) fn check_bounds((lower, upper): KeyBounds<'_>) -> Result<()> {
     let bytes = |bound| match bound {

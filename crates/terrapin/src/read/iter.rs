@@ -88,6 +88,8 @@ pub struct Range {
     is_limited: bool,
     /// Whether the caller takes no values.
     keys_only: bool,
+    /// Large values are not read: their handles and this number stand for them.
+    large_tag: Option<u64>,
 }
 
 /// A key, its value, and the deadline of the value if it has one.
@@ -150,6 +152,7 @@ impl Range {
             left: usize::MAX,
             is_limited: false,
             keys_only: false,
+            large_tag: None,
         }
     }
 
@@ -188,6 +191,13 @@ impl Range {
         if self.left == 0 {
             self.handle = None;
         }
+        self
+    }
+
+    /// Shows the handles of large values and a number that no user knows in place of the values:
+    /// for comparisons.
+    pub(crate) fn with_large_by_handle(mut self, tag: u64) -> Self {
+        self.large_tag = Some(tag);
         self
     }
 
@@ -535,7 +545,7 @@ impl Range {
         let filled = match batch.has_handles() {
             true => {
                 let mut cost = resolve::ValueReads::default();
-                let resolved = resolve::handles(keyspace, batch, &mut cost);
+                let resolved = resolve::handles(keyspace, batch, self.large_tag, &mut cost);
                 core.range_read_values(keyspace, cost);
                 resolved.and(filled)
             }

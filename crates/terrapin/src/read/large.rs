@@ -17,14 +17,55 @@ pub(crate) enum Opened {
     Large(LargeReader),
 }
 
+/// What a key has: a value, or the handle of a large one, which no other version of a key has.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Seen {
+    Value(Option<Slice>),
+    Large(Handle),
+}
+
 /// Looks a key up, and opens its value if it is large. The caller's state keeps the value's page
 /// until this returns; the reader keeps it from then on.
 pub(crate) fn open(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Option<Opened>> {
+    Ok(match find(keyspace, at, key)? {
+        Seen::Value(value) => value.map(Opened::Value),
+        Seen::Large(handle) => Some(Opened::Large(keyspace.shared.large.open(handle, key)?)),
+    })
+}
+
+/// Whether a key has this value, of which memory holds a part at a time.
+#[cold]
+pub(crate) fn is_equal(
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    key: &[u8],
+    wanted: &[u8],
+) -> Result<bool> {
+    let reader = match open(keyspace, at, key)? {
+        None => return Ok(false),
+        Some(Opened::Value(value)) => return Ok(value == *wanted),
+        Some(Opened::Large(reader)) => reader,
+    };
+    let length = wanted.len() as u64;
+    if reader.length() != length {
+        return Ok(false);
+    }
+    let (mut rest, mut is_equal) = (wanted, true);
+    reader.read(0..length, &mut |piece| {
+        let (now, later) = rest.split_at(piece.len().min(rest.len()));
+        is_equal &= now == piece;
+        rest = later;
+    })?;
+    Ok(is_equal)
+}
+
+/// Looks a key up, and reads its value unless it is large.
+pub(crate) fn find(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Seen> {
     let hash = hash64(key);
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
     for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
-        let opened = match &layer {
+        let found = match &layer {
             Layer::Memtable(memtable) => match memtable.read(key, at.before) {
                 Some(message) => of_message(keyspace, at, key, message)?,
                 None => continue,
@@ -34,16 +75,15 @@ pub(crate) fn open(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Resu
                 None => continue,
             },
         };
-        return Ok(opened);
+        return Ok(found);
     }
     if let Some(values) = keyspace.version.stored_values()
         && let Found::Handle(handle) = values.get_unread(key, hash)?
-        && let Some(reader) = of_handle(keyspace, key, &handle)?
+        && let Some(handle) = large_of(&handle)?
     {
-        return Ok(Some(reader));
+        return Ok(Seen::Large(handle));
     }
-    let value = resolve::get(keyspace, at, key, hash)?;
-    Ok(value.map(Opened::Value))
+    resolve::get(keyspace, at, key, hash).map(Seen::Value)
 }
 
 fn of_message(
@@ -51,22 +91,17 @@ fn of_message(
     at: Moment<'_>,
     key: &[u8],
     message: Message<'_>,
-) -> Result<Option<Opened>> {
+) -> Result<Seen> {
     if let Message::Separated(handle) = message
-        && let Some(reader) = of_handle(keyspace, key, handle)?
+        && let Some(handle) = large_of(handle)?
     {
-        return Ok(Some(reader));
+        return Ok(Seen::Large(handle));
     }
-    let value = answer(keyspace, at, key, message)?;
-    Ok(value.map(Opened::Value))
+    answer(keyspace, at, key, message).map(Seen::Value)
 }
 
-/// A reader, if the handle is of a large value.
-fn of_handle(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Result<Option<Opened>> {
+/// The handle, if it is of a large value.
+fn large_of(handle: &[u8]) -> Result<Option<Handle>> {
     let handle = Handle::decode(handle)?;
-    if !handle.is_large() {
-        return Ok(None);
-    }
-    let reader = keyspace.shared.large.open(handle, key)?;
-    Ok(Some(Opened::Large(reader)))
+    Ok(handle.is_large().then_some(handle))
 }

@@ -188,6 +188,10 @@ pub(crate) fn folded(
     if !is_based {
         resolve::push(&mut fold, key, keyspace.version.get(key, *hash)?)?;
     }
+    if let Some(handle) = fold.handle() {
+        let value = resolve::large_base(keyspace, key, handle)?;
+        fold.set_base(&value);
+    }
     // A deadline gives views of different moments different values.
     let lasts = at.now_ms == 0 && fold.deadline_ms().is_none();
     let value = fold.value(&keyspace.operator, key, |deadline_ms| {

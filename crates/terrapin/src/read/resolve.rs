@@ -11,7 +11,7 @@ use terrapin_base::{
 };
 use terrapin_pages::ReadFor;
 use terrapin_structure::{Batch, Found, Presence};
-use terrapin_valuelog::Handle;
+use terrapin_valuelog::{Handle, check_operands};
 
 use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
@@ -132,6 +132,14 @@ pub(crate) fn large(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Resu
     keyspace.shared.large.get(handle, key, ReadFor::Get)
 }
 
+/// The large value that operands above the tree apply to.
+#[cold]
+pub(crate) fn large_base(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Result<Slice> {
+    let handle = Handle::decode(handle)?;
+    check_operands(handle)?;
+    keyspace.shared.large.get(handle, key, ReadFor::Get)
+}
+
 /// What the values of a range's chunk cost to read.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ValueReads {
@@ -140,11 +148,13 @@ pub(crate) struct ValueReads {
 }
 
 /// Replaces the handles of a range's chunk by their values, which are read together. After an
-/// error, the chunk has the records before the value that could not be read.
+/// error, the chunk has the records before the value that could not be read. With a `tag`, large
+/// values are not read: their handles stand for them, and the tag, which no user knows.
 #[cold]
 pub(crate) fn handles(
     keyspace: &KeyspaceState,
     chunk: &mut Batch,
+    tag: Option<u64>,
     cost: &mut ValueReads,
 ) -> Result<()> {
     if mutant::active("range-shows-handles") {
@@ -153,14 +163,27 @@ pub(crate) fn handles(
     let wants: Vec<_> = chunk.handles().collect();
     let mut found: Vec<Option<Result<Slice>>> = Vec::new();
     found.resize_with(wants.len(), || None);
+    if let Some(tag) = tag {
+        for ((_, handle), found) in wants.iter().zip(&mut found) {
+            if Handle::decode(handle)?.is_large() {
+                let tagged = [handle, &tag.to_le_bytes()[..]].concat();
+                *found = Some(Ok(Slice::from_vec(tagged)));
+            }
+        }
+    }
+    let rest = (0..wants.len()).filter(|&number| found[number].is_none());
+    let numbers: Vec<usize> = rest.collect();
+    let wanted: Vec<_> = numbers.iter().map(|&number| wants[number]).collect();
     let read = match keyspace.version.stored_values() {
-        Some(values) => values.read(&wants, &mut |number, value| found[number] = Some(value)),
+        Some(values) => values.read(&wanted, &mut |number, value| {
+            found[numbers[number]] = Some(value);
+        }),
         // The handles are of memtables or runs.
         None => {
-            for ((key, handle), found) in wants.iter().zip(&mut found) {
-                *found = Some(large(keyspace, key, handle));
+            for (&number, (key, handle)) in numbers.iter().zip(&wanted) {
+                found[number] = Some(large(keyspace, key, handle));
             }
-            Ok(wants.len() as u64)
+            Ok(wanted.len() as u64)
         }
     };
     let read = read.map(|reads| cost.reads += reads);

@@ -13,6 +13,8 @@ use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{
     Charge, Error, ErrorKind, KeyspaceId, Lsn, Message, Purpose, Result, Slice, mutant,
 };
+use terrapin_pages::ReadFor;
+use terrapin_valuelog::Handle;
 
 use crate::engine::clock::{Ends, Moment};
 use crate::engine::core::Core;
@@ -183,6 +185,7 @@ impl Tx {
         match self.writes.get(shared.id, key) {
             None => self.get_of_view(shared, key, for_update),
             Some(Own::Value(value)) => Ok(Some(Slice::copy(value))),
+            Some(Own::Large(handle)) => own_large(shared, key, handle).map(Some),
             Some(Own::Nothing) => Ok(None),
             Some(Own::Operands(operands)) => {
                 let of_view = match operands.need_view() {
@@ -203,9 +206,12 @@ impl Tx {
         of_view: Option<&[u8]>,
     ) -> Result<Option<Slice>> {
         let held = self.view.view().held()?;
-        let operator = &held.keyspace(id)?.operator;
+        let keyspace = held.keyspace(id)?;
         let of_view = of_view.filter(|_| !mutant::active("own-operands-forget-view"));
-        operands.value(operator, key, of_view)
+        let own = operands.large_base();
+        let own = own.map(|handle| own_large(&keyspace.shared, key, handle));
+        let own = own.transpose()?;
+        operands.value(&keyspace.operator, key, own.as_deref().or(of_view))
     }
 
     /// The value of a key that the transaction's view has.
@@ -231,7 +237,7 @@ impl Tx {
         self.check()?;
         match self.writes.get(shared.id, key) {
             None => {}
-            Some(Own::Value(_)) => return Ok(true),
+            Some(Own::Value(_) | Own::Large(_)) => return Ok(true),
             Some(Own::Nothing) => return Ok(false),
             Some(Own::Operands(_)) => return Ok(self.get(shared, key, false)?.is_some()),
         }
@@ -295,7 +301,13 @@ impl Tx {
         message: Message<'_>,
     ) -> Result<()> {
         self.check_write(shared)?;
-        self.writes.add(shared.id, key, message)?;
+        match message {
+            Message::Put(value) if self.core().is_large(shared, key.len(), value.len()) => {
+                let large = self.core().write_large(shared, key, value)?;
+                self.writes.add_large(shared.id, key, large)?;
+            }
+            message => self.writes.add(shared.id, key, message)?,
+        }
         self.charge();
         Ok(())
     }
@@ -378,6 +390,13 @@ impl Tx {
         }
         Ok(outcome)
     }
+}
+
+/// A large value that a transaction wrote.
+#[cold]
+fn own_large(shared: &KeyspaceShared, key: &[u8], handle: &[u8]) -> Result<Slice> {
+    let handle = Handle::decode(handle)?;
+    shared.large.get(handle, key, ReadFor::Get)
 }
 
 /// Whether a view's keyspace is as the newest state has it, apart from later writes into its

@@ -8,8 +8,8 @@ use terrapin_structure::Direction;
 
 use crate::engine::state::KeyspaceShared;
 use crate::read::iter::Range;
-use crate::transaction::Tx;
 use crate::transaction::writes::{Own, OwnWrites};
+use crate::transaction::{Tx, own_large};
 use crate::types::key_range::{KeyRange, owned};
 use crate::write::footprint::RangeNumber;
 
@@ -151,6 +151,11 @@ impl<'a> TransactionRange<'a> {
             };
             let value = match own {
                 Own::Value(value) => Some(Slice::copy(value)),
+                Own::Large(handle) => {
+                    let held = self.tx.view.view().held()?;
+                    let shared = &held.keyspace(self.keyspace)?.shared;
+                    Some(own_large(shared, key, handle)?)
+                }
                 Own::Nothing => None,
                 Own::Operands(operands) => {
                     let of_view = of_view.as_ref().map(|(_, value)| &value[..]);

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
+use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, Fold, KeyspaceId, Message, Operator, Result, Slice, expiry};
 use terrapin_structure::Direction;
+use terrapin_valuelog::large::{LargeRef, OwnedLarge};
 
-use crate::log_record::format::{BATCH, put_operation, put_range_delete};
+use crate::log_record::format::{BATCH, put_large, put_operation, put_range_delete};
 use crate::log_record::{Change, Operations, check_sizes};
 use crate::types::key_range::borrowed;
 use crate::write::footprint::Stretch;
@@ -21,6 +23,8 @@ const INDEX_BYTES: usize = 64;
 /// What a transaction has written.
 pub(crate) struct Writes {
     payload: Vec<u8>,
+    /// The large values that the payload names, in its order.
+    large: Vec<Arc<OwnedLarge>>,
     operations: usize,
     puts: usize,
     has_ranges: bool,
@@ -42,6 +46,8 @@ pub(crate) struct OwnWrites {
 enum Newest {
     /// A put.
     Put(Range<usize>),
+    /// A put of a large value: the place of its handle.
+    Large(Range<usize>),
     Delete,
     /// Merges, oldest first, over the value below. None is what the transaction's view has.
     Merges(Option<Box<Newest>>, Vec<Range<usize>>),
@@ -50,6 +56,8 @@ enum Newest {
 /// What a transaction itself says of a key.
 pub(crate) enum Own<'a> {
     Value(&'a [u8]),
+    /// The large value of this handle.
+    Large(&'a [u8]),
     Nothing,
     /// Operands that apply to another value.
     Operands(Operands<'a>),
@@ -69,7 +77,16 @@ impl Operands<'_> {
         self.below.is_none()
     }
 
-    /// The value that the operands make, if the view has `of_view`.
+    /// The handle of the large value that they apply to, if the transaction wrote that.
+    pub fn large_base(&self) -> Option<&[u8]> {
+        match self.below {
+            Some(Newest::Large(place)) => Some(&self.payload[place.clone()]),
+            _ => None,
+        }
+    }
+
+    /// The value that the operands make, if the view has `of_view`, or if that is the large value
+    /// that they apply to.
     pub fn value(
         &self,
         operator: &Operator,
@@ -83,6 +100,7 @@ impl Operands<'_> {
         let below = match self.below {
             None => of_view,
             Some(Newest::Put(place)) => Some(&self.payload[place.clone()]),
+            Some(Newest::Large(_)) => of_view,
             Some(Newest::Delete | Newest::Merges(..)) => None,
         };
         fold.push(below.map_or(Message::Delete, Message::Put))?;
@@ -102,6 +120,7 @@ impl Writes {
     pub fn new(bytes_max: usize) -> Self {
         Writes {
             payload: Vec::new(),
+            large: Vec::new(),
             operations: 0,
             puts: 0,
             has_ranges: false,
@@ -132,6 +151,19 @@ impl Writes {
         put_operation(&mut self.payload, id, key, message);
         self.check_length(start)?;
         self.index(id, Change::Message(key, message), self.payload.len());
+        Ok(())
+    }
+
+    /// Adds the put of a large value that was written. After an error nothing was added, and the
+    /// value's page is given back.
+    pub fn add_large(&mut self, id: KeyspaceId, key: &[u8], large: OwnedLarge) -> Result<()> {
+        let start = self.payload.len();
+        put_large(&mut self.payload, id, key, large.large());
+        self.check_length(start)?;
+        let mut bytes = Vec::new();
+        large.large().encode(&mut bytes);
+        self.large.push(Arc::new(large));
+        self.index(id, Change::Large(key, &bytes), self.payload.len());
         Ok(())
     }
 
@@ -182,15 +214,14 @@ impl Writes {
                     }
                 };
                 self.puts += usize::from(matches!(newest, Newest::Put(_)));
-                match own.points.get_mut(key) {
-                    Some(place) => *place = newest,
-                    None => {
-                        self.index_bytes += key.len() + INDEX_BYTES;
-                        own.points.insert(key.into(), newest);
-                    }
-                }
+                self.index_bytes += own.set(key, newest);
             }
-            Change::Large(..) => unreachable!("transactions refuse large values"),
+            Change::Large(key, bytes) => {
+                self.puts += 1;
+                // These bytes end with the handle.
+                let handle = LargeRef::decode(bytes).map_or(0, |(_, handle)| handle.len());
+                self.index_bytes += own.set(key, Newest::Large(end - handle..end));
+            }
             Change::DeleteRange(lo, hi) => {
                 self.has_ranges = true;
                 self.index_bytes += lo.len() + hi.map_or(0, <[u8]>::len) + INDEX_BYTES;
@@ -209,8 +240,10 @@ impl Writes {
     /// Takes back all operations since a mark. O(operations before it).
     pub fn roll_back(&mut self, mark: Mark) {
         let mut payload = std::mem::take(&mut self.payload);
+        let mut large = std::mem::take(&mut self.large);
         payload.truncate(mark.payload);
         *self = Writes::new(self.bytes_max);
+        let mut named = 0;
         let mut operations = Operations::decode(BATCH, &payload).into_iter().flatten();
         let mut next = operations.next();
         // This object encoded checked operations, so every one decodes.
@@ -220,9 +253,12 @@ impl Writes {
                 Some(Ok(next)) => next.offset as usize,
                 _ => payload.len(),
             };
+            named += usize::from(matches!(operation.change, Change::Large(..)));
             self.index(operation.keyspace, operation.change, end);
         }
-        self.payload = payload;
+        // The pages of the others are given back.
+        large.truncate(named);
+        (self.payload, self.large) = (payload, large);
     }
 
     /// What the transaction itself says of a key, if it wrote the key.
@@ -242,6 +278,7 @@ impl Writes {
     fn value<'a>(&'a self, newest: &'a Newest) -> Own<'a> {
         match newest {
             Newest::Put(place) => Own::Value(&self.payload[place.clone()]),
+            Newest::Large(place) => Own::Large(&self.payload[place.clone()]),
             Newest::Delete => Own::Nothing,
             Newest::Merges(below, places) => Own::Operands(Operands {
                 payload: &self.payload,
@@ -301,7 +338,7 @@ impl Writes {
             has_ranges: self.has_ranges,
             only_keyspace: ids.next().filter(|_| self.keyspaces.len() == 1).copied(),
             asks,
-            large: &[],
+            large: &self.large,
         }
     }
 }
@@ -318,6 +355,21 @@ impl OwnWrites {
     /// them.
     pub fn hides_at_most(&self) -> Option<usize> {
         self.deleted.is_empty().then_some(self.points.len())
+    }
+
+    /// Sets what the operations make of a key. Returns how much larger the index has become, in
+    /// bytes.
+    fn set(&mut self, key: &[u8], newest: Newest) -> usize {
+        match self.points.get_mut(key) {
+            Some(place) => {
+                *place = newest;
+                0
+            }
+            None => {
+                self.points.insert(key.into(), newest);
+                key.len() + INDEX_BYTES
+            }
+        }
     }
 
     /// Adds an operand for a key. Returns how much larger the index has become, in bytes.
@@ -438,7 +490,7 @@ mod tests {
             for (key, state) in states.iter().enumerate() {
                 let got = writes.get(ID, &[key as u8]).map(|own| match own {
                     Own::Value(value) => Some(value.to_vec()),
-                    Own::Nothing => None,
+                    Own::Nothing | Own::Large(_) => None,
                     Own::Operands(operands) => {
                         let value = operands.value(&append, b"key", Some(b"v"));
                         value.unwrap().map(|value| value.to_vec())

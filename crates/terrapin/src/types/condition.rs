@@ -25,6 +25,8 @@ pub struct Conflict {
 pub enum ConflictCause {
     /// The key has this value, or none, and the condition asks for another.
     Value(Option<Slice>),
+    /// The key has a value that is too long to be returned, and the condition asks for another.
+    Large,
     /// The key has changed, or may have, since its [`Version`] or the transaction read it.
     Changed,
     /// The keyspace was cleared or dropped since the transaction began.
@@ -40,6 +42,7 @@ impl fmt::Display for Conflict {
         match &self.cause {
             ConflictCause::Value(Some(_)) => f.write_str("has another value"),
             ConflictCause::Value(None) => f.write_str("has no value"),
+            ConflictCause::Large => f.write_str("has another value, which is large"),
             ConflictCause::Changed => f.write_str("may have changed since it was read"),
             ConflictCause::Cleared => f.write_str("is gone: the keyspace was cleared or dropped"),
             ConflictCause::Busy => f.write_str("was changed by other writers at each attempt"),

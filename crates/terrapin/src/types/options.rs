@@ -116,6 +116,7 @@ pub struct Options {
     further_structures: Vec<StructureMaker>,
     default_structure: StructureId,
     separate_from: Option<u32>,
+    large_above: Option<u32>,
     always_maplets: bool,
     operators: Operators,
 }
@@ -148,6 +149,7 @@ impl Default for Options {
             fanout: None,
             further_structures: Vec::new(),
             separate_from: None,
+            large_above: None,
             always_maplets: false,
             default_structure: StructureId::LEVELED,
             operators: Operators::default(),
@@ -501,6 +503,16 @@ impl Options {
     #[must_use]
     pub fn separate_from_for_tests(mut self, bytes: impl Into<Option<u32>>) -> Self {
         self.separate_from = bytes.into();
+        self
+    }
+
+    /// Values of more than this many bytes are large, for tests: at most
+    /// [`crate::VALUE_BYTES_MAX`], which is the default. Keyspaces that take no large values keep
+    /// them in records.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn large_above_for_tests(mut self, bytes: impl Into<Option<u32>>) -> Self {
+        self.large_above = bytes.into();
         self
     }
 

@@ -29,19 +29,22 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Error, KeyspaceId, Lsn, Message, Result, Slice, mutant};
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Message, Result, Slice, mutant};
 use terrapin_recordcache::Collection;
+use terrapin_valuelog::large::OwnedLarge;
 use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
 
 use crate::engine::clock::{Ends, Hold, Moment};
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
-use crate::log_record::check_sizes;
+use crate::log_record::format::{BATCH, put_large};
+use crate::log_record::{Operations, check_sizes};
 use crate::pacing::patience::Patience;
+use crate::read::large::is_equal;
 use crate::read::newest_apart;
 use crate::types::condition::{Conflict, ConflictCause, Requirement, Version};
 use crate::types::options::Durability;
-use crate::write::{head_of, record_of};
+use crate::write::{enter, head_of, record_of, wants_seal};
 
 /// Attempts of a conditional write. Each failed one means that another writer wrote in between.
 pub(crate) const ATTEMPTS_MAX: u32 = 10_000;
@@ -66,18 +69,10 @@ pub(crate) enum New<'a> {
     Put(Cow<'a, [u8]>),
     /// It has the value of this payload until a deadline ([`terrapin_base::expiry`]).
     Expiring(Vec<u8>),
+    /// It has this large value, which was written.
+    Large(Arc<OwnedLarge>),
     /// It has no value.
     Delete,
-}
-
-impl New<'_> {
-    pub fn message(&self) -> Message<'_> {
-        match self {
-            New::Put(value) => Message::Put(value),
-            New::Expiring(payload) => Message::Expiring(payload),
-            New::Delete => Message::Delete,
-        }
-    }
 }
 
 /// Whether a record may have changed one of these keys, which are in order.
@@ -154,13 +149,12 @@ impl Core {
                 Some(decided) => decided,
                 None => match decide(&read.0, read.1)? {
                     Decision::Leave(result) => return Ok(result),
-                    Decision::Write(new, result) => (read, new, result),
+                    Decision::Write(new, result) => (read, self.written(shared, key, new)?, result),
                 },
             };
-            let message = new.message();
             let read = (before, &seen[..], &ends);
             let written =
-                self.write_one_read(shared, key, message, durability, read, &mut patience)?;
+                self.write_one_read(shared, key, &new, durability, read, &mut patience)?;
             if written {
                 self.counters.put_done(&self.env, timer);
                 return Ok(result);
@@ -170,17 +164,42 @@ impl Core {
         Err(busy(shared, key).error())
     }
 
+    /// Writes a value into a page of its own if it is large. All attempts of a write put that page.
+    pub fn written<'a>(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        new: New<'a>,
+    ) -> Result<New<'a>> {
+        match new {
+            New::Put(value) if self.is_large(shared, key.len(), value.len()) => {
+                let large = self.write_large(shared, key, &value)?;
+                Ok(New::Large(Arc::new(large)))
+            }
+            new => Ok(new),
+        }
+    }
+
     /// Writes one put or delete if no record from `before` on touched the key, no ingest came since
     /// it was `seen`, and no deadline of what was read has come. Returns whether it did.
     pub fn write_one_read(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
-        message: Message<'_>,
+        new: &New<'_>,
         durability: Durability,
-        (before, seen, ends): (Lsn, &[Seen], &Ends),
+        read: (Lsn, &[Seen], &Ends),
         patience: &mut Patience,
     ) -> Result<bool> {
+        let (before, seen, ends) = read;
+        let message = match new {
+            New::Put(value) => Message::Put(value),
+            New::Expiring(payload) => Message::Expiring(payload),
+            New::Delete => Message::Delete,
+            New::Large(large) => {
+                return self.write_large_read(shared, (key, large), durability, read, patience);
+            }
+        };
         check_sizes(key, message)?;
         let log = self.log()?;
         let value = message.payload();
@@ -207,6 +226,50 @@ impl Core {
         drop(hold);
         self.count_one(shared, message, bytes - shared.form.prefix_bytes() as u64);
         self.after_write(log, &appended, full, (durability, frees), patience)?;
+        Ok(true)
+    }
+
+    /// [`Core::write_one_read`] of a large value, which has a page already.
+    #[cold]
+    fn write_large_read(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        (key, large): (&[u8], &OwnedLarge),
+        durability: Durability,
+        (before, seen, ends): (Lsn, &[Seen], &Ends),
+        patience: &mut Patience,
+    ) -> Result<bool> {
+        let log = self.log()?;
+        let mut payload = Vec::with_capacity(key.len() + 64);
+        put_large(&mut payload, shared.id, key, large.large());
+        self.admit_apart(shared, payload.len() as u64, false, patience)?;
+        let touches = [Touch::key(shared.id, key, hash64(key))];
+        let keys = [(shared.id, touches[0].hash)];
+        let hits = |entry: &Touched| hits_keys(&keys, entry);
+        let mut from = From::Lsn(before);
+        let read = (&mut from, &hits, (seen, ends));
+        let record: (u8, &[&[u8]], &[Touch]) = (BATCH, &[&payload], &touches);
+        let Some((appended, hold)) = self.append_read(log, record, false, read, patience)? else {
+            return Ok(false);
+        };
+        // The record names the page: the memtable owns it from here on.
+        large.give();
+        let full = {
+            let state = self.state.load();
+            let operations = Operations::decode(BATCH, &payload).into_iter().flatten();
+            for operation in operations.flatten() {
+                let record = appended.lsn..appended.end;
+                enter(self, &state, &operation, record, durability);
+            }
+            log.publish(&appended);
+            wants_seal(&state, shared.id)
+        };
+        drop(hold);
+        let bytes = (key.len() - shared.form.prefix_bytes()) as u64 + large.large().length;
+        self.counters.puts.add(1);
+        self.counters.user_bytes_written.add(bytes);
+        shared.counters.wrote(true, bytes);
+        self.after_write(log, &appended, full, (durability, false), patience)?;
         Ok(true)
     }
 
@@ -260,7 +323,21 @@ impl Core {
                 }
                 continue;
             }
-            let value = newest_apart(self, epoch, keyspace, at, key)?;
+            let value = match newest_apart(self, epoch, keyspace, at, key) {
+                // It is too long for memory, and it is there.
+                Err(error) if error.kind() == ErrorKind::TooLarge => {
+                    let holds = match &required.asks {
+                        Requirement::Present | Requirement::Version(_) => true,
+                        Requirement::Absent => false,
+                        Requirement::Equals(wanted) => is_equal(keyspace, at, key, wanted)?,
+                    };
+                    match holds {
+                        true => continue,
+                        false => return Err(conflict(shared, key, ConflictCause::Large).error()),
+                    }
+                }
+                value => value?,
+            };
             let holds = match &required.asks {
                 Requirement::Absent => value.is_none(),
                 Requirement::Present => value.is_some(),

@@ -7,7 +7,7 @@ use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 use terrapin_valuelog::large::{LargeWriter, OwnedLarge};
 
 use crate::engine::core::Core;
-use crate::engine::state::KeyspaceShared;
+use crate::engine::state::{KeyspaceShared, State};
 use crate::log_record::format::put_large;
 use crate::types::options::Durability;
 use crate::write::{Asks, PreparedBatch};
@@ -34,29 +34,45 @@ impl Core {
                 .with("limit", KEY_BYTES_MAX));
         }
         let state = self.state.load();
-        let keyspace = state.keyspaces.get(shared.id);
-        let keyspace = keyspace.ok_or_else(|| self.dropped().with("keyspace", &shared.name))?;
-        let refused = |why: &'static str| {
-            let error = Error::new(ErrorKind::Unsupported, why);
-            Err(error
-                .with("keyspace", &shared.name)
-                .with("bytes", length)
-                .with("limit", VALUE_BYTES_MAX))
-        };
-        if keyspace.options.merge_operator.is_some() {
-            return refused(
-                "a keyspace with a merge operator takes no large values: put it into a keyspace \
-                 without one, or split it over several keys",
-            );
-        }
-        if shared.ttl_ms() != 0 {
-            return refused(
-                "a keyspace whose values expire takes no large values: put it into a keyspace \
-                 without a time to live, or split it over several keys",
-            );
-        }
+        takes_large(self, &state, shared, length)?;
         // Every later view pins this generation or a later one.
         LargeWriter::begin(&self.store, &self.budget, key, length, state.generation)
+    }
+
+    /// Whether a put of a value writes it into a page of its own: it is too long for a record.
+    /// Keyspaces that take no large values keep in records what fits. What fits nowhere is large,
+    /// so that the write says why it is refused.
+    #[inline]
+    pub fn is_large(&self, shared: &KeyspaceShared, key_bytes: usize, value_bytes: usize) -> bool {
+        key_bytes.saturating_add(value_bytes) > self.settings.inline_bytes
+            && self.is_too_long(shared, key_bytes, value_bytes)
+    }
+
+    #[cold]
+    fn is_too_long(&self, shared: &KeyspaceShared, key_bytes: usize, value_bytes: usize) -> bool {
+        let settings = &self.settings;
+        match settings.fits_record(key_bytes, value_bytes) {
+            true if value_bytes <= settings.large_above => false,
+            true => takes_large(self, &self.state.load(), shared, value_bytes as u64).is_ok(),
+            // A long key is an error of its own.
+            false => key_bytes <= KEY_BYTES_MAX,
+        }
+    }
+
+    /// Writes a large value of a stored key into its page. The caller puts it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Core::begin_large`].
+    pub fn write_large(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<OwnedLarge> {
+        let mut writer = self.begin_large(shared, key, value.len() as u64)?;
+        writer.write(value)?;
+        writer.finish()
     }
 
     /// Puts a long value of a stored key.
@@ -73,9 +89,8 @@ impl Core {
         value: &[u8],
         durability: Durability,
     ) -> Result<()> {
-        let mut writer = self.begin_large(shared, key, value.len() as u64)?;
-        writer.write(value)?;
-        self.put_written(shared, key, writer.finish()?, durability)
+        let large = self.write_large(shared, key, value)?;
+        self.put_written(shared, key, large, durability)
     }
 
     /// Puts a large value of a stored key that was written.
@@ -105,4 +120,30 @@ impl Core {
             durability,
         )
     }
+}
+
+/// Fails with `Unsupported` for a keyspace that takes no large value of this length.
+fn takes_large(core: &Core, state: &State, shared: &KeyspaceShared, length: u64) -> Result<()> {
+    let keyspace = state.keyspaces.get(shared.id);
+    let keyspace = keyspace.ok_or_else(|| core.dropped().with("keyspace", &shared.name))?;
+    let refused = |why: &'static str| {
+        let error = Error::new(ErrorKind::Unsupported, why);
+        Err(error
+            .with("keyspace", &shared.name)
+            .with("bytes", length)
+            .with("limit", VALUE_BYTES_MAX))
+    };
+    if keyspace.options.merge_operator.is_some() && length > VALUE_BYTES_MAX as u64 {
+        return refused(
+            "a keyspace with a merge operator takes no value that is longer than what an operator \
+             makes: put it into a keyspace without one, or split it over several keys",
+        );
+    }
+    if shared.ttl_ms() != 0 {
+        return refused(
+            "a keyspace whose values expire takes no large values: put it into a keyspace \
+             without a time to live, or split it over several keys",
+        );
+    }
+    Ok(())
 }

@@ -31,7 +31,7 @@ use crate::disk_space::room;
 use crate::engine::core::Core;
 use crate::engine::state::{KeyspaceShared, LoggedMemtable, State};
 use crate::log_record::format::{BATCH, DELETE, EXPIRING_PUT, Head, MERGE, PUT, UNLOGGED};
-use crate::log_record::{Change, Operation, Operations, check_sizes, is_large};
+use crate::log_record::{Change, Operation, Operations, check_sizes};
 use crate::pacing::patience::Patience;
 use crate::planning::disk_state::DiskState;
 use crate::types::condition::Conflict;
@@ -185,19 +185,19 @@ impl Core {
         message: Message<'_>,
         durability: Durability,
     ) -> Result<()> {
-        if let Err(error) = check_sizes(key, message) {
-            return match message {
-                Message::Put(value) if is_large(message) && key.len() <= KEY_BYTES_MAX => {
-                    self.put_long(shared, key, value, durability)
-                }
-                _ => Err(error),
-            };
+        let bytes = key.len() + message.value_bytes();
+        if key.len() > KEY_BYTES_MAX || bytes > self.settings.inline_bytes {
+            if let Message::Put(value) = message
+                && self.is_large(shared, key.len(), value.len())
+            {
+                return self.put_long(shared, key, value, durability);
+            }
+            check_sizes(key, message)?;
         }
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let log = self.log()?;
         let value = message.payload();
-        let bytes = key.len() + value.len();
         let frees = message.is_delete();
         let early =
             mutant::active("writer-takes-memtable-before-wait").then(|| self.state.load_full());

@@ -255,7 +255,8 @@ impl Look<'_> {
             self.unchanged.view.view().moment(),
             self.now.view().moment(),
         );
-        Ok(read::get(then, before, key)? != read::get(now, after, key)?)
+        // A large value is compared by its handle: each write of one has its own.
+        Ok(read::large::find(then, before, key)? != read::large::find(now, after, key)?)
     }
 
     /// A key of a stretch that has another value than the transaction sees.
@@ -263,11 +264,12 @@ impl Look<'_> {
         if mutant::active("look-compares-no-values") {
             return Ok(None);
         }
+        let tag = self.core.env.random();
         let range = |view: &Arc<ViewHandle>| {
             let hi = stretch.hi.clone();
             let upper = hi.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
             let bounds = (std::ops::Bound::Included(stretch.lo.clone()), upper);
-            Range::new(Ok(view.clone()), stretch.keyspace, bounds)
+            Range::new(Ok(view.clone()), stretch.keyspace, bounds).with_large_by_handle(tag)
         };
         let (mut then, mut now) = (range(self.unchanged.view), range(self.now));
         loop {

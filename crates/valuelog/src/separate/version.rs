@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
-use terrapin_base::{Error, ErrorKind, Message, Result, Slice, Stack, StackBase};
+use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
 use terrapin_pages::{Extent, PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
@@ -15,7 +15,7 @@ use terrapin_structure::{
 
 use super::collecting::tree_percent;
 use super::root::SeparatedRoot;
-use crate::handle::Handle;
+use crate::handle::{Handle, check_operands};
 use crate::page::holes;
 use crate::table::{PartRef, ValueTable};
 
@@ -138,21 +138,12 @@ impl SeparatedVersion {
         let StackBase::Handle(handle) = stack.base else {
             return Ok(bytes);
         };
-        if Handle::decode(handle)?.is_large() {
-            return Err(no_operands());
-        }
+        check_operands(Handle::decode(handle)?)?;
         let value = self.value(handle, key, ReadFor::Get)?;
         let mut based = Vec::new();
         Stack::encode(StackBase::Value(&value), stack.operands(), &mut based);
         Ok(Slice::from_vec(based))
     }
-}
-
-/// The error for operands of merges over a large value.
-fn no_operands() -> Error {
-    let message = "merge operands apply to a large value, which no operator takes: put or delete \
-                   the key, or read the value with a snapshot from before";
-    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// The handles that a merge dropped, and the values of those that it must read.
@@ -173,11 +164,10 @@ impl DroppedValues {
 
 impl Values for DroppedValues {
     fn value(&self, key: &[u8], handle: &[u8]) -> Result<Slice> {
-        match Handle::decode(handle)? {
-            // The handle stays under its operands.
-            handle if handle.is_large() => Err(no_operands()),
-            handle => self.table.get(handle, key, ReadFor::Merge),
-        }
+        let handle = Handle::decode(handle)?;
+        // A handle that fails stays under its operands.
+        check_operands(handle)?;
+        self.table.get(handle, key, ReadFor::Merge)
     }
 
     fn dropped(&self, handle: &[u8]) -> Result<()> {

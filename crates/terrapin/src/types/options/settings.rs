@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
 use terrapin_structure::{MergeOptions, StructureId};
 
 use super::keyspace::check_filter_bits;
@@ -23,6 +23,9 @@ pub(crate) const RESERVE_GROUPS_MIN: u64 = 8;
 /// memtable, of one record if necessary. The page groups that it writes besides are those of
 /// [`Structure::reserve_groups`](terrapin_structure::Structure::reserve_groups).
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
+
+/// Most bytes of a record of one operation beside key and value: header, numbers, deadline.
+const RECORD_OVERHEAD_BYTES: u64 = 64;
 
 impl Options {
     /// Checks all options and fills in the defaults.
@@ -127,6 +130,8 @@ impl Options {
             log_bytes_max,
             log_check_shift: log_check_shift(segment_bytes),
             ring_bytes,
+            inline_bytes: inline_bytes(self.large_above, ring_bytes),
+            large_above: large_above(self.large_above),
             memory,
             system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
         };
@@ -204,13 +209,34 @@ pub(crate) struct Settings {
     /// is a few times for each segment.
     pub log_check_shift: u32,
     pub ring_bytes: u64,
+    /// Up to this many bytes of key and value, a value is not large.
+    pub inline_bytes: usize,
+    /// Values of more than this many bytes are large.
+    pub large_above: usize,
     /// The memory budget at the open, in bytes. The current one is in the `Budget`.
     pub memory: u64,
     /// Whether reads also use the system's page cache.
     pub system_cache: bool,
 }
 
+fn large_above(asked: Option<u32>) -> usize {
+    asked.map_or(VALUE_BYTES_MAX, |bytes| VALUE_BYTES_MAX.min(bytes as usize))
+}
+
+/// The bytes of key and value up to which neither is too long for a record. A record takes a
+/// quarter of the ring.
+fn inline_bytes(asked: Option<u32>, ring_bytes: u64) -> usize {
+    let record_bytes = ring_bytes / 4 - RECORD_OVERHEAD_BYTES;
+    large_above(asked).min(usize::try_from(record_bytes).unwrap_or(usize::MAX))
+}
+
 impl Settings {
+    /// Whether a record holds a key and a value of these lengths.
+    pub fn fits_record(&self, key_bytes: usize, value_bytes: usize) -> bool {
+        let record_bytes = self.ring_bytes / 4 - RECORD_OVERHEAD_BYTES;
+        value_bytes <= VALUE_BYTES_MAX && (key_bytes + value_bytes) as u64 <= record_bytes
+    }
+
     /// Bytes of the data file that only merges on a full disk may use (D10), where they may write
     /// `groups` page groups.
     pub fn reserve_bytes(&self, groups: u64) -> u64 {
