@@ -67,7 +67,7 @@ fn options_of_a_keyspace_are_kept_until_they_are_set_again() {
     for shown in [
         "structure",
         "compression           lz4",
-        "filter bits           default: the process",
+        "all other options     default: the process",
     ] {
         assert!(stat.contains(shown), "{stat}");
     }
@@ -127,7 +127,7 @@ fn options_that_make_no_sense_are_refused_and_create_nothing() {
 }
 
 #[test]
-fn hashed_keyspaces_serve_keys_and_exports_and_refuse_scans() {
+fn hashed_keyspaces_serve_keys_and_whole_scans_and_refuse_ranges() {
     let place = TestDirectory::new();
     let path = place.path("db");
     let db = text(&path);
@@ -137,13 +137,20 @@ fn hashed_keyspaces_serve_keys_and_exports_and_refuse_scans() {
     }
     assert_eq!(succeed(&["get", db, "a", "--keyspace", "s"]), b"1");
     assert_eq!(succeed(&["count", db, "--keyspace", "s"]), b"3\n");
-    let error = fail(&["scan", db, "--keyspace", "s"]);
-    assert!(
-        error.contains("hashed") && error.contains("unordered"),
-        "{error}"
-    );
-    let error = fail(&["export", db, "--prefix", "a", "--keyspace", "s"]);
-    assert!(error.contains("hashed"), "{error}");
+    for range in [&["--reverse"][..], &["--prefix", "a"], &["--from", "a"]] {
+        for command in ["scan", "export"] {
+            let error = fail(&[&[command, db, "--keyspace", "s"], range].concat());
+            let names_the_way = error.contains("hashed") && error.contains("unordered");
+            assert!(names_the_way, "{command} {range:?}: {error}");
+        }
+    }
+    let scanned = succeed(&["scan", db, "--keyspace", "s"]);
+    let scanned = String::from_utf8(scanned).unwrap();
+    let mut lines: Vec<_> = scanned.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["a\t1", "b\t2", "c\t3"]);
+    let first = succeed(&["scan", db, "--keyspace", "s", "--limit", "1", "--keys-only"]);
+    assert_eq!(first.len(), 2, "one key and a newline");
     let exported = succeed(&["export", db, "--keyspace", "s"]);
     let exported = String::from_utf8(exported).unwrap();
     let mut lines: Vec<_> = exported.lines().collect();

@@ -85,7 +85,7 @@ fn a_sound_database_is_reported_sound_and_its_figures_add_up() {
         "records",
         "height",
         "space amplification",
-        "χ",
+        "all other options",
         "to replay",
     ] {
         assert!(text_of.contains(word), "{word}: {text_of}");

@@ -116,7 +116,7 @@ impl Export {
         let limit = self.walk.limit.map_or(u64::MAX, |limit| limit as u64);
         let records = Records {
             about: about.map(|about| about.min(limit)),
-            walk: self.walk.of_any(&keyspace, self.hex)?,
+            walk: self.walk.of(&keyspace, self.hex)?,
             interrupt: None,
         };
         let Some(path) = path else {

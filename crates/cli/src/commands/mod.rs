@@ -58,7 +58,8 @@ pub enum Command {
     ///
     /// Bytes are exact, so that tabs and newlines within keys and values look like those between
     /// them: --hex, or export --format jsonl, is unambiguous. Only on a terminal control
-    /// characters, and what is not UTF-8, are shown as \t, \n, \r or \xNN.
+    /// characters, and what is not UTF-8, are shown as \t, \n, \r or \xNN. Records of a hashed
+    /// keyspace come in no order, and ranges of it are refused.
     Scan(scan::Scan),
     /// Print how many records there are: reads them all, unless --approximate
     Count(count::Count),

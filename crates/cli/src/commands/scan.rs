@@ -77,8 +77,19 @@ pub struct WalkArgs {
 }
 
 impl WalkArgs {
-    /// The records, one after the other.
+    /// The records, one after the other. All records of a hashed keyspace come in no order.
     pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Walk> {
+        if !self.reverse
+            && let Some(records) = self.range.unordered_of(keyspace)?
+        {
+            return Ok(Walk {
+                reverse: false,
+                records: Records::Unordered {
+                    records: records.limit(self.limit.unwrap_or(usize::MAX)),
+                    keys_only: self.keys_only,
+                },
+            });
+        }
         let range = self.range.of(keyspace, hex)?;
         let range = match self.limit {
             Some(limit) => range.limit(limit),
@@ -91,22 +102,6 @@ impl WalkArgs {
                 false => Records::Whole(range),
             },
         })
-    }
-}
-
-impl WalkArgs {
-    /// The records of a hashed keyspace in no order, or those of another one in order.
-    pub fn of_any(&self, keyspace: &Keyspace, hex: bool) -> Result<Walk> {
-        match self.range.unordered_of(keyspace)? {
-            Some(records) if !self.reverse => Ok(Walk {
-                reverse: false,
-                records: Records::Unordered {
-                    records: records.limit(self.limit.unwrap_or(usize::MAX)),
-                    keys_only: self.keys_only,
-                },
-            }),
-            _ => self.of(keyspace, hex),
-        }
     }
 }
 

@@ -258,12 +258,14 @@ impl Lines {
                 ),
             );
         }
-        for (name, value) in keyspace_options::as_text(&keyspace.options) {
-            let value = match &*value {
-                "default" => "default: the process that opens the database to write chooses",
-                value => value,
-            };
-            self.line(&format!("  {name}"), value);
+        let options = keyspace_options::as_text(&keyspace.options).into_iter();
+        let own = options.filter(|(name, value)| *name != "structure" && value != "default");
+        for (name, value) in own {
+            self.line(&format!("  {name}"), &value);
         }
+        self.line(
+            "  all other options",
+            "default: the process that opens the database to write chooses",
+        );
     }
 }
