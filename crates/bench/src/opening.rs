@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use terrapin::Options;
+use terrapin::{Options, StructureKind};
 use terrapin_base::{Error, Result};
 
 use crate::figures::Figures;
@@ -36,14 +36,18 @@ pub struct OpenReport {
     pub first_gets_seconds: f64,
     /// Device reads of each of them, on average.
     pub first_gets_reads: f64,
+    /// Those of them that led to records: nodes, indexes, filters.
+    pub first_gets_meta_reads: f64,
 }
 
-/// Opens a database that holds the records of `config`, and gets `gets` of them.
+/// Opens a database that holds the records of `config` in a keyspace of this structure (see
+/// [`TerrapinStore::stored`](crate::TerrapinStore::stored)), and gets `gets` of them.
 ///
 /// Errors: those of the store; `Corrupt` where a record is missing or wrong.
 pub fn measure_open(
     config: &Config,
     options: &Options,
+    structure: StructureKind,
     gets: u64,
     directory: &Path,
 ) -> Result<OpenReport> {
@@ -54,7 +58,10 @@ pub fn measure_open(
     let seconds = start.elapsed().as_secs_f64();
     let (after, rss_peak_bytes) = (Usage::now(), rss_peak_bytes());
     let metrics = database.metrics();
-    let keyspace = database.default_keyspace();
+    let keyspace = match structure {
+        StructureKind::Leveled => database.default_keyspace(),
+        _ => database.open_keyspace(structure.name())?,
+    };
     let mut random = Random::new(config.seed);
     let (mut key, start) = (Vec::new(), Instant::now());
     for _ in 0..gets {
@@ -65,7 +72,9 @@ pub fn measure_open(
         config.shape.check(&key, &value)?;
     }
     let first_gets_seconds = start.elapsed().as_secs_f64();
-    let reads = database.metrics().device_reads.reads() - metrics.device_reads.reads();
+    let reads = database.metrics().device_reads;
+    let meta_reads = reads.meta_reads - metrics.device_reads.meta_reads;
+    let reads = reads.get_reads - metrics.device_reads.get_reads + meta_reads;
     database.close()?;
     Ok(OpenReport {
         records: config.records,
@@ -80,13 +89,14 @@ pub fn measure_open(
         first_gets: gets,
         first_gets_seconds,
         first_gets_reads: ratio(reads, gets),
+        first_gets_meta_reads: ratio(meta_reads, gets),
     })
 }
 
 impl Figures for OpenReport {
     fn table_head() -> String {
         format!(
-            "{:>12}{:>12}{:>9}{:>10}{:>9}{:>10}{:>9}{:>12}{:>14}{:>10}",
+            "{:>12}{:>12}{:>9}{:>10}{:>9}{:>10}{:>9}{:>12}{:>14}{:>10}{:>10}",
             "records",
             "replayed",
             "log MiB",
@@ -96,14 +106,15 @@ impl Figures for OpenReport {
             "RSS MiB",
             "first gets",
             "first gets ms",
-            "reads/get"
+            "reads/get",
+            "of nodes"
         )
     }
 
     fn table_line(&self) -> String {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         format!(
-            "{:>12}{:>12}{:>9.1}{:>10.1}{:>9.0}{:>10.1}{:>9.0}{:>12}{:>14.1}{:>10.3}",
+            "{:>12}{:>12}{:>9.1}{:>10.1}{:>9.0}{:>10.1}{:>9.0}{:>12}{:>14.1}{:>10.3}{:>10.3}",
             self.records,
             self.replayed_records,
             mib(self.replayed_bytes),
@@ -114,13 +125,15 @@ impl Figures for OpenReport {
             self.first_gets,
             self.first_gets_seconds * 1000.0,
             self.first_gets_reads,
+            self.first_gets_meta_reads,
         )
     }
 
     fn json(&self) -> String {
         format!(
             "{{\"records\":{},\"replayed_records\":{},\"replayed_bytes\":{},\"seconds\":{:.6},\"cpu_seconds\":{:.2},\"device_bytes_read\":{},\
-             \"rss_peak_bytes\":{},\"first_gets\":{},\"first_gets_seconds\":{:.6},\"first_gets_reads\":{:.4}}}",
+             \"rss_peak_bytes\":{},\"first_gets\":{},\"first_gets_seconds\":{:.6},\"first_gets_reads\":{:.4},\
+             \"first_gets_meta_reads\":{:.4}}}",
             self.records,
             self.replayed_records,
             self.replayed_bytes,
@@ -131,6 +144,7 @@ impl Figures for OpenReport {
             self.first_gets,
             self.first_gets_seconds,
             self.first_gets_reads,
+            self.first_gets_meta_reads,
         )
     }
 }

@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use terrapin::{Database, Durability};
+use terrapin::{Database, Durability, KeyspaceOptions};
 use terrapin_base::Result;
 use terrapin_bench::{Config, Driver, Figures, Phase, Progress, TerrapinStore, Workload};
 
@@ -167,15 +167,16 @@ fn with_bar<R>(name: &'static str, records: u64, run: impl FnOnce(&Progress) -> 
     })
 }
 
-/// Writes the records of a run into the default keyspace of an empty database.
+/// Writes the records of a run into a keyspace with these options ([`TerrapinStore::stored`]).
 fn load(
     config: &Config,
     database: &Database,
-    memory_bytes: u64,
+    (memory_bytes, stored): (u64, KeyspaceOptions),
     directory: &Path,
     progress: &Progress,
 ) -> Result<()> {
     let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
+    let store = store.stored(stored)?;
     let load = Phase::uniform(Workload::Load, config.records);
     Driver::new(config, &store, directory, progress)?.phase(load)?;
     Ok(())

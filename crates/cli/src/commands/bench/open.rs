@@ -2,6 +2,7 @@
 //! [`terrapin_bench::measure_open`].
 
 use clap::Args;
+use terrapin::{KeyspaceOptions, StructureKind};
 use terrapin_base::Result;
 use terrapin_bench::{OpenReport, measure_open};
 
@@ -23,6 +24,9 @@ pub(super) struct Open {
     turns: u64,
     #[command(flatten)]
     driven: Driven,
+    /// Structure of the keyspace
+    #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
+    structure: StructureKind,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
@@ -40,15 +44,23 @@ impl Open {
         let place = self.fresh.place("open")?;
         let database = options.open(place.path())?;
         with_bar("load", self.records, |seen| {
-            load(&config, &database, self.memory, place.path(), seen)
+            let stored = KeyspaceOptions::new().structure(self.structure);
+            load(
+                &config,
+                &database,
+                (self.memory, stored),
+                place.path(),
+                seen,
+            )
         })?;
         database.checkpoint()?;
         crate::database::close(&database)?;
         drop(database);
         self.form.say_head::<OpenReport>()?;
         for _ in 0..self.turns {
-            self.form
-                .say(&measure_open(&config, &options, self.gets, place.path())?)?;
+            let (structure, path) = (self.structure, place.path());
+            let report = measure_open(&config, &options, structure, self.gets, path)?;
+            self.form.say(&report)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use terrapin::{KeyspaceOptions, StructureKind};
 use terrapin_base::{Error, Result};
 use terrapin_bench::{OpenReport, measure_open};
 
@@ -53,7 +54,7 @@ impl Recovery {
             load(
                 &config,
                 &database,
-                self.memory,
+                (self.memory, KeyspaceOptions::new()),
                 directory,
                 &Default::default(),
             )?;
@@ -64,8 +65,9 @@ impl Recovery {
         for _ in 0..self.turns {
             let place = self.fresh.place("recovery")?;
             with_bar("load", self.records, |_| self.load_and_die(place.path()))?;
-            self.form
-                .say(&measure_open(&config, &options, self.gets, place.path())?)?;
+            let (structure, path) = (StructureKind::Leveled, place.path());
+            let report = measure_open(&config, &options, structure, self.gets, path)?;
+            self.form.say(&report)?;
         }
         Ok(())
     }
