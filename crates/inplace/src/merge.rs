@@ -18,8 +18,6 @@ use crate::structure::InPlaceParams;
 use crate::task::{Context, OldLeaf, Span, Task};
 use crate::version::InPlaceVersion;
 
-/// Pages of a segment.
-const SEGMENT_PAGES: u64 = 16;
 /// Bytes of a segment's extent that its index and footer take.
 const SEGMENT_META_BYTES: u64 = 1024;
 /// Most parts of an input into an empty tree.
@@ -43,7 +41,7 @@ impl InPlaceMerge {
     ) -> Result<Arc<TaskMerge<Self>>> {
         let store = &base.store;
         check_sizes(options, store.unit())?;
-        let pages = u64::from(options.block_bytes) * SEGMENT_PAGES;
+        let pages = u64::from(options.block_bytes) * params.segment_pages;
         let whole = pages.min(options.group_bytes);
         // A segment with its index and footer fills its extent.
         let segment_bytes = whole

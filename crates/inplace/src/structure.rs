@@ -20,6 +20,8 @@ pub struct InPlaceParams {
     pub budget: Arc<Budget>,
     /// Target bytes of a node of the map, header included.
     pub node_bytes: usize,
+    /// Pages of a segment. Trees of another number can be read and merged all the same.
+    pub segment_pages: u64,
 }
 
 impl InPlaceParams {
@@ -29,6 +31,7 @@ impl InPlaceParams {
         InPlaceParams {
             budget,
             node_bytes: 16 << 10,
+            segment_pages: 16,
         }
     }
 }
