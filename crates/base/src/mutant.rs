@@ -77,6 +77,7 @@ pub const NAMES: &[&str] = &[
     "restore-names-not-durable",
     "salvage-ignores-newer-damage",
     "salvage-trusts-damaged-log",
+    "salvage-trusts-older-values",
     "merge-ignores-keyspace-options",
     "written-keyspace-counts-as-quiet",
     "found-slot-unsynced",

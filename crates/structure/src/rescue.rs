@@ -14,6 +14,9 @@ pub trait Rescued {
     /// A place is damaged that may have had messages of keys from `from` on, and below `to`. `None`
     /// is the end of all keys.
     fn lost(&mut self, from: &[u8], to: Option<&[u8]>, cause: &Error) -> Result<()>;
+    /// A message of a key is there, and its value is lost. It is newer than all messages of the key
+    /// that came before, so none of those is certain any more.
+    fn lost_value(&mut self, key: &[u8], cause: &Error) -> Result<()>;
 }
 
 /// What a version holds for a key.
@@ -77,10 +80,7 @@ fn give(
 fn give_found(key: &[u8], found: Result<Found>, rescued: &mut dyn Rescued) -> Result<()> {
     let found = match found {
         Ok(found) => found,
-        Err(error) if error.is_of_data() => {
-            let behind = [key, &[0]].concat();
-            return rescued.lost(key, Some(&behind), &error);
-        }
+        Err(error) if error.is_of_data() => return rescued.lost_value(key, &error),
         Err(error) => return Err(error),
     };
     let message = match &found {

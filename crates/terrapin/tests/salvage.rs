@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use common::{Map, World, all, key, tiny, value};
 use terrapin::salvage::{SalvageReport, salvage_on};
-use terrapin::{Database, ErrorKind, KeyspaceOptions, StructureKind};
+use terrapin::{Database, ErrorKind, KeyspaceOptions, MergeOperator, Outcome, StructureKind};
 use terrapin_disk::sim::SimDisk;
 
 const BLOCK_BYTES: usize = 512;
@@ -358,4 +358,166 @@ fn operands_come_out_with_what_they_apply_to() {
     );
     drop(found);
     salvaged.close().unwrap();
+}
+
+/// A value of a key is lost with its page, and an older value of the key is sound. The older one
+/// came out as certain.
+#[test]
+fn an_older_value_is_uncertain_if_a_newer_one_is_lost() {
+    let world = World::new(8);
+    let database = world.open(&tiny());
+    let options = KeyspaceOptions::new().separate_from(512);
+    let keyspace = database.create_keyspace("own", options).unwrap();
+    for i in 0..800 {
+        keyspace.put(key(i), value(i, 60)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for i in (0..800).step_by(9) {
+        keyspace.put(key(i), value(i + 10_000, 700)).unwrap();
+    }
+    let truth = all(&keyspace);
+    drop(keyspace);
+    database.close().unwrap();
+    let data = world.disk.content("data").unwrap();
+    let mut older = 0;
+    for at in (8192 + 41..data.len()).step_by(521) {
+        if data[at] == 0 {
+            continue;
+        }
+        let damaged = world.disk.fork();
+        damaged.corrupt("data", at as u64, 0x24);
+        match salvage_of(&damaged, "own") {
+            Ok(salvaged) => {
+                check(&salvaged, &truth, &format!("byte {at}"));
+                older += usize::from(salvaged.uncertain.len() == 1);
+            }
+            Err(kind) => assert_eq!(kind, ErrorKind::Corrupt),
+        }
+    }
+    assert!(older > 50, "{older}");
+}
+
+/// What an operand of the log applies to is lost with a block of the tree. The operand alone came
+/// out as a certain value.
+#[test]
+fn an_operand_of_the_log_is_uncertain_if_what_it_applies_to_is_lost() {
+    let world = World::new(9);
+    let database = world.open(&tiny());
+    let options = KeyspaceOptions::new().merge_operator("append");
+    let keyspace = database.create_keyspace("own", options).unwrap();
+    for i in 0..300 {
+        keyspace.put(key(i), value(i, 60)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for i in (0..300).step_by(5) {
+        keyspace.merge(key(i), "more").unwrap();
+    }
+    let truth = all(&keyspace);
+    drop(keyspace);
+    world.kill(database);
+    let data = world.disk.content("data").unwrap();
+    let mut lost = 0;
+    for at in (8192 + 41..data.len()).step_by(521) {
+        if data[at] == 0 {
+            continue;
+        }
+        let damaged = world.disk.fork();
+        damaged.corrupt("data", at as u64, 0x24);
+        match salvage_of(&damaged, "own") {
+            Ok(salvaged) => {
+                check(&salvaged, &truth, &format!("byte {at}"));
+                lost += usize::from(!salvaged.uncertain.is_empty());
+            }
+            Err(kind) => assert_eq!(kind, ErrorKind::Corrupt),
+        }
+    }
+    assert!(lost > 20, "{lost}");
+}
+
+/// Appends, and is registered in the damaged database only.
+struct Mine;
+
+impl MergeOperator for Mine {
+    fn name(&self) -> &str {
+        "mine"
+    }
+
+    fn apply(
+        &self,
+        _: &[u8],
+        existing: Option<&[u8]>,
+        operand: &[u8],
+        out: &mut Vec<u8>,
+    ) -> terrapin::Result<Outcome> {
+        out.extend_from_slice(existing.unwrap_or_default());
+        out.extend_from_slice(operand);
+        Ok(Outcome::Value)
+    }
+}
+
+/// A record that turns out to be uncertain keeps its deadline, or has none, and keeps operands that
+/// no operator of the new database applies. Those were lost.
+#[test]
+fn a_record_that_turns_out_to_be_uncertain_stays_as_it_was() {
+    let world = World::new(10);
+    let database = world.open(&tiny().merge_operator(Mine));
+    let options = KeyspaceOptions::new()
+        .merge_operator("mine")
+        .separate_from(512)
+        .ttl(Duration::from_secs(5000));
+    let keyspace = database.create_keyspace("own", options).unwrap();
+    for i in 0..400 {
+        match i % 3 {
+            0 => {
+                keyspace.put(key(i), value(i, 60)).unwrap();
+                keyspace.persist(key(i)).unwrap();
+            }
+            _ => {
+                let ttl = Duration::from_secs(9000 + i);
+                keyspace.put_with_ttl(key(i), value(i, 40), ttl).unwrap();
+            }
+        }
+        if i % 2 == 0 {
+            keyspace.merge(key(i), "operand").unwrap();
+        }
+    }
+    let older = shown(&keyspace);
+    database.checkpoint().unwrap();
+    for i in (0..400).step_by(7) {
+        // A value with a deadline stays in its record.
+        keyspace.put(key(i), value(i, 700)).unwrap();
+        keyspace.persist(key(i)).unwrap();
+    }
+    drop(keyspace);
+    database.close().unwrap();
+    let data = world.disk.content("data").unwrap();
+    let mut turned = 0;
+    for at in (8192 + 41..data.len()).step_by(769) {
+        if data[at] == 0 {
+            continue;
+        }
+        let damaged = world.disk.fork();
+        damaged.corrupt("data", at as u64, 0x24);
+        let other = World::new(77);
+        let database = other.open(&tiny());
+        let report = salvage_on(&other.env, &damaged.handle(), &tiny(), &database);
+        database.close().unwrap();
+        let lost = report.map_or(Vec::new(), |report| report.damaged);
+        let database = other.open(&tiny().merge_operator(Mine));
+        // One value is lost, and no block of older records.
+        if let ([lost], Ok(uncertain)) = (&lost[..], database.open_keyspace("own.uncertain"))
+            && lost.to == Some([&lost.from[..], &[0]].concat())
+        {
+            let record = older.get(&lost.from).cloned();
+            let expected = record.map(|record| (lost.from.clone(), record));
+            assert_eq!(
+                shown(&uncertain),
+                expected.into_iter().collect(),
+                "byte {at}"
+            );
+            turned += 1;
+        }
+        database.close().unwrap();
+    }
+    assert!(turned > 10, "{turned}");
 }

@@ -111,6 +111,10 @@ impl Rescued for Salvaged {
         self.lost.push((from.to_vec(), to.map(<[u8]>::to_vec)));
         Ok(())
     }
+
+    fn lost_value(&mut self, _: &[u8], _: &Error) -> Result<()> {
+        panic!("no value is stored elsewhere")
+    }
 }
 
 #[test]

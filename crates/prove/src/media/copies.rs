@@ -13,6 +13,7 @@ use terrapin::{Database, ErrorKind};
 use terrapin_disk::SimDisk;
 use terrapin_model::{Random, Structures};
 
+use super::salvage::salvaged;
 use super::store::{Plan, Tally};
 use crate::Find;
 use crate::process::Process;
@@ -48,6 +49,14 @@ fn read(database: &Database) -> terrapin::Result<Map> {
     records
         .map(|record| record.map(|(key, value)| (key.to_vec(), value.to_vec())))
         .collect()
+}
+
+/// The certain records of a salvage; none if it is refused.
+fn certain(plan: &Plan, disk: &SimDisk) -> Result<Map, String> {
+    match salvaged(&plan.configuration, disk)? {
+        Some(salvaged) => salvaged.records("default"),
+        None => Ok(Map::new()),
+    }
 }
 
 impl Process {
@@ -182,6 +191,9 @@ impl Pair {
         if process.is_sound()? {
             return Err("verify finds nothing".to_owned());
         }
+        if !certain(plan, &process.disk)?.is_empty() {
+            return Err("salvage of a mixture has certain records".to_owned());
+        }
         for read_only in [true, false] {
             match process.open(&plan.configuration.options().read_only(read_only)) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -206,6 +218,15 @@ impl Pair {
         expected: Option<&Map>,
     ) -> Result<bool, String> {
         let sound = process.is_sound()?;
+        for (key, value) in certain(plan, &process.disk)? {
+            let is_right = match expected {
+                Some(expected) => expected.get(&key) == Some(&value),
+                None => value.last() != Some(&b'b'),
+            };
+            if !is_right {
+                return Err("salvage has certain records of the other".to_owned());
+            }
+        }
         let outcome = process.open(&plan.configuration.options());
         match outcome.and_then(|database| read(&database)) {
             Ok(found) => {
@@ -318,6 +339,22 @@ impl Live {
         let first = process.open(&plan.configuration.options());
         process.disk.die_at_call(u64::MAX);
         process.kill(first.ok());
+        let salvaged = certain(plan, &process.disk)?;
+        let number = |value: &Vec<u8>| {
+            let bytes = value.first_chunk().copied().unwrap_or_default();
+            u64::from_le_bytes(bytes) + 1
+        };
+        let puts = salvaged.values().map(number).max().unwrap_or(0);
+        let prefix = content(puts, b'-');
+        let other = salvaged
+            .iter()
+            .find(|(key, value)| prefix.get(*key) != Some(*value));
+        if let Some((key, value)) = other {
+            let (found, right) = (number(value), prefix.get(key).map(number));
+            return Err(format!(
+                "salvage: put {found} is certain, and the newest of {puts} is {right:?}"
+            ));
+        }
         let mut refused = None;
         for read_only in [true, false, false] {
             let was_refused = refused;
@@ -327,10 +364,6 @@ impl Live {
                 Ok(database) => {
                     let found = read(&database)
                         .map_err(|error| format!("it opens, and a read says {error}"))?;
-                    let number = |value: &Vec<u8>| {
-                        let bytes = value.first_chunk().copied().unwrap_or_default();
-                        u64::from_le_bytes(bytes) + 1
-                    };
                     let puts = found.values().map(number).max().unwrap_or(0);
                     if puts > self.puts || found != content(puts, b'-') {
                         return Err(format!("it holds no prefix ({puts} puts)"));

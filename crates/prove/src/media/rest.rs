@@ -2,8 +2,9 @@
 
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, SECTOR_BYTES};
-use terrapin_model::{Operation, Oracle, Random, Subject, Survives};
+use terrapin_model::{Operation, Oracle, Random, State, Subject, Survives};
 
+use super::salvage;
 use super::store::{Plan, Seen, Tally, go_on, is_of_medium_error, look};
 use crate::Find;
 
@@ -244,8 +245,12 @@ impl Resting {
             Err(error) => return Err(format!("verify: {error}")),
         };
         let noticed = !findings.is_empty();
+        let at_rest = damage.disk.fork();
+        let salvaged =
+            |state: &State| salvage::check(&plan.configuration, &at_rest, state, damage.in_data);
         if let Err(error) = subject.open() {
             is_of_medium_error(&error).map_err(|m| format!("open: {m}"))?;
+            salvaged(self.oracle.state())?;
             if damage.in_slot {
                 return Err(format!("one bad slot, and the open says {error}"));
             }
@@ -274,6 +279,7 @@ impl Resting {
             expected = self.before.clone();
             expected.recovered(&state, survives)?;
         }
+        salvaged(expected.state())?;
         let seen = look(&mut subject, expected.state(), random)?;
         if seen == Seen::InPart && damage.in_slot {
             return Err("one bad slot, and reads fail".to_owned());

@@ -7,6 +7,7 @@ use terrapin_model::{
     Answer, Operation, Oracle, Pattern, Random, Simulated, State, Subject, Survives,
 };
 
+use super::salvage::{self, salvaged};
 use super::store::{Plan, Seen, Tally, go_on, is_of_medium, is_of_medium_error, look};
 use crate::Find;
 
@@ -402,11 +403,13 @@ impl Run {
             }
         };
         let noticed = !findings.is_empty();
+        let at_rest = self.disk.fork();
         if noticed && (self.strike.passes() || !self.met()) {
             return Err(format!("verify finds: {}", findings.join("; ")));
         }
         if let Err(error) = self.subject.open() {
             is_of_medium_error(&error).map_err(|m| format!("the next open: {m}"))?;
+            salvaged(self.subject.configuration(), &at_rest)?;
             return match noticed {
                 true => Ok(()),
                 false => Err(format!(
@@ -417,6 +420,7 @@ impl Run {
         match self.subject.state() {
             Ok(state) => {
                 self.take(&state, survives)?;
+                self.salvage(&at_rest)?;
                 go_on(
                     &mut self.subject,
                     &mut self.oracle,
@@ -432,18 +436,26 @@ impl Run {
                     || !self.only_data()
                 {
                     // A part of the records does not show how far the store is set back.
+                    salvaged(self.subject.configuration(), &at_rest)?;
                     return Ok(());
                 }
                 let state = self.oracle.state().clone();
+                self.salvage(&at_rest)?;
                 look(&mut self.subject, &state, &mut self.random).map(drop)
             }
             Err(error) => Err(format!("verify finds nothing, and a read says {error}")),
         }
     }
 
+    fn salvage(&self, at_rest: &SimDisk) -> Result<(), String> {
+        let (configuration, state) = (self.subject.configuration(), self.oracle.state());
+        salvage::check(configuration, at_rest, state, self.only_data())
+    }
+
     /// An open that meets an unreadable sector is refused, or gives right answers where it can
     /// read.
     fn open_on_bad_sector(&mut self, survives: Survives) -> Result<(), String> {
+        salvaged(self.subject.configuration(), &self.disk)?;
         match self.subject.open() {
             Err(error) => is_of_medium_error(&error).map_err(|m| format!("an open: {m}"))?,
             Ok(()) => match self.subject.state() {

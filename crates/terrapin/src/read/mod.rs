@@ -206,6 +206,34 @@ pub(crate) fn folded(
     Ok(value.map(Slice::copy))
 }
 
+/// Adds all messages of a key to a fold, newest first, and applies no operand to another.
+pub(crate) fn messages(
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    key: &[u8],
+    fold: &mut Fold,
+) -> Result<()> {
+    let nothing = Spilled::default();
+    let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
+    let hash = hash64(key);
+    for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
+        let is_based = match layer {
+            Layer::Memtable(memtable) => {
+                let folded = memtable.fold(key, at.before, None, fold)?;
+                folded.is_some_and(|folded| folded.is_based)
+            }
+            Layer::Run(run) => match run.get(key, hash, at.before)? {
+                Some(found) => fold.push(found.message())?,
+                None => false,
+            },
+        };
+        if is_based {
+            return Ok(());
+        }
+    }
+    resolve::push(fold, key, keyspace.version.get(key, hash)?)
+}
+
 /// The basis of values that a memtable remembers: they hold as long as nothing but later writes
 /// changes what is below. An ingest, a clear or a drop changes the collection.
 fn basis_of(keyspace: &KeyspaceState) -> Option<u32> {

@@ -6,6 +6,8 @@
 //! ones. Messages of a key come oldest first, so a later one replaces what an earlier one left in
 //! either keyspace. Values with operands of merges are uncertain: their base may be lost.
 
+mod sink;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
@@ -13,11 +15,11 @@ use std::sync::Arc;
 
 use terrapin_base::{
     Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Message, Result,
-    Stack, StackBase, mutant,
+    mutant,
 };
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, ReadFor, StoreOptions};
-use terrapin_structure::{Rescued, StructureId};
+use terrapin_structure::Rescued;
 use terrapin_valuelog::Handle;
 use terrapin_valuelog::large::{LargeRef, LargeValues};
 use terrapin_wal::{Record, Recovery, Replay};
@@ -32,10 +34,10 @@ use crate::open::base::Base;
 use crate::open::beside::{Alone, Entered, Tries, enter};
 use crate::open::directory::open_directory;
 use crate::open::files::{check_log, log_options, never_was, scan_log};
-use crate::types::key_form::KeyForm;
+use crate::types::options::Options;
 use crate::types::options::settings::Settings;
-use crate::types::options::{KeyspaceOptions, Options};
 use crate::types::structures::StructureParts;
+use sink::Sink;
 
 /// What the keyspace of uncertain records is called, behind the name of the keyspace.
 pub const UNCERTAIN: &str = ".uncertain";
@@ -76,6 +78,32 @@ impl SalvageReport {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.damaged.is_empty() && self.log.is_none()
+    }
+
+    /// Gives a message of a stored key to its keyspace, and counts it.
+    fn take(
+        &mut self,
+        sink: &Sink,
+        key: &[u8],
+        message: Message<'_>,
+        is_certain: bool,
+    ) -> Result<()> {
+        match sink.take(key, message, is_certain, &self.damaged)? {
+            true => self.certain += 1,
+            false => self.uncertain += 1,
+        }
+        Ok(())
+    }
+
+    /// The newest message so far of a stored key has a value that is lost.
+    fn loses_value(&mut self, sink: &Sink, key: &[u8], cause: &Error) -> Result<()> {
+        self.damaged.push(DamagedRange {
+            keyspace: sink.name.clone(),
+            from: key.to_vec(),
+            to: Some([key, &[0]].concat()),
+            cause: cause.to_string(),
+        });
+        sink.doubt(key)
     }
 }
 
@@ -212,7 +240,7 @@ impl Damaged {
             fanout: None,
         };
         let structures = Structures::new(&parts, &settings.further_structures)?;
-        let base = Base::read(&store, &superblock, structures, StructureId::LEVELED)?;
+        let base = Base::read(&store, &superblock, structures, settings.default_structure)?;
         let needed_from = base.catalog.durable_through();
         let log = || log_options(&settings, &superblock, 0);
         let scanned = match beside {
@@ -302,160 +330,6 @@ impl Damaged {
     }
 }
 
-/// Where the records of one keyspace go.
-struct Sink {
-    name: String,
-    /// The form of the keys that it takes.
-    form: KeyForm,
-    certain: Option<Keyspace>,
-    uncertain: Option<Keyspace>,
-    /// The trees have the log's records below this LSN.
-    from: Lsn,
-}
-
-impl Sink {
-    fn new(database: Option<&Database>, name: &str, options: KeyspaceOptions) -> Result<Sink> {
-        let open = |database: &Database, name: &str| -> Result<Keyspace> {
-            match database.create_keyspace(name, options) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                created => return created,
-            }
-            // The default keyspace, whose structure is given.
-            let keyspace = database.open_keyspace(name)?;
-            let own = keyspace.options()?.structure;
-            keyspace.set_options(options.structure(own))?;
-            Ok(keyspace)
-        };
-        let (mut certain, mut uncertain) = (None, None);
-        if let Some(database) = database {
-            certain = Some(open(database, name)?);
-            uncertain = Some(open(database, &format!("{name}{UNCERTAIN}"))?);
-        }
-        Ok(Sink {
-            name: name.to_owned(),
-            form: options.key_form(),
-            certain,
-            uncertain,
-            from: Lsn(0),
-        })
-    }
-
-    fn both(&self) -> impl Iterator<Item = &Keyspace> {
-        self.certain.iter().chain(&self.uncertain)
-    }
-
-    /// Takes a message of a stored key that is newer than all before. It replaces what they left.
-    fn take(&self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
-        let (Some(certain), Some(uncertain)) = (&self.certain, &self.uncertain) else {
-            return Ok(());
-        };
-        let is_certain = is_certain || mutant::active("salvage-ignores-newer-damage");
-        // The value that such operands apply to is not at hand.
-        let is_certain = is_certain && base_of(message)?.is_none_or(|base| !is_handle(base));
-        let (own, other) = match is_certain {
-            true => (certain, uncertain),
-            false => (uncertain, certain),
-        };
-        let key = self.form.given(key);
-        match message {
-            Message::Put(_) | Message::Expiring(_) => write_as_is(own, key, message)?,
-            Message::Delete => own.delete(key)?,
-            Message::Merge(operand) => {
-                return Self::merge((own, other), is_certain, key, std::iter::once(operand));
-            }
-            Message::Stack(bytes) => {
-                let stack = Stack::decode(bytes)?;
-                match stack.base {
-                    StackBase::Value(value) => write_as_is(own, key, Message::Put(value))?,
-                    StackBase::Expiring(payload) => {
-                        write_as_is(own, key, Message::Expiring(payload))?;
-                    }
-                    StackBase::Nothing | StackBase::Handle(_) | StackBase::Lost => {
-                        own.delete(key)?;
-                    }
-                    StackBase::Older => {
-                        return Self::merge((own, other), is_certain, key, stack.operands());
-                    }
-                }
-                for operand in stack.operands() {
-                    write_operand(own, key, operand)?;
-                }
-            }
-            Message::Separated(_) => return Err(Error::internal("a handle outside of a tree")),
-        }
-        if has(other, key)? {
-            other.delete(key)?;
-        }
-        Ok(())
-    }
-
-    /// Takes operands. They go where what they apply to is, unless they are less certain than that.
-    fn merge<'a>(
-        (own, other): (&Keyspace, &Keyspace),
-        is_certain: bool,
-        key: &[u8],
-        operands: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<()> {
-        let mut to = own;
-        if has(other, key)? {
-            match is_certain {
-                true => to = other,
-                false => {
-                    if let Some(value) = other.get(key).ok().flatten() {
-                        own.put(key, value)?;
-                    }
-                    other.delete(key)?;
-                }
-            }
-        }
-        for operand in operands {
-            write_operand(to, key, operand)?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a keyspace has a record of a key, also if nobody registered its merge operator.
-fn has(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
-    match keyspace.contains(key) {
-        Err(error) if error.kind() == ErrorKind::Operator => Ok(true),
-        found => found,
-    }
-}
-
-/// Writes an operand, which may be a combined one that users cannot write, also if nobody
-/// registered the merge operator.
-fn write_operand(keyspace: &Keyspace, key: &[u8], operand: &[u8]) -> Result<()> {
-    write_as_is(keyspace, key, Message::Merge(operand))
-}
-
-/// Writes a message of a user's key that another database held. A value keeps its deadline, or has
-/// none, whatever the keyspace's time to live.
-fn write_as_is(keyspace: &Keyspace, key: &[u8], message: Message<'_>) -> Result<()> {
-    let core = keyspace.core();
-    if message.deadline_ms().is_some() {
-        core.clock.begin(&core.env);
-    }
-    let mut buffer = None;
-    let key = keyspace.shared.form.written(key, &mut buffer)?;
-    core.write_one(&keyspace.shared, key, message, core.settings.durability)
-}
-
-/// What the operands of a message apply to, if it has some.
-fn base_of(message: Message<'_>) -> Result<Option<StackBase<'_>>> {
-    match message {
-        Message::Put(_) | Message::Delete | Message::Separated(_) | Message::Expiring(_) => {
-            Ok(None)
-        }
-        Message::Merge(_) => Ok(Some(StackBase::Older)),
-        Message::Stack(bytes) => Ok(Some(Stack::decode(bytes)?.base)),
-    }
-}
-
-fn is_handle(base: StackBase<'_>) -> bool {
-    matches!(base, StackBase::Handle(_))
-}
-
 /// Gives the messages of a tree to a sink, and notes its damage.
 struct Counting<'a> {
     sink: &'a Sink,
@@ -465,19 +339,8 @@ struct Counting<'a> {
 
 impl Rescued for Counting<'_> {
     fn message(&mut self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
-        // Operands are no more certain than what they apply to.
-        let covers = |range: &DamagedRange| {
-            let is_below = range.to.as_ref().is_none_or(|to| key < &to[..]);
-            range.keyspace == self.sink.name && range.from[..] <= *key && is_below
-        };
-        let needs_older = base_of(message)? == Some(StackBase::Older);
-        let lacks_base = needs_older && self.report.damaged.iter().any(covers);
-        let is_certain = is_certain && self.is_log_sound && !lacks_base;
-        match is_certain {
-            true => self.report.certain += 1,
-            false => self.report.uncertain += 1,
-        }
-        self.sink.take(key, message, is_certain)
+        let is_certain = is_certain && self.is_log_sound;
+        self.report.take(self.sink, key, message, is_certain)
     }
 
     fn lost(&mut self, from: &[u8], to: Option<&[u8]>, cause: &Error) -> Result<()> {
@@ -488,6 +351,10 @@ impl Rescued for Counting<'_> {
             cause: cause.to_string(),
         });
         Ok(())
+    }
+
+    fn lost_value(&mut self, key: &[u8], cause: &Error) -> Result<()> {
+        self.report.loses_value(self.sink, key, cause)
     }
 }
 
@@ -517,11 +384,7 @@ impl LogSalvage<'_> {
                 }
                 match operation.change {
                     Change::Message(key, message) => {
-                        match self.is_log_sound {
-                            true => report.certain += 1,
-                            false => report.uncertain += 1,
-                        }
-                        sink.take(key, message, self.is_log_sound)?;
+                        report.take(sink, key, message, self.is_log_sound)?;
                     }
                     Change::Large(key, bytes) => {
                         let (large, handle) = LargeRef::decode(bytes)?;
@@ -529,23 +392,12 @@ impl LogSalvage<'_> {
                         let read = self
                             .values
                             .get_in(&large.page, handle, key, ReadFor::Verify);
-                        let value = match read {
-                            Ok(value) => value,
-                            Err(error) => {
-                                report.damaged.push(DamagedRange {
-                                    keyspace: sink.name.clone(),
-                                    from: key.to_vec(),
-                                    to: Some([key, &[0]].concat()),
-                                    cause: error.to_string(),
-                                });
-                                continue;
+                        match read {
+                            Ok(value) => {
+                                report.take(sink, key, Message::Put(&value), self.is_log_sound)?;
                             }
-                        };
-                        match self.is_log_sound {
-                            true => report.certain += 1,
-                            false => report.uncertain += 1,
+                            Err(error) => report.loses_value(sink, key, &error)?,
                         }
-                        sink.take(key, Message::Put(&value), self.is_log_sound)?;
                     }
                     Change::DeleteRange(from, to) => {
                         let to = to.map_or(Bound::Unbounded, Bound::Excluded);

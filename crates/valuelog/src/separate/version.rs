@@ -405,16 +405,17 @@ impl Rescued for Resolving<'_> {
                 based = bytes;
                 Message::Stack(&based)
             }
-            (_, Err(error)) => {
-                let behind = [key, &[0]].concat();
-                return self.rescued.lost(key, Some(&behind), &error);
-            }
+            (_, Err(error)) => return self.rescued.lost_value(key, &error),
         };
         self.rescued.message(key, message, is_certain)
     }
 
     fn lost(&mut self, from: &[u8], to: Option<&[u8]>, cause: &Error) -> Result<()> {
         self.rescued.lost(from, to, cause)
+    }
+
+    fn lost_value(&mut self, key: &[u8], cause: &Error) -> Result<()> {
+        self.rescued.lost_value(key, cause)
     }
 }
 

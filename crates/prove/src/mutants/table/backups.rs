@@ -1,6 +1,6 @@
 //! The mutants of backups, restores and salvages.
 
-use super::Mutant;
+use super::{MEDIA, Mutant};
 use crate::mutants::checks::{backups, salvages};
 use crate::mutants::script::Script;
 
@@ -94,5 +94,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/terrapin/src/salvage/mod.rs",
         breaks: "no deleted record returns",
         script: Script::Check("salvage with a damaged log", salvages::damaged_log),
+    },
+    Mutant {
+        name: "salvage-trusts-older-values",
+        does: "a record counts although a newer value of its key is lost with its page",
+        file: "crates/terrapin/src/salvage/sink.rs",
+        breaks: "no deleted or replaced record is certain (decision 0047)",
+        script: MEDIA,
     },
 ];
