@@ -120,6 +120,12 @@ impl WriterArgs {
         &self.database.path
     }
 
+    /// The memory budget in bytes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.database.memory
+    }
+
     /// Opens an existing database.
     pub fn open(&self) -> Result<Database> {
         self.database.open_existing(self.options())

@@ -59,6 +59,13 @@ fn bytes_of_any_kind_go_through_arguments_files_and_hexadecimal_digits() {
     let output = ["get", text(db), "large", "--output", text(&out)];
     succeed(&output);
     assert_eq!(std::fs::read(&out).unwrap(), larger);
+    // A pipe does not say how long it is, and leaves nothing behind.
+    let names = place.names();
+    let long: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
+    let piped = run_with(&["put", text(db), "piped", "--file", "-"], &long);
+    assert!(piped.status.success(), "{piped:?}");
+    assert!(succeed(&["get", text(db), "piped"]) == long);
+    assert_eq!(place.names(), names);
 }
 
 #[test]

@@ -25,13 +25,16 @@ use crate::{arguments, output, own_files, progress};
 /// A batch's records or bytes. A larger batch costs no less per record.
 const BATCH_RECORDS_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 128 << 10;
+/// A value has at most this part (1/n) of the memory.
+const MEMORY_PART: u64 = 4;
 
 /// Arguments of `import`.
 #[derive(Args)]
 pub struct Import {
     #[command(flatten)]
     database: WriterArgs,
-    /// File to read; - is stdin. When the input pauses for a tenth of a second, the import writes
+    /// File to read; - is stdin. A value has at most a quarter of --memory, and at least 256 KiB
+    /// are taken; put --file takes longer ones. When the input pauses for a tenth of a second, the import writes
     /// the records that it has read. Ctrl-C ends the import after the last whole record, and it
     /// says how many records are stored
     #[arg(value_name = "FILE")]
@@ -120,6 +123,15 @@ impl Import {
         Ok(())
     }
 
+    /// Bytes of the longest value that is taken: what a get returns. A sorted ingest takes records.
+    fn value_bytes_max(&self) -> usize {
+        let bytes = match self.sorted {
+            true => 0,
+            false => self.database.memory() / MEMORY_PART,
+        };
+        usize::try_from(bytes).map_or(VALUE_BYTES_MAX, |bytes| bytes.max(VALUE_BYTES_MAX))
+    }
+
     fn dialect(&self) -> Result<Dialect> {
         let columns = self.csv_key.clone().map(|key| Columns {
             key,
@@ -130,6 +142,7 @@ impl Import {
             header: self.header,
             deadlines: self.deadlines,
             columns,
+            value_bytes_max: self.value_bytes_max(),
             ..Dialect::plain(format_of(self.format, &self.input)?)
         };
         dialect.check()?;
@@ -153,14 +166,17 @@ pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
 }
 
 /// Refuses records beyond the limits, by their line.
-pub fn check_sizes(record: &Record<'_>) -> Result<()> {
+pub fn check_sizes(record: &Record<'_>, value_bytes_max: usize) -> Result<()> {
     let line = record.line;
     for (what, bytes, limit) in [
         ("key", record.key.len(), KEY_BYTES_MAX),
-        ("value", record.value.len(), VALUE_BYTES_MAX),
+        ("value", record.value.len(), value_bytes_max),
     ] {
         if bytes > limit {
-            let message = format!("malformed line {line}: the {what} is longer than the limit");
+            let message = format!(
+                "malformed line {line}: the {what} is longer than the limit; a value has a \
+                 quarter of --memory, and put --file takes up to 1 GiB"
+            );
             return Err(Error::new(ErrorKind::TooLarge, message)
                 .with("bytes", bytes)
                 .with("limit", limit));
@@ -231,7 +247,7 @@ impl Loader<'_> {
     }
 
     fn take(&mut self, record: Record<'_>) -> Result<()> {
-        check_sizes(&record)?;
+        check_sizes(&record, self.dialect.value_bytes_max)?;
         if self.import.sorted {
             return self.take_sorted(record);
         }

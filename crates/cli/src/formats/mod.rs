@@ -24,7 +24,7 @@ use std::io::Write;
 
 use clap::ValueEnum;
 use terrapin_base::expiry::DEADLINE_MS_MAX;
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
 
 use crate::bytes;
 use crate::input::Input;
@@ -77,6 +77,8 @@ pub struct Dialect {
     pub drop_deadlines: bool,
     /// csv is read from these columns.
     pub columns: Option<Columns>,
+    /// Bytes of the longest value that is read.
+    pub value_bytes_max: usize,
 }
 
 impl Dialect {
@@ -92,6 +94,7 @@ impl Dialect {
             deadlines: false,
             drop_deadlines: false,
             columns: None,
+            value_bytes_max: VALUE_BYTES_MAX,
         }
     }
 
@@ -186,7 +189,7 @@ pub type Sink<'a> = &'a mut dyn FnMut(Record<'_>) -> Result<()>;
 /// Reads all records of an input in order. Stops at the first error, also one of the sink.
 /// Malformed input is `InvalidArgument`.
 pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<()> {
-    let source = &mut Source::new(input);
+    let source = &mut Source::new(input).taking(dialect.value_bytes_max);
     let mut last_key = None::<Vec<u8>>;
     let read = read_source(dialect, source, &mut |record| {
         sink(record)?;

@@ -7,9 +7,9 @@ use crate::input::Input;
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The most bytes kept of one key, value or line: twice the largest value as hexadecimal digits.
-/// Every storable record fits, and no input makes the reader grow.
-pub(super) const TEXT_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
+/// The most bytes kept of one key, value or line, for each byte of the longest value: twice what it
+/// takes as hexadecimal digits. Every such record fits, and no input makes the reader grow.
+const TEXT_PER_BYTE: usize = 4;
 
 /// The byte order mark, which some programs write before a UTF-8 text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -28,6 +28,8 @@ pub(super) struct Source<'a> {
     line: u64,
     /// Bytes of the input before the piece.
     before: u64,
+    /// Bytes of the longest value.
+    value_bytes_max: usize,
 }
 
 impl<'a> Source<'a> {
@@ -39,7 +41,14 @@ impl<'a> Source<'a> {
             end: 0,
             line: 1,
             before: 0,
+            value_bytes_max: VALUE_BYTES_MAX,
         }
+    }
+
+    /// Takes values of up to this many bytes.
+    pub fn taking(mut self, value_bytes_max: usize) -> Self {
+        self.value_bytes_max = value_bytes_max;
+        self
     }
 
     /// The line of the next byte, from 1.
@@ -133,13 +142,13 @@ impl<'a> Source<'a> {
 
     /// Refuses text longer than anything that can be stored.
     pub fn check_length(&self, text: &[u8]) -> Result<()> {
-        if text.len() <= TEXT_BYTES_MAX {
+        if text.len() <= self.value_bytes_max.saturating_mul(TEXT_PER_BYTE) {
             return Ok(());
         }
         Err(
             Error::new(ErrorKind::TooLarge, "a record is far larger than the limit")
                 .with("line", self.line)
-                .with("value limit", VALUE_BYTES_MAX),
+                .with("value limit", self.value_bytes_max),
         )
     }
 }

@@ -38,6 +38,10 @@ impl PageStore {
     pub fn begin_large(&self, bytes: u64, born: Generation) -> Result<PageUse> {
         let id = self.begin_page()?;
         let extent = self.space.allocate(bytes, SpaceClass::Normal)?;
+        let born = match mutant::active("large-pages-are-born-late") {
+            true => Generation(u64::MAX),
+            false => born,
+        };
         self.space.add_large(id, extent, born);
         Ok(PageUse::whole(id, extent.offset, bytes))
     }
@@ -66,6 +70,9 @@ impl PageStore {
 
     /// Frees a large page that no record names. `is_bad`: its space could not be written.
     pub fn abandon_large(&self, id: PageId, is_bad: bool) {
+        if mutant::active("given-up-large-pages-stay") {
+            return;
+        }
         self.space.abandon_large(id, is_bad);
         self.forget_gone();
     }
@@ -83,7 +90,8 @@ impl PageStore {
     /// Those of [`PageStore::sync`].
     pub fn sync_large(&self) -> Result<()> {
         let written = self.large.written.load(Ordering::SeqCst);
-        if self.large.synced.load(Ordering::SeqCst) >= written {
+        let forgets = mutant::active("large-values-unsynced-before-log");
+        if forgets || self.large.synced.load(Ordering::SeqCst) >= written {
             return Ok(());
         }
         self.sync()

@@ -19,7 +19,9 @@ mod scratch;
 mod write;
 
 use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
-use terrapin_base::{Budget, Error, ErrorKind, Generation, Incarnation, PageId, Result, Signal};
+use terrapin_base::{
+    Budget, Error, ErrorKind, Generation, Incarnation, PageId, Result, Signal, mutant,
+};
 use terrapin_disk::{File, FileIdentity};
 
 use crate::cache::Cache;
@@ -159,6 +161,12 @@ impl PageStore {
 
     /// Frees at once the pages that a failed or dropped merge added.
     pub fn abandon(&self, changes: Changes) {
+        if mutant::active("failed-checkpoint-frees-large-pages") {
+            changes
+                .adopted
+                .iter()
+                .for_each(|&id| self.abandon_large(id, false));
+        }
         self.abandon_pages(&changes.added);
     }
 

@@ -26,6 +26,8 @@ enum Setting {
     Workers,
     /// All values are separated, larger groups.
     Separated,
+    /// Values of more than 50 bytes are large.
+    Large,
     /// A log of at most four files, so that lagging keyspaces are checkpointed for the log's sake.
     ShortLog,
 }
@@ -54,6 +56,10 @@ impl Workload {
             Setting::Separated => Configuration {
                 separate_from: Some(0),
                 group_bytes: 4 << 10,
+                ..tiny
+            },
+            Setting::Large => Configuration {
+                large_above: Some(50),
                 ..tiny
             },
             Setting::ShortLog => Configuration {
@@ -490,5 +496,48 @@ pub(super) const WORKLOADS: &[Workload] = &[
          release s
          put a 1
          checkpoint",
+    ),
+    with(
+        Setting::Large,
+        "large values are put, read, overwritten and deleted",
+        "put a ~1@300
+         put b ~2@9000 sync
+         batch put c ~3@300 ; put a ~4@300
+         get a
+         checkpoint
+         get b
+         multi a b c
+         put b ~5@300
+         insert d ~6@300
+         swap c ~3@300 ~7@400
+         transact put e ~8@300 ; get e ; put a ~9@300
+         delete d
+         checkpoint
+         range
+         reopen dropped
+         get e
+         take a
+         checkpoint
+         range",
+    ),
+    with(
+        Setting::Large,
+        "large values outlive their keyspace for a view",
+        "create users
+         @users put a ~1@300
+         put a ~2@300
+         snapshot s
+         @users clear
+         @users put a ~3@300
+         put a ~4@300
+         checkpoint
+         drop users
+         checkpoint
+         %s get a
+         release s
+         merge a more
+         get a
+         checkpoint
+         get a",
     ),
 ];

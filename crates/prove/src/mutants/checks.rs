@@ -5,6 +5,7 @@ pub(super) mod backups;
 pub(super) mod conditions;
 pub(super) mod expiry;
 pub(super) mod ingests;
+pub(super) mod large;
 pub(super) mod lives;
 pub(super) mod merges;
 pub(super) mod range_deletes;

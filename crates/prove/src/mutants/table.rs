@@ -6,6 +6,7 @@ mod expiry;
 mod hashtrie;
 mod ingests;
 mod inplace;
+mod large;
 mod log;
 mod merges;
 mod readers;
@@ -71,6 +72,7 @@ pub const COUNT: usize = log::MUTANTS.len()
     + readers::MUTANTS.len()
     + ingests::MUTANTS.len()
     + values::MUTANTS.len()
+    + large::MUTANTS.len()
     + ENGINE.len();
 
 /// Every mutant.
@@ -89,6 +91,7 @@ pub fn table() -> impl Iterator<Item = &'static Mutant> {
         readers::MUTANTS,
         ingests::MUTANTS,
         values::MUTANTS,
+        large::MUTANTS,
         ENGINE,
     ];
     tables.into_iter().flatten()

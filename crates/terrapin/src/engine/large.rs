@@ -5,8 +5,8 @@
 //! adopts the pages of the versions that its tree keeps, and releases the others. A memtable that a
 //! clear or a drop removes leaves its pages to the next checkpoint, whose catalog has the clear.
 
-use terrapin_base::PageId;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
+use terrapin_base::{PageId, mutant};
 use terrapin_pages::{Changes, PageStore};
 
 /// A memtable with this many bytes of large pages is sealed. A key that is overwritten again and
@@ -95,7 +95,7 @@ impl Orphans {
 /// Releases large pages that no tree has adopted, by changes that a checkpoint is about to commit.
 /// Pages that the changes adopt, or that a tree has by now, stay.
 pub(crate) fn release(store: &PageStore, pages: &[PageId], changes: &mut Changes) {
-    if pages.is_empty() {
+    if pages.is_empty() || mutant::active("overwritten-large-pages-stay") {
         return;
     }
     let unadopted: std::collections::HashSet<_> = store.large_pages().into_iter().collect();

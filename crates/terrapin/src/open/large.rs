@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use terrapin_base::{Error, ErrorKind, Generation, Lsn, PageId, Result};
+use terrapin_base::{Error, ErrorKind, Generation, Lsn, PageId, Result, mutant};
 use terrapin_disk::Disk;
 use terrapin_pages::{HeldPage, PageStore, PageUse};
 use terrapin_valuelog::large::{LargeRef, check_large};
@@ -55,6 +55,7 @@ impl LoggedLarge {
                     continue;
                 }
                 match check_large(store, &large, !is_synced) {
+                    Err(_) if mutant::active("large-values-unchecked-at-open") => {}
                     Ok(()) => {}
                     Err(error) if error.is_of_data() && is_beside => {
                         let message = "the writer took the space of a large value: try again";
@@ -72,7 +73,10 @@ impl LoggedLarge {
         })?;
         let unsynced = all.values().filter(|(_, is_synced)| !is_synced);
         let unsynced = unsynced.map(|(page, _)| *page).collect();
-        let pages = all.into_values().map(|(page, _)| page).collect();
+        let mut pages: Vec<_> = all.into_values().map(|(page, _)| page).collect();
+        if mutant::active("large-pages-of-the-log-are-free") {
+            pages.clear();
+        }
         Ok(LoggedLarge { pages, unsynced })
     }
 
@@ -98,7 +102,7 @@ impl LoggedLarge {
 
     /// Makes the values durable that records name, before the log's recovery says that these are.
     pub fn make_durable(&self, store: &PageStore) -> Result<()> {
-        if self.pages.is_empty() {
+        if self.pages.is_empty() || mutant::active("recovery-claims-large-values") {
             return Ok(());
         }
         for page in &self.unsynced {
@@ -151,9 +155,8 @@ fn larges((catalog, stored): (&Catalog, &[Stored]), record: &Record<'_>) -> Vec<
             // It was dropped before the checkpoint.
             false => continue,
         };
-        if record.lsn >= applied
-            && let Ok((large, _)) = LargeRef::decode(bytes)
-        {
+        let counts = record.lsn >= applied || mutant::active("applied-records-name-large-pages");
+        if counts && let Ok((large, _)) = LargeRef::decode(bytes) {
             found.push(large);
         }
     }

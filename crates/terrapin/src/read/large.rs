@@ -19,7 +19,7 @@ pub(crate) enum Opened {
 
 /// What a key has: a value, or the handle of a large one, which no other version of a key has.
 #[derive(PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Content {
     Value(Option<Slice>),
     Large(Handle),
 }
@@ -28,8 +28,8 @@ pub(crate) enum Seen {
 /// until this returns; the reader keeps it from then on.
 pub(crate) fn open(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Option<Opened>> {
     Ok(match find(keyspace, at, key)? {
-        Seen::Value(value) => value.map(Opened::Value),
-        Seen::Large(handle) => Some(Opened::Large(keyspace.shared.large.open(handle, key)?)),
+        Content::Value(value) => value.map(Opened::Value),
+        Content::Large(handle) => Some(Opened::Large(keyspace.shared.large.open(handle, key)?)),
     })
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn is_equal(
 }
 
 /// Looks a key up, and reads its value unless it is large.
-pub(crate) fn find(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Seen> {
+pub(crate) fn find(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Content> {
     let hash = hash64(key);
     let nothing = Spilled::default();
     let spilled = keyspace.spilled.as_deref().unwrap_or(&nothing);
@@ -81,9 +81,9 @@ pub(crate) fn find(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Resu
         && let Found::Handle(handle) = values.get_unread(key, hash)?
         && let Some(handle) = large_of(&handle)?
     {
-        return Ok(Seen::Large(handle));
+        return Ok(Content::Large(handle));
     }
-    resolve::get(keyspace, at, key, hash).map(Seen::Value)
+    resolve::get(keyspace, at, key, hash).map(Content::Value)
 }
 
 fn of_message(
@@ -91,13 +91,13 @@ fn of_message(
     at: Moment<'_>,
     key: &[u8],
     message: Message<'_>,
-) -> Result<Seen> {
+) -> Result<Content> {
     if let Message::Separated(handle) = message
         && let Some(handle) = large_of(handle)?
     {
-        return Ok(Seen::Large(handle));
+        return Ok(Content::Large(handle));
     }
-    answer(keyspace, at, key, message).map(Seen::Value)
+    answer(keyspace, at, key, message).map(Content::Value)
 }
 
 /// The handle, if it is of a large value.

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{Error, ErrorKind, Fold, KeyspaceId, Message, Operator, Result, Slice, expiry};
+use terrapin_base::{
+    Error, ErrorKind, Fold, KeyspaceId, Message, Operator, Result, Slice, expiry, mutant,
+};
 use terrapin_structure::Direction;
 use terrapin_valuelog::large::{LargeRef, OwnedLarge};
 
@@ -278,6 +280,7 @@ impl Writes {
     fn value<'a>(&'a self, newest: &'a Newest) -> Own<'a> {
         match newest {
             Newest::Put(place) => Own::Value(&self.payload[place.clone()]),
+            Newest::Large(_) if mutant::active("own-large-values-are-not-there") => Own::Nothing,
             Newest::Large(place) => Own::Large(&self.payload[place.clone()]),
             Newest::Delete => Own::Nothing,
             Newest::Merges(below, places) => Own::Operands(Operands {

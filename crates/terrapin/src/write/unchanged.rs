@@ -27,6 +27,7 @@ use crate::engine::views::Held;
 use crate::pacing::patience::Patience;
 use crate::read;
 use crate::read::iter::Range;
+use crate::read::large::Content;
 use crate::types::condition::{Conflict, ConflictCause};
 use crate::write::conditional::{AppendedRead, Seen, conflict};
 use crate::write::footprint::{Footprint, Stretch};
@@ -256,7 +257,13 @@ impl Look<'_> {
             self.now.view().moment(),
         );
         // A large value is compared by its handle: each write of one has its own.
-        Ok(read::large::find(then, before, key)? != read::large::find(now, after, key)?)
+        let (then, now) = (
+            read::large::find(then, before, key)?,
+            read::large::find(now, after, key)?,
+        );
+        let are_large = matches!((&then, &now), (Content::Large(_), Content::Large(_)));
+        let is_blind = are_large && mutant::active("commit-takes-large-values-for-equal");
+        Ok(then != now && !is_blind)
     }
 
     /// A key of a stretch that has another value than the transaction sees.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use terrapin_base::sync::Arc;
-use terrapin_base::{Error, ErrorKind, PageId, Result, Slice};
+use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, PageId, Result, Slice, mutant};
 use terrapin_pages::{HeldPage, PageStore, PageUse, ReadFor};
 
 use super::LargeRef;
@@ -153,6 +153,9 @@ impl LargeReader {
     pub fn read(&self, bytes: Range<u64>, take: &mut dyn FnMut(&[u8])) -> Result<()> {
         let end = bytes.end.min(self.length);
         let mut at = bytes.start;
+        if mutant::active("parts-of-large-values-are-off") && at >= EXTENT_ALIGNMENT {
+            at -= EXTENT_ALIGNMENT;
+        }
         while at < end {
             let number = at / PIECE_BYTES;
             let start = number * PIECE_BYTES;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use terrapin::{CheckpointDistance, Options};
-use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_bench::{Config, KeyKind, Records, SCAN_RECORDS_MAX};
 
 use crate::arguments;
@@ -38,6 +38,9 @@ pub(super) struct Driven {
     seed: u64,
 }
 
+/// The longest values of a benchmark, which memory holds.
+const VALUE_BYTES_LIMIT: usize = 64 << 20;
+
 /// Bytes of the shortest and the longest key.
 #[derive(Clone, Copy)]
 struct Lengths(usize, usize);
@@ -54,11 +57,11 @@ fn lengths(text: &str) -> std::result::Result<Lengths, String> {
 impl Driven {
     /// The records' shape.
     fn shape(&self) -> Result<Records> {
-        if self.value_bytes > VALUE_BYTES_MAX {
+        if self.value_bytes > VALUE_BYTES_LIMIT {
             return Err(
                 Error::new(ErrorKind::TooLarge, "values of this length are refused")
                     .with("bytes", self.value_bytes)
-                    .with("limit", VALUE_BYTES_MAX),
+                    .with("limit", VALUE_BYTES_LIMIT),
             );
         }
         let least = self.key_kind.bytes_min();

@@ -155,7 +155,7 @@ impl Demo {
                     &Dialect::plain(format),
                     &mut Watched::new(&input, &bar),
                     &mut |record| {
-                        check_sizes(&record)?;
+                        check_sizes(&record, VALUE_BYTES_MAX)?;
                         put(record.key, record.value)
                     },
                 )

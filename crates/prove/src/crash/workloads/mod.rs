@@ -4,6 +4,7 @@ mod checkpoints;
 mod conditions;
 mod full_disks;
 mod keyspaces;
+mod large;
 mod log;
 mod reopens;
 mod structures;
@@ -25,12 +26,13 @@ const KINDS: [&[Workload]; 8] = [
 ];
 
 /// All workloads by number. The kinds alternate, so that the first few numbers cover every kind.
-/// Workloads with other structures and with separated values come last.
+/// Workloads with other structures and with separated or large values come last.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
     let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
     let by_kind =
         (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)));
-    by_kind.chain(structures::ALL).chain(values::ALL)
+    let others = structures::ALL.iter().chain(values::ALL);
+    by_kind.chain(others).chain(large::ALL)
 }
 
 #[cfg(test)]
@@ -47,6 +49,7 @@ mod tests {
             KINDS.iter().map(|kind| kind.len()).sum::<usize>()
                 + structures::ALL.len()
                 + values::ALL.len()
+                + large::ALL.len()
         );
         assert!(names.len() >= 50);
         for workload in all() {

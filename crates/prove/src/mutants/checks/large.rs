@@ -1,0 +1,193 @@
+//! Checks of large values.
+
+use std::path::Path;
+
+use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
+use terrapin_disk::SimDisk;
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
+
+use super::{Outcome, text};
+use crate::process::Process;
+
+const MIB: usize = 1 << 20;
+
+fn options() -> Options {
+    Options::new()
+        .memory(16 << 20)
+        .ring_bytes(2 << 20)
+        .group_bytes(16 << 10)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .background_threads(1)
+}
+
+/// A value of which every part differs.
+fn value(seed: u64, bytes: usize) -> Vec<u8> {
+    let words = (0..bytes as u64 / 8).map(|at| at.wrapping_mul(2 * seed + 1) ^ seed << 40);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+fn has(keyspace: &Keyspace, key: &str, expected: &[u8]) -> Outcome {
+    match keyspace.get(key).map_err(text("get"))? {
+        Some(found) if found == *expected => Ok(()),
+        Some(_) => Err(format!("another value of {key}")),
+        None => Err(format!("no value of {key}")),
+    }
+}
+
+/// Values that a synced write put survive a power cut, also one behind a recovery.
+pub(in crate::mutants) fn power_cuts(_scratch: &Path) -> Outcome {
+    let modes = [
+        CrashMode::LoseUnsynced,
+        CrashMode::RandomSubset,
+        CrashMode::SizeBeforeData,
+    ];
+    for (seed, mode) in (100..).zip(modes) {
+        let disk = SimDisk::new(seed);
+        let world = Process::new(1, disk.clone());
+        let database = world.open(&options()).map_err(text("open"))?;
+        let keyspace = database.default_keyspace();
+        let (synced, killed) = (value(seed, MIB), value(seed + 50, 2 * MIB));
+        let put = keyspace.put_with("synced", &synced, Durability::Sync);
+        put.map_err(text("put"))?;
+        drop(keyspace);
+        world.kill(Some(database));
+        disk.crash_power(mode);
+        let world = Process::new(2, disk.clone());
+        let database = world.open(&options()).map_err(text("open"))?;
+        let keyspace = database.default_keyspace();
+        has(&keyspace, "synced", &synced)?;
+        // A kill, an open that says that its log is synced, and a power cut.
+        keyspace.put("killed", &killed).map_err(text("put"))?;
+        drop(keyspace);
+        world.kill(Some(database));
+        disk.crash_process();
+        let world = Process::new(3, disk.clone());
+        let database = world.open(&options()).map_err(text("open"))?;
+        has(&database.default_keyspace(), "killed", &killed)?;
+        let put = database
+            .default_keyspace()
+            .put_with("last", "1", Durability::Sync);
+        put.map_err(text("put"))?;
+        world.kill(Some(database));
+        disk.crash_power(mode);
+        let world = Process::new(4, disk.clone());
+        let database = world.open(&options()).map_err(text("open"))?;
+        let keyspace = database.default_keyspace();
+        has(&keyspace, "synced", &synced)?;
+        has(&keyspace, "killed", &killed)?;
+        has(&keyspace, "last", b"1")?;
+        drop(keyspace);
+        world.kill(Some(database));
+    }
+    Ok(())
+}
+
+/// A checkpoint that fails after it adopted large pages leaves them to their memtable.
+pub(in crate::mutants) fn failed_checkpoint(_scratch: &Path) -> Outcome {
+    for nth in 1..12 {
+        let disk = SimDisk::new(110);
+        let world = Process::new(1, disk.clone());
+        let database = world.open(&options()).map_err(text("open"))?;
+        let keyspace = database.default_keyspace();
+        for (key, seed) in [("a", 1), ("a", 2), ("b", 3)] {
+            keyspace.put(key, value(seed, MIB)).map_err(text("put"))?;
+        }
+        disk.inject(Fault::nth(nth, FaultError::Io).on(Op::Write).of("data"));
+        let _failed = database.checkpoint();
+        disk.clear_faults();
+        for round in 0..3 {
+            let _ = keyspace.put("c", value(10 + round, MIB));
+            has(&keyspace, "a", &value(2, MIB))?;
+            has(&keyspace, "b", &value(3, MIB))?;
+        }
+        drop(keyspace);
+        world.kill(Some(database));
+        let world = Process::new(2, disk);
+        let database = world.open(&options()).map_err(text("open"))?;
+        has(&database.default_keyspace(), "a", &value(2, MIB))?;
+        has(&database.default_keyspace(), "b", &value(3, MIB))?;
+        world.kill(Some(database));
+    }
+    Ok(())
+}
+
+/// Large values that nobody put, and those that ended, take no space.
+pub(in crate::mutants) fn space(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(111));
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let long = value(1, MIB);
+    for round in 0..4 {
+        let mut writer = keyspace.writer("w", 2 << 20).map_err(text("writer"))?;
+        writer.append(&long).map_err(text("append"))?;
+        drop(writer);
+        let mut batch = database.batch();
+        batch.put(&keyspace, "b", &long);
+        drop(batch);
+        let mut tx = database.transaction().map_err(text("begin"))?;
+        tx.put(&keyspace, "t", &long).map_err(text("put"))?;
+        drop(tx);
+        for number in 0..3 {
+            let put = keyspace.put("kept", value(round * 3 + number, MIB));
+            put.map_err(text("put"))?;
+        }
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    database.checkpoint().map_err(text("checkpoint"))?;
+    world.sim.settle();
+    let live = database.metrics().data_live_bytes;
+    drop(keyspace);
+    world.kill(Some(database));
+    match live < 3 << 20 {
+        true => Ok(()),
+        false => Err(format!("{live} live bytes for one value of 1 MiB")),
+    }
+}
+
+/// A commit whose transaction read large values notices that they changed. Parts of values are
+/// those that were asked for.
+pub(in crate::mutants) fn compared(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(112));
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let old = value(1, 2 * MIB);
+    for changes in [false, true] {
+        keyspace.put("a", &old).map_err(text("put"))?;
+        let mut tx = database.transaction().map_err(text("begin"))?;
+        tx.get(&keyspace, "a").map_err(text("get"))?;
+        tx.put(&keyspace, "b", "1").map_err(text("put"))?;
+        if changes {
+            keyspace.put("a", value(2, MIB)).map_err(text("put"))?;
+        }
+        // The memtables no longer tell what has changed.
+        fill(&database, &keyspace)?;
+        let committed = tx.commit().map_err(text("commit"))?.is_ok();
+        if committed == changes {
+            return Err(format!("committed: {committed}, changed: {changes}"));
+        }
+    }
+    keyspace.put("a", &old).map_err(text("put"))?;
+    for start in [0, 4095, 4096, 5000, MIB - 1, MIB + 3, 2 * MIB - 5] {
+        let range = start as u64..start as u64 + 10;
+        let part = keyspace.get_range("a", range).map_err(text("get_range"))?;
+        let expected = &old[start..(start + 10).min(old.len())];
+        if part.as_deref() != Some(expected) {
+            return Err(format!("another part from {start} on"));
+        }
+    }
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
+}
+
+/// Several memtables.
+fn fill(database: &Database, keyspace: &Keyspace) -> Outcome {
+    for number in 0..3000 {
+        let put = keyspace.put(format!("other {number}"), [7; 600]);
+        put.map_err(text("put"))?;
+    }
+    for _ in 0..2 {
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    Ok(())
+}
