@@ -84,7 +84,6 @@ pub const NAMES: &[&str] = &[
     "page-sync-retried",
     "large-values-unsynced-before-log",
     "large-values-unchecked-at-open",
-    "recovery-claims-large-values",
     "large-pages-of-the-log-are-free",
     "applied-records-name-large-pages",
     "failed-checkpoint-frees-large-pages",

@@ -363,7 +363,10 @@ fn an_import_that_cannot_begin_creates_nothing() {
     let long = place.write("long.tsv", [b"k\t", &[b'v'; (2 << 20) + 1][..]].concat());
     let small = ["import", text(&db), text(&long), "--memory", "8MiB"];
     let error = fail(&small);
-    assert!(error.contains("2097152") && error.contains("put --file"), "{error}");
+    assert!(
+        error.contains("2097152") && error.contains("put --file"),
+        "{error}"
+    );
     assert!(!db.exists(), "{error}");
     // The error names the file and the position, although nothing was stored.
     let torn = place.write("torn.tsv", "a\t1\nb\n");

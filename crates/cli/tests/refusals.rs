@@ -111,7 +111,7 @@ fn wrong_command_lines_exit_with_two() {
         &["bench", "space", "--records", "0"],
         &["bench", "chi", "--threads", "0"],
         &["bench", "chi", "--largest", "0"],
-        &["bench", "ycsb", "--value-bytes", "1000000"],
+        &["bench", "ycsb", "--value-bytes", "100000000"],
         &["bench", "ycsb", "--workloads", "a,load"],
         &["bench", "reads", "--records", "10", "--keys", "16385"],
         &["stat", db, "--memory", "1"],

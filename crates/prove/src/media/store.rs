@@ -42,8 +42,6 @@ impl Plan {
         // A draw of its own, so that plans without separated values stay as they were.
         let thresholds = [None, None, Some(0), Some(24)];
         configuration.separate_from = *Random::new(seed.rotate_left(32)).pick(&thresholds);
-        let limits = [None, None, None, Some(0), Some(30)];
-        configuration.large_above = *Random::new(seed.rotate_left(16)).pick(&limits);
         if has_long_log {
             configuration.chi = Some(500);
             configuration.memory_bytes = 8 << 20;

@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use terrapin::verify::{self, VerifyOptions};
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
 use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 
 use super::import::{check_sizes, format_of};

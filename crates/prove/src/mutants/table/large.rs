@@ -43,13 +43,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         script: CRASHES,
     },
     Mutant {
-        name: "recovery-claims-large-values",
-        does: "an open does not make durable the large values that it accepts",
-        file: "crates/terrapin/src/open/large.rs",
-        breaks: "D16: what a recovery calls synced is synced",
-        script: POWER_CUTS,
-    },
-    Mutant {
         name: "large-pages-of-the-log-are-free",
         does: "an open gives the pages away that only records of the log name",
         file: "crates/terrapin/src/open/large.rs",
