@@ -34,9 +34,9 @@ pub struct Import {
     #[command(flatten)]
     database: WriterArgs,
     /// File to read; - is stdin. A value has at most a quarter of --memory, and at least 256 KiB
-    /// are taken; put --file takes longer ones. When the input pauses for a tenth of a second, the import writes
-    /// the records that it has read. Ctrl-C ends the import after the last whole record, and it
-    /// says how many records are stored
+    /// are taken; put --file takes longer ones. When the input pauses for a tenth of a second, the
+    /// import writes the records that it has read. Ctrl-C ends the import after the last whole
+    /// record, and it says how many records are stored
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// Format [default: from the file's name; stdin has none, and needs it]

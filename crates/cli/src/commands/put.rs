@@ -30,8 +30,8 @@ pub struct Put {
     /// Value; or give --file
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     value: Option<OsString>,
-    /// Read the value from a file, byte for byte, up to 1 GiB; - is stdin. The bytes of a pipe beyond
-    /// 256 KiB go to a temporary file beside the database first
+    /// Read the value from a file, byte for byte, up to 1 GiB; - is stdin. A pipe of more than
+    /// 256 KiB goes to a temporary file beside the database first
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The time from now on after which the value expires, in seconds, such as 60 or 0.5
