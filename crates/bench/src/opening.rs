@@ -11,6 +11,7 @@ use crate::figures::Figures;
 use crate::generator::Random;
 use crate::report::ratio;
 use crate::run::Config;
+use crate::store::keyspace_of;
 use crate::system::{Usage, reset_rss_peak, rss_peak_bytes};
 
 /// One open.
@@ -40,14 +41,14 @@ pub struct OpenReport {
     pub first_gets_meta_reads: f64,
 }
 
-/// Opens a database that holds the records of `config` in a keyspace of this structure (see
-/// [`TerrapinStore::stored`](crate::TerrapinStore::stored)), and gets `gets` of them.
+/// Opens a database that holds the records of `config` in a keyspace of this structure, and gets
+/// `gets` of them. It checks gets of records that nobody has overwritten since their load; give
+/// none where that happened.
 ///
 /// Errors: those of the store; `Corrupt` where a record is missing or wrong.
 pub fn measure_open(
     config: &Config,
-    options: &Options,
-    structure: StructureKind,
+    (options, structure): (&Options, StructureKind),
     gets: u64,
     directory: &Path,
 ) -> Result<OpenReport> {
@@ -58,10 +59,7 @@ pub fn measure_open(
     let seconds = start.elapsed().as_secs_f64();
     let (after, rss_peak_bytes) = (Usage::now(), rss_peak_bytes());
     let metrics = database.metrics();
-    let keyspace = match structure {
-        StructureKind::Leveled => database.default_keyspace(),
-        _ => database.open_keyspace(structure.name())?,
-    };
+    let keyspace = keyspace_of(&database, structure)?;
     let mut random = Random::new(config.seed);
     let (mut key, start) = (Vec::new(), Instant::now());
     for _ in 0..gets {

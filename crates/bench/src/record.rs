@@ -75,10 +75,17 @@ pub struct Records {
     kind: KeyKind,
     key_bytes_min: usize,
     key_bytes_max: usize,
-    value_bytes: usize,
+    /// The lengths of values. Each key has one of them.
+    values: [usize; VALUE_LENGTHS_MAX],
+    value_lengths: usize,
     /// How many records of a hundred have keys in the order of their numbers.
     sequential_percent: u64,
 }
+
+/// Makes the bits that choose a length others than those of the value.
+const LENGTH_BITS: u64 = 0x5bd1_e995;
+/// Different lengths of values, at most.
+const VALUE_LENGTHS_MAX: usize = 4;
 
 /// Sequential keys lie in the upper half of all positions, others below.
 const SEQUENTIAL: u64 = 1 << 63;
@@ -113,9 +120,35 @@ impl Records {
             kind,
             key_bytes_min: min,
             key_bytes_max: max,
-            value_bytes,
+            values: [value_bytes; VALUE_LENGTHS_MAX],
+            value_lengths: 1,
             sequential_percent: 0,
         })
+    }
+
+    /// The same records with values of these lengths, each of as many records as the others. A key
+    /// decides the length of its values.
+    ///
+    /// Errors: `InvalidArgument` without a length, and for more than four.
+    pub fn values(mut self, lengths: &[usize]) -> Result<Self> {
+        if !(1..=VALUE_LENGTHS_MAX).contains(&lengths.len()) {
+            return Err(Error::invalid("values have one to four lengths")
+                .with("given", format!("{lengths:?}")));
+        }
+        self.values[..lengths.len()].copy_from_slice(lengths);
+        self.value_lengths = lengths.len();
+        Ok(self)
+    }
+
+    /// The length of a key's values.
+    fn value_bytes(&self, key: &[u8]) -> usize {
+        match self.value_lengths {
+            1 => self.values[0],
+            lengths => {
+                let bits = mix(self.kind.position(key) ^ LENGTH_BITS);
+                self.values[(bits % lengths as u64) as usize]
+            }
+        }
     }
 
     /// The same records, this many of a hundred with keys in the order of their numbers. A load
@@ -138,17 +171,21 @@ impl Records {
     /// Key and value bytes of one record, on average.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        ((self.key_bytes_min + self.key_bytes_max) / 2 + self.value_bytes) as u64
+        let lengths = &self.values[..self.value_lengths];
+        let value_bytes = lengths.iter().sum::<usize>() / self.value_lengths;
+        ((self.key_bytes_min + self.key_bytes_max) / 2 + value_bytes) as u64
     }
 
     /// Key and value bytes of the record of a key.
     pub(crate) fn bytes_with(&self, key: &[u8]) -> u64 {
-        (key.len() + self.value_bytes) as u64
+        (key.len() + self.value_bytes(key)) as u64
     }
 
     /// Whether values have a tag: those of at least eight bytes.
     pub(crate) fn has_tags(&self) -> bool {
-        self.value_bytes >= 8
+        self.values[..self.value_lengths]
+            .iter()
+            .all(|&bytes| bytes >= 8)
     }
 
     /// The tag of a value; 0 where it has none.
@@ -200,12 +237,12 @@ impl Records {
     pub(crate) fn value(&self, key: &[u8], tag: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&tag.to_le_bytes());
-        let mut state = self.seed(key, tag);
-        while out.len() < self.value_bytes {
+        let (mut state, value_bytes) = (self.seed(key, tag), self.value_bytes(key));
+        while out.len() < value_bytes {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             out.extend_from_slice(&mix(state).to_le_bytes());
         }
-        out.truncate(self.value_bytes);
+        out.truncate(value_bytes);
     }
 
     /// Whether [`Records::value`] made this value for this key.
@@ -214,10 +251,10 @@ impl Records {
             Error::corrupt("a read returned a value that was never written")
                 .with("key", format!("{key:02x?}"))
         };
-        if value.len() != self.value_bytes {
+        if value.len() != self.value_bytes(key) {
             return Err(wrong()
                 .with("value bytes", value.len())
-                .with("expected", self.value_bytes));
+                .with("expected", self.value_bytes(key)));
         }
         let Some((tag, rest)) = value.split_first_chunk::<8>() else {
             return Ok(());
@@ -274,6 +311,26 @@ mod tests {
         let mut key = Vec::new();
         records.key(number, &mut key);
         key
+    }
+
+    #[test]
+    fn lengths_of_values_are_even_and_belong_to_keys() {
+        let records = Records::new(8, 0).unwrap();
+        let records = records.values(&[120, 248, 1016]).unwrap();
+        let (mut counts, mut value) = ([0; 1017], Vec::new());
+        for number in 0..3000 {
+            let key = key_of(&records, number);
+            records.value(&key, number, &mut value);
+            records.check(&key, &value).unwrap();
+            assert_eq!(records.bytes_with(&key), 8 + value.len() as u64);
+            counts[value.len()] += 1;
+        }
+        for bytes in [120, 248, 1016] {
+            assert!((900..1100).contains(&counts[bytes]), "{bytes}");
+        }
+        assert_eq!(records.bytes(), 8 + (120 + 248 + 1016) / 3);
+        assert!(records.has_tags() && !records.values(&[120, 7]).unwrap().has_tags());
+        assert!(records.values(&[]).is_err() && records.values(&[1; 5]).is_err());
     }
 
     #[test]

@@ -312,12 +312,14 @@ impl<'a, S: Store> Driver<'a, S> {
         Ok(())
     }
 
-    /// Reads everything once in order, and checks that all records exist.
+    /// Reads everything once, in order if there is one, and checks that all records exist.
     pub fn read_all(&self) -> Result<()> {
         let expected = self.next.load(Ordering::Relaxed);
         let (mut seen, mut last) = (0, Vec::new());
-        self.store.client()?.scan(&[0], usize::MAX, |key, value| {
-            if seen > 0 && key <= last.as_slice() {
+        let mut client = self.store.client()?;
+        let is_ordered = client.is_ordered();
+        client.all(|key, value| {
+            if is_ordered && seen > 0 && key <= last.as_slice() {
                 return Err(Error::corrupt("a scan is out of order")
                     .with("key", format!("{key:02x?}"))
                     .with("after", format!("{last:02x?}")));
@@ -480,6 +482,11 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             Action::Read => store.read(&key, &mut found)?,
             Action::ReadModifyWrite => store.read_modify_write(&key, &mut found, &value)?,
             Action::Update | Action::Insert => {
+                store.write(&key, &value)?;
+                true
+            }
+            Action::Replace => {
+                store.delete(&key)?;
                 store.write(&key, &value)?;
                 true
             }

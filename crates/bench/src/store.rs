@@ -74,6 +74,16 @@ pub trait Client {
     /// Sets a key's value, new or not.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
+    /// Removes a key.
+    ///
+    /// Errors: `Unsupported` from a store of which the benchmark deletes nothing.
+    fn delete(&mut self, _key: &[u8]) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "the benchmark deletes nothing from this store",
+        ))
+    }
+
     /// Reads as [`Client::read`] does, then writes.
     fn read_modify_write(&mut self, key: &[u8], out: &mut Vec<u8>, value: &[u8]) -> Result<bool> {
         let there = self.read(key, out)?;
@@ -116,12 +126,33 @@ pub trait Client {
         count: usize,
         show: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()>;
+
+    /// Whether the store has an order of keys. If not, it cannot scan.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    /// Shows all records, in the order of their keys if there is one.
+    fn all(&mut self, show: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        self.scan(&[0], usize::MAX, show)
+    }
+}
+
+/// The keyspace that [`TerrapinStore::stored`] drives for this structure.
+///
+/// Errors: `KeyspaceNotFound` if there is none yet.
+pub(crate) fn keyspace_of(database: &Database, structure: StructureKind) -> Result<Keyspace> {
+    match structure {
+        StructureKind::Leveled => Ok(database.default_keyspace()),
+        other => database.open_keyspace(other.name()),
+    }
 }
 
 /// Terrapin, through its public API.
 pub struct TerrapinStore {
     database: Database,
     keyspace: Keyspace,
+    is_ordered: bool,
     durability: Durability,
     memory_bytes: u64,
 }
@@ -134,6 +165,7 @@ impl TerrapinStore {
         TerrapinStore {
             database,
             keyspace,
+            is_ordered: true,
             durability,
             memory_bytes,
         }
@@ -149,20 +181,22 @@ impl TerrapinStore {
             self.keyspace.set_options(options)?;
             return Ok(self);
         }
-        let keyspace = match self.database.open_keyspace(structure.name()) {
+        let keyspace = match keyspace_of(&self.database, structure) {
             Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {
                 self.database.create_keyspace(structure.name(), options)?
             }
             found => found?,
         };
-        Ok(self.keyspace(keyspace))
+        self.keyspace(keyspace)
     }
 
     /// Drives that keyspace of the database instead.
-    #[must_use]
-    pub fn keyspace(mut self, keyspace: Keyspace) -> Self {
+    ///
+    /// Errors: `KeyspaceNotFound` if it was dropped.
+    pub fn keyspace(mut self, keyspace: Keyspace) -> Result<Self> {
+        self.is_ordered = keyspace.options()?.structure != StructureKind::Hashed;
         self.keyspace = keyspace;
-        self
+        Ok(self)
     }
 }
 
@@ -221,6 +255,10 @@ impl Client for &TerrapinStore {
         self.keyspace.put_with(key, value, self.durability)
     }
 
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.keyspace.delete_with(key, self.durability)
+    }
+
     fn transact(
         &mut self,
         reads: &[Vec<u8>],
@@ -254,6 +292,18 @@ impl Client for &TerrapinStore {
     ) -> Result<()> {
         let mut range = self.keyspace.range(start..).limit(count);
         while let Some((key, value)) = range.next_ref()? {
+            show(key, value)?;
+        }
+        Ok(())
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    fn all(&mut self, mut show: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        let mut all = self.keyspace.unordered();
+        while let Some((key, value)) = all.next_ref()? {
             show(key, value)?;
         }
         Ok(())

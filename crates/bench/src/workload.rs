@@ -23,6 +23,8 @@ pub enum Workload {
     F,
     /// Updates only. It is not part of YCSB; it measures the cost of overwriting.
     Overwrite,
+    /// Deletes, each followed by a put of the same key. One operation is both. Not one of YCSB's.
+    Replace,
     /// Transactions that read four records and write two of them. Not one of YCSB's.
     Transactions,
     /// Compare-and-swaps, each client on records of its own. Not one of YCSB's.
@@ -75,6 +77,7 @@ impl std::str::FromStr for Mix {
 pub(crate) enum Action {
     Read,
     Update,
+    Replace,
     Insert,
     Scan,
     ReadModifyWrite,
@@ -95,6 +98,7 @@ impl Workload {
             Workload::E => "e",
             Workload::F => "f",
             Workload::Overwrite => "overwrite",
+            Workload::Replace => "replace",
             Workload::Transactions => "transactions",
             Workload::Swaps => "swaps",
             Workload::Mix(_) => "mix",
@@ -117,6 +121,7 @@ impl Workload {
         match self {
             Workload::Load => Action::Insert,
             Workload::Overwrite => Action::Update,
+            Workload::Replace => Action::Replace,
             Workload::Transactions => Action::Transaction,
             Workload::Swaps => Action::Swap,
             Workload::Ranges(_) => Action::Scan,
@@ -150,6 +155,7 @@ impl std::str::FromStr for Workload {
             Workload::E,
             Workload::F,
             Workload::Overwrite,
+            Workload::Replace,
             Workload::Transactions,
             Workload::Swaps,
         ];
@@ -157,7 +163,7 @@ impl std::str::FromStr for Workload {
             .find(|w| w.name().eq_ignore_ascii_case(text))
             .ok_or_else(|| {
                 Error::invalid(
-                    "a workload is load, a, b, c, d, e, f, overwrite, transactions or swaps",
+                    "a workload is load, a, b, c, d, e, f, overwrite, replace, transactions or swaps",
                 )
                 .with("given", text.to_owned())
             })

@@ -448,3 +448,24 @@ fn reads_are_printed_beside_raw_reads_of_the_device() {
         }
     }
 }
+
+#[test]
+fn suites_measure_hashed_keyspaces_and_mixed_values() {
+    let print = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        String::from_utf8(succeed(&arguments)).unwrap()
+    };
+    let text = print("bench absent --json --structure hashed --records 3000 --gets 500 --turns 1");
+    let turn: Value = serde_json::from_str(text.trim()).unwrap();
+    assert!(turn["many_per_second"].as_f64().unwrap() > 0.0, "{text}");
+    assert!(turn["first_absent_reads"].as_f64().unwrap() < 0.1, "{text}");
+    let text = print(
+        "bench recovery --json --structure hashed --records 3000 --operations 1000 --turns 1 --memory 64MiB --recovery-target 1",
+    );
+    let turn: Value = serde_json::from_str(text.trim()).unwrap();
+    assert!(turn["replayed_records"].as_u64().unwrap() >= 3000, "{text}");
+    let text = print(
+        "bench ycsb --json --structure hashed -k hashed --records 2000 --operations 500 --value-bytes 120,248,1016 --workloads load,replace,c",
+    );
+    assert_eq!(text.lines().count(), 5, "{text}");
+}

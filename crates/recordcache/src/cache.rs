@@ -117,7 +117,26 @@ impl RecordCache {
 
     #[inline]
     fn shard(&self, key: &Key<'_>) -> &Shard {
-        &self.shards[(key.hash >> 32) as usize & (self.shards.len() - 1)]
+        self.shard_of(key.hash)
+    }
+
+    /// The shard of a hash of key and collection.
+    #[inline]
+    fn shard_of(&self, hash: u64) -> &Shard {
+        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+    }
+
+    /// Prefetches the memory of lookups that follow soon. `hashes` are those of their keys. All
+    /// waits for memory overlap: first those for the tables, then those for the records. A lookup
+    /// alone waits for one after the other. O(keys).
+    pub fn prefetch(&self, collection: Collection, hashes: impl Iterator<Item = u64> + Clone) {
+        let hashes = hashes.map(|hash| record::hash_in(collection, hash));
+        for hash in hashes.clone() {
+            self.shard_of(hash).prefetch_slot(hash);
+        }
+        for hash in hashes {
+            self.shard_of(hash).prefetch_record(&self.strips, hash);
+        }
     }
 
     /// The cached value of a key, if the epoch has not changed. O(1), with one allocation.

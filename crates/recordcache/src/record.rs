@@ -56,13 +56,19 @@ impl<'k> Key<'k> {
         if collection.0 >= collections || bytes.len() > usize::from(u16::MAX) {
             return None;
         }
-        let spread = u64::from(collection.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Some(Key {
             collection,
             bytes,
-            hash: (hash ^ spread).wrapping_mul(0xff51_afd7_ed55_8ccd),
+            hash: hash_in(collection, hash),
         })
     }
+}
+
+/// The hash of a key's bytes and the collection, from the hash of the bytes.
+#[inline]
+pub(crate) fn hash_in(collection: Collection, hash: u64) -> u64 {
+    let spread = u64::from(collection.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash ^ spread).wrapping_mul(0xff51_afd7_ed55_8ccd)
 }
 
 /// Number of words of a record; `None` if the header has no room for its value's length.

@@ -4,7 +4,7 @@
 
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
-use terrapin_disk::Words;
+use terrapin_disk::{Words, prefetch_all};
 
 /// When a strip entered a queue, as a number in that queue, and which queue.
 #[derive(Clone, Copy)]
@@ -108,6 +108,16 @@ impl Strips {
     pub(crate) fn from(&self, word: usize) -> &[AtomicU64] {
         let end = ((word >> self.strip_shift) + 1) << self.strip_shift;
         self.words.all().get(word..end).unwrap_or_default()
+    }
+
+    /// Prefetches some words of a record, and the notes on its strip.
+    #[inline]
+    pub(crate) fn prefetch(&self, word: usize, words: usize) {
+        if let Some(note) = self.note(word, 0) {
+            prefetch_all(note);
+        }
+        let from = self.from(word);
+        prefetch_all(&from[..words.min(from.len())]);
     }
 
     /// One of the notes on a word's strip; `None` beyond the memory.

@@ -8,6 +8,7 @@
 //! strip's stamp it checks the slot again, and needs both checks.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
+use terrapin_disk::prefetch_all;
 
 const LOCATION_BITS: u32 = 38;
 /// Words of memory that entries can refer to: 2 TiB. An entry of zero is a vacant slot.
@@ -88,6 +89,12 @@ impl Table {
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> TAG_SHIFT) * self.slots.len() as u64) >> TAG_BITS) as usize
+    }
+
+    /// Prefetches the slot where the search for a hash begins.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        prefetch_all(&self.slots[self.home(hash)]);
     }
 
     #[inline]

@@ -121,6 +121,52 @@ fn keys_and_values_come_back_from_memtables_trees_snapshots_and_replays() {
     database.close().unwrap();
 }
 
+/// More keys than are prefetched together, from the memtable, the record cache and the tree, of
+/// both forms of keys. Values that a checkpoint has replaced or deleted do not come back.
+#[test]
+fn many_keys_at_once_are_found_as_one_by_one() {
+    for structure in [StructureKind::Hashed, StructureKind::Leveled] {
+        let world = World::new(3);
+        let database = world.open(&tiny().record_cache(true));
+        let options = KeyspaceOptions::new().structure(structure);
+        let records = database.create_keyspace("records", options).unwrap();
+        let keys: Vec<String> = (0..300).map(key).collect();
+        let mut expected: Vec<Option<String>> = vec![None; keys.len()];
+        for round in 0..4 {
+            for (at, key) in keys.iter().enumerate() {
+                // By turns: put, deleted, left alone.
+                match (at + round) % 5 {
+                    0 | 1 => {
+                        let value = format!("{at} of round {round}");
+                        records.put(key, &value).unwrap();
+                        expected[at] = Some(value);
+                    }
+                    2 => {
+                        records.delete(key).unwrap();
+                        expected[at] = None;
+                    }
+                    _ => {}
+                }
+            }
+            if round != 2 {
+                database.checkpoint().unwrap();
+            }
+            // Once from wherever they are, then from the cache.
+            for _ in 0..2 {
+                let found = records.multi_get(&keys).unwrap();
+                let found = found.iter().map(|value| value.as_deref());
+                let found: Vec<_> = found.collect();
+                let wanted: Vec<_> = expected
+                    .iter()
+                    .map(|v| v.as_ref().map(|v| v.as_bytes()))
+                    .collect();
+                assert_eq!(found, wanted, "round {round}");
+            }
+        }
+        database.close().unwrap();
+    }
+}
+
 #[test]
 fn a_walk_goes_on_behind_a_position_across_writes_checkpoints_and_opens() {
     let world = World::new(3);

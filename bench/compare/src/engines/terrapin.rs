@@ -41,6 +41,12 @@ pub(super) const ENGINES: &[Engine] = &[
         ..PLAIN
     },
     Engine {
+        name: "terrapin-hashed",
+        how: "as terrapin, in a lazy-trie; no ranges",
+        run: |job| run(job, KeyspaceOptions::new().structure(StructureKind::Hashed)),
+        ..PLAIN
+    },
+    Engine {
         name: "terrapin-separated",
         how: "as terrapin, with values of 512 bytes or more apart from keys",
         run: |job| {

@@ -49,6 +49,10 @@ impl Client for &Memory {
         }
         Ok(())
     }
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.records.lock().remove(key);
+        Ok(())
+    }
     fn scan(
         &mut self,
         start: &[u8],
@@ -91,8 +95,8 @@ fn phase(workload: Workload, distribution: Distribution) -> Phase {
 }
 
 fn all(distribution: Distribution) -> Vec<Phase> {
-    use Workload::{A, B, C, D, E, F, Load};
-    [Load, A, B, C, D, E, F]
+    use Workload::{A, B, C, D, E, F, Load, Replace};
+    [Load, A, B, C, D, E, F, Replace]
         .map(|workload| phase(workload, distribution))
         .to_vec()
 }
@@ -114,7 +118,7 @@ fn every_workload_runs_and_checks_what_it_reads() {
         let names: Vec<_> = phases.iter().map(|p| p.phase).collect();
         let expected = [
             "load", "settle", "a", "settle", "b", "settle", "c", "d", "settle", "e", "settle", "f",
-            "settle",
+            "settle", "replace", "settle",
         ];
         assert_eq!(names, expected);
         assert_eq!(phases[0].operations, 5000);

@@ -119,8 +119,8 @@ impl Snapshot {
         keyspace.shared.counters.looked_up(keys.len() as u64);
         self.with(keyspace, |k, at| {
             match keyspace.shared.form.all_stored(keys) {
-                None => read::multi_get(k, at, keys, |_, _| None, |_, _, _| ()),
-                Some(keys) => read::multi_get(k, at, &keys, |_, _| None, |_, _, _| ()),
+                None => read::multi_get(k, at, keys, &()),
+                Some(keys) => read::multi_get(k, at, &keys, &()),
             }
         })
     }

@@ -424,14 +424,31 @@ pub(crate) fn contains(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> 
     }
 }
 
-/// The values of several keys. `cached` looks up each key that the memtables do not have. `keep`
-/// receives the tree's answer for each key that `cached` does not have, unless a deadline ends it.
+/// Keys whose records are prefetched together. More of them would push each other out of the
+/// processor's nearest cache.
+const PREFETCHED_KEYS: usize = 32;
+
+/// What [`multi_get`] asks between memtables and tree, and what it tells it.
+pub(crate) trait Between {
+    /// Prefetches what lookups of keys with these hashes need.
+    fn prefetch(&self, _hashes: &[u64]) {}
+    /// The cached value of a key that the memtables do not have.
+    fn cached(&self, _key: &[u8], _hash: u64) -> Option<Slice> {
+        None
+    }
+    /// Receives the tree's answer for a key that is not cached, unless a deadline ends it.
+    fn keep(&self, _key: &[u8], _hash: u64, _value: Option<&Slice>) {}
+}
+
+/// Nothing is between: for views, which no cache serves.
+impl Between for () {}
+
+/// The values of several keys.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     at: Moment<'_>,
     keys: &[K],
-    cached: impl Fn(&[u8], u64) -> Option<Slice>,
-    keep: impl Fn(&[u8], u64, Option<&Slice>),
+    between: &impl Between,
 ) -> Result<Vec<Option<Slice>>> {
     if let Some(spilled) = &keyspace.spilled {
         return multi_get_in_layers(keyspace, spilled, at, keys);
@@ -439,17 +456,23 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     let mut values = vec![None; keys.len()];
     let mut below = Vec::with_capacity(keys.len());
     let mut places = Vec::with_capacity(keys.len());
-    for (place, key) in keys.iter().enumerate() {
-        let key = key.as_ref();
-        match in_memtables(keyspace, at.before, key) {
-            Some(message) => values[place] = answer(keyspace, at, key, message)?,
-            None => {
-                let hash = hash64(key);
-                values[place] = cached(key, hash);
-                if values[place].is_none() {
-                    below.push((key, hash));
-                    places.push(place);
-                }
+    for (part, keys) in keys.chunks(PREFETCHED_KEYS).enumerate() {
+        let mut hashes = [0; PREFETCHED_KEYS];
+        let hashes = &mut hashes[..keys.len()];
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = hash64(key.as_ref());
+        }
+        between.prefetch(hashes);
+        for (at_part, (key, &hash)) in keys.iter().zip(&*hashes).enumerate() {
+            let (place, key) = (part * PREFETCHED_KEYS + at_part, key.as_ref());
+            if let Some(message) = in_memtables(keyspace, at.before, key) {
+                values[place] = answer(keyspace, at, key, message)?;
+                continue;
+            }
+            values[place] = between.cached(key, hash);
+            if values[place].is_none() {
+                below.push((key, hash));
+                places.push(place);
             }
         }
     }
@@ -457,11 +480,41 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         let found = resolve::multi_get(keyspace, at, &below)?;
         for ((&place, found), (key, hash)) in places.iter().zip(found).zip(&below) {
             let (value, lasts) = found?;
-            keep(key, *hash, value.as_ref().filter(|_| lasts));
+            between.keep(key, *hash, value.as_ref().filter(|_| lasts));
             values[place] = value;
         }
     }
     Ok(values)
+}
+
+/// The record cache, between the memtables and the tree of the newest state.
+struct Records<'s> {
+    core: &'s Core,
+    epoch: Epoch,
+    collection: Collection,
+}
+
+impl Between for Records<'_> {
+    fn prefetch(&self, hashes: &[u64]) {
+        let records = &self.core.records;
+        records.prefetch(self.collection, hashes.iter().copied());
+    }
+
+    fn cached(&self, key: &[u8], hash: u64) -> Option<Slice> {
+        let records = &self.core.records;
+        let value = records.get(self.epoch, self.collection, key, hash);
+        let hits = u64::from(value.is_some());
+        self.core.counters.record_hits.add(hits);
+        value
+    }
+
+    fn keep(&self, key: &[u8], hash: u64, value: Option<&Slice>) {
+        self.core.missed_records();
+        if let Some(value) = value {
+            self.core
+                .keep(self.epoch, self.collection, key, hash, value);
+        }
+    }
 }
 
 /// The values of several keys in the newest state. Asks the record cache before the tree, and adds
@@ -473,18 +526,12 @@ pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
     at: Moment<'_>,
     keys: &[K],
 ) -> Result<Vec<Option<Slice>>> {
-    let cached = |key: &[u8], hash| {
-        let value = core.records.get(epoch, keyspace.collection, key, hash);
-        core.counters.record_hits.add(u64::from(value.is_some()));
-        value
+    let records = Records {
+        core,
+        epoch,
+        collection: keyspace.collection,
     };
-    let keep = |key: &[u8], hash, value: Option<&Slice>| {
-        core.missed_records();
-        if let Some(value) = value {
-            core.keep(epoch, keyspace.collection, key, hash, value);
-        }
-    };
-    multi_get(keyspace, at, keys, cached, keep)
+    multi_get(keyspace, at, keys, &records)
 }
 
 /// The values of several keys in a view that has runs. Asks one layer after another for all keys

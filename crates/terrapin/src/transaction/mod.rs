@@ -271,7 +271,7 @@ impl Tx {
             let epoch = core.records.epoch();
             match is_newest(core, keyspace) {
                 true => read::newest_of_many(core, epoch, keyspace, at, &others),
-                false => read::multi_get(keyspace, at, &others, |_, _| None, |_, _, _| ()),
+                false => read::multi_get(keyspace, at, &others, &()),
             }
         })?;
         for (place, value) in places.into_iter().zip(found) {

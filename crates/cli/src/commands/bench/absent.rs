@@ -2,6 +2,7 @@
 //! [`terrapin_bench::measure_absent`].
 
 use clap::Args;
+use terrapin::{KeyspaceOptions, StructureKind};
 use terrapin_base::Result;
 use terrapin_bench::measure_absent;
 
@@ -23,6 +24,9 @@ pub(super) struct Absent {
     turns: u64,
     #[command(flatten)]
     driven: Driven,
+    /// The structure of the records' keyspace: leveled, tiered, inplace or hashed
+    #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
+    structure: StructureKind,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
@@ -37,12 +41,14 @@ impl Absent {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
+        let keyspace = KeyspaceOptions::new().structure(self.structure);
         let (turns, bar) = (
             (self.turns, &self.fresh, "absent"),
             ("absent", self.records),
         );
         self.form.say_turns(turns, bar, |place, seen| {
-            measure_absent(&config, &options, self.memory, self.gets, place, seen)
+            let stored = (&options, &keyspace);
+            measure_absent(&config, stored, self.memory, self.gets, place, seen)
         })
     }
 }

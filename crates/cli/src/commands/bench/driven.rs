@@ -14,9 +14,9 @@ use crate::temporary::Temporary;
 /// The records' shape, and the threads.
 #[derive(Args)]
 pub(super) struct Driven {
-    /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 120, value_parser = arguments::whole::<usize>)]
-    value_bytes: usize,
+    /// Bytes of a value, or up to four lengths such as 120,248,1016, each of as many records
+    #[arg(long, value_name = "N|N,N", default_value = "120", value_delimiter = ',', value_parser = arguments::whole::<usize>)]
+    value_bytes: Vec<usize>,
     /// What keys look like: random, decimal (user and 20 digits) or url
     #[arg(long, value_name = "NAME", default_value = "random")]
     key_kind: KeyKind,
@@ -57,16 +57,18 @@ fn lengths(text: &str) -> std::result::Result<Lengths, String> {
 impl Driven {
     /// The records' shape.
     fn shape(&self) -> Result<Records> {
-        if self.value_bytes > VALUE_BYTES_LIMIT {
+        let longest = self.value_bytes.iter().copied().max().unwrap_or_default();
+        if longest > VALUE_BYTES_LIMIT {
             return Err(
                 Error::new(ErrorKind::TooLarge, "values of this length are refused")
-                    .with("bytes", self.value_bytes)
+                    .with("bytes", longest)
                     .with("limit", VALUE_BYTES_LIMIT),
             );
         }
         let least = self.key_kind.bytes_min();
-        let Lengths(shortest, longest) = self.key_bytes.unwrap_or(Lengths(least, least));
-        Records::of_kind(self.key_kind, shortest..=longest, self.value_bytes)?
+        let Lengths(shortest, longest_key) = self.key_bytes.unwrap_or(Lengths(least, least));
+        Records::of_kind(self.key_kind, shortest..=longest_key, longest)?
+            .values(&self.value_bytes)?
             .sequential(self.sequential_share)
     }
 

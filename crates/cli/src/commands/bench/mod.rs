@@ -24,9 +24,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use terrapin::{Database, Durability, KeyspaceOptions};
+use terrapin::{Database, Durability, KeyspaceOptions, StructureKind};
 use terrapin_base::Result;
-use terrapin_bench::{Config, Driver, Figures, Phase, Progress, TerrapinStore, Workload};
+use terrapin_bench::{
+    Config, Distribution, Driver, Figures, Phase, Progress, TerrapinStore, Workload,
+};
 
 use self::driven::Fresh;
 use super::help::Help;
@@ -167,17 +169,31 @@ fn with_bar<R>(name: &'static str, records: u64, run: impl FnOnce(&Progress) -> 
     })
 }
 
-/// Writes the records of a run into a keyspace with these options ([`TerrapinStore::stored`]).
+/// The keyspace of a run with this structure, which this creates if it is missing.
+fn stored(
+    database: &Database,
+    structure: StructureKind,
+    memory_bytes: u64,
+) -> Result<TerrapinStore> {
+    let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
+    store.stored(KeyspaceOptions::new().structure(structure))
+}
+
+/// Writes the records of a run into an empty keyspace. Then come this many operations of YCSB's
+/// workload A, half of which overwrite.
 fn load(
     config: &Config,
-    database: &Database,
-    (memory_bytes, stored): (u64, KeyspaceOptions),
+    store: &TerrapinStore,
+    operations: u64,
     directory: &Path,
     progress: &Progress,
 ) -> Result<()> {
-    let store = TerrapinStore::new(database.clone(), Durability::Process, memory_bytes);
-    let store = store.stored(stored)?;
-    let load = Phase::uniform(Workload::Load, config.records);
-    Driver::new(config, &store, directory, progress)?.phase(load)?;
+    let driver = Driver::new(config, store, directory, progress)?;
+    driver.phase(Phase::uniform(Workload::Load, config.records))?;
+    if operations > 0 {
+        let mut phase = Phase::uniform(Workload::A, operations);
+        phase.distribution = Distribution::Zipfian;
+        driver.phase(phase)?;
+    }
     Ok(())
 }

@@ -2,12 +2,12 @@
 //! [`terrapin_bench::measure_open`].
 
 use clap::Args;
-use terrapin::{KeyspaceOptions, StructureKind};
+use terrapin::StructureKind;
 use terrapin_base::Result;
 use terrapin_bench::{OpenReport, measure_open};
 
 use super::driven::{Driven, Fresh};
-use super::{Form, load, with_bar};
+use super::{Form, load, stored, with_bar};
 use crate::arguments;
 
 /// Arguments of `bench open`.
@@ -24,7 +24,7 @@ pub(super) struct Open {
     turns: u64,
     #[command(flatten)]
     driven: Driven,
-    /// Structure of the keyspace
+    /// The structure of the records' keyspace: leveled, tiered, inplace or hashed
     #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
     structure: StructureKind,
     /// Memory budget
@@ -44,23 +44,20 @@ impl Open {
         let place = self.fresh.place("open")?;
         let database = options.open(place.path())?;
         with_bar("load", self.records, |seen| {
-            let stored = KeyspaceOptions::new().structure(self.structure);
-            load(
-                &config,
-                &database,
-                (self.memory, stored),
-                place.path(),
-                seen,
-            )
+            let store = stored(&database, self.structure, self.memory)?;
+            load(&config, &store, 0, place.path(), seen)
         })?;
         database.checkpoint()?;
         crate::database::close(&database)?;
         drop(database);
         self.form.say_head::<OpenReport>()?;
         for _ in 0..self.turns {
-            let (structure, path) = (self.structure, place.path());
-            let report = measure_open(&config, &options, structure, self.gets, path)?;
-            self.form.say(&report)?;
+            self.form.say(&measure_open(
+                &config,
+                (&options, self.structure),
+                self.gets,
+                place.path(),
+            )?)?;
         }
         Ok(())
     }

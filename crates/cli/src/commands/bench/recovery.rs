@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use terrapin::{KeyspaceOptions, StructureKind};
+use terrapin::StructureKind;
 use terrapin_base::{Error, Result};
 use terrapin_bench::{OpenReport, measure_open};
 
 use super::driven::{Driven, Fresh};
-use super::{Form, load, with_bar};
+use super::{Form, load, stored, with_bar};
 use crate::arguments;
 
 /// Arguments of `bench recovery`.
@@ -28,6 +28,12 @@ pub(super) struct Recovery {
     turns: u64,
     #[command(flatten)]
     driven: Driven,
+    /// Operations after the load, half of them updates and half gets, zipfian
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = arguments::whole::<u64>)]
+    operations: u64,
+    /// The structure of the records' keyspace: leveled, tiered, inplace or hashed
+    #[arg(long, value_name = "NAME", default_value = "leveled", value_parser = arguments::structure)]
+    structure: StructureKind,
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = arguments::size)]
     memory: u64,
@@ -51,10 +57,11 @@ impl Recovery {
         let options = options.recovery_target(self.recovery_target);
         if let Some(directory) = &self.die_in {
             let database = options.open(directory)?;
+            let store = stored(&database, self.structure, self.memory)?;
             load(
                 &config,
-                &database,
-                (self.memory, KeyspaceOptions::new()),
+                &store,
+                self.operations,
                 directory,
                 &Default::default(),
             )?;
@@ -65,9 +72,12 @@ impl Recovery {
         for _ in 0..self.turns {
             let place = self.fresh.place("recovery")?;
             with_bar("load", self.records, |_| self.load_and_die(place.path()))?;
-            let (structure, path) = (StructureKind::Leveled, place.path());
-            let report = measure_open(&config, &options, structure, self.gets, path)?;
-            self.form.say(&report)?;
+            self.form.say(&measure_open(
+                &config,
+                (&options, self.structure),
+                self.gets,
+                place.path(),
+            )?)?;
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ impl Ycsb {
             false => self.keyspace.find(&database)?,
         };
         let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory)
-            .keyspace(keyspace.clone());
+            .keyspace(keyspace.clone())?;
         let stored = keyspace.options()?.structure;
         if create && stored != self.structure {
             return Err(Error::invalid(
