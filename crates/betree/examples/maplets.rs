@@ -6,20 +6,19 @@
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 mod memtable;
+mod simulated;
 
 use std::mem::ManuallyDrop;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Error, Result};
 use terrapin_betree::{BeTree, BeTreeParams, Buffers};
-use terrapin_disk::SimDisk;
-use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{Found, MergeOptions, MergeStep, Structure, Version};
+use terrapin_structure::{Found, MergeOptions, Version};
 
 use memtable::{Memtable, RECORD_BYTES, scramble};
+use simulated::Simulated;
 
 const GROUP_BYTES: u64 = 64 << 10;
 /// Merges of runs begin at half of this.
@@ -106,47 +105,29 @@ fn instructions(mib: u64, lookups: u64, case: Case) -> Option<u64> {
 
 fn measure(mib: u64, lookups: u64, case: Case, instructions: Option<u64>) -> Result<()> {
     let budget = Budget::new(1 << 30);
-    let options = StoreOptions {
-        budget: budget.clone(),
-        reserve_bytes: 1 << 20,
-        system_cache: false,
-    };
     // Dropped by nobody: see `instructions`.
-    let store = ManuallyDrop::new(PageStore::create(&SimDisk::new(1).handle(), options, 1)?);
-    store.begin_life(Incarnation(1));
-    let params = BeTreeParams {
-        buffers: Buffers::Tiered,
-        ..BeTreeParams::new(budget.clone())
-    };
-    let tree = ManuallyDrop::new(BeTree::new(Arc::clone(&store), params));
+    let mut tree = ManuallyDrop::new(Simulated::new(&budget, |store, budget| {
+        let params = BeTreeParams {
+            buffers: Buffers::Tiered,
+            ..BeTreeParams::new(budget)
+        };
+        BeTree::new(store, params)
+    })?);
     let options = MergeOptions {
         runs: Some(RUNS),
         maplets: case.maplets,
         ..MergeOptions::new(GROUP_BYTES)
     };
     let records = (mib << 20) / RECORD_BYTES as u64;
-    let mut version = ManuallyDrop::new(tree.empty());
     let mut time = Duration::ZERO;
-    for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {
+    for from in (0..records).step_by(MEMTABLE_RECORDS as usize) {
         let end = records.min(from + MEMTABLE_RECORDS);
-        let mut keys: Vec<u64> = (from..end).map(scramble).collect();
-        keys.sort_unstable();
+        let memtable = Memtable::of((from..end).map(scramble).collect(), 0);
         let begun = Instant::now();
-        let merge = tree.begin_merge(
-            &version,
-            Arc::new(Memtable {
-                keys,
-                replacing_permille: 0,
-            }),
-            &options,
-        )?;
-        while !matches!(merge.step()?, MergeStep::Done) {}
-        let merged = merge.finish()?;
+        tree.merge(memtable, &options)?;
         time += begun.elapsed();
-        *version = merged.version;
-        store.commit(Generation(generation as u64 + 2), merged.changes);
-        while store.reclaim_step()? {}
     }
+    let (store, version) = (&tree.store, &tree.version);
     let load = store.metrics();
 
     if case.memory_permille < 1000 {

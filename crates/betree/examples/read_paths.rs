@@ -7,19 +7,18 @@
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 mod memtable;
+mod simulated;
 
 use std::ops::Bound;
-use std::sync::Arc;
 use std::time::Instant;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Error, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
-use terrapin_disk::SimDisk;
-use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{Direction, Found, MergeOptions, MergeStep, Structure, Version};
+use terrapin_structure::{Direction, Found, MergeOptions, Version};
 
 use memtable::{Memtable, scramble};
+use simulated::Simulated;
 
 const GROUP_BYTES: u64 = 256 << 10;
 const MEMTABLE_RECORDS: u64 = 16 * 2048;
@@ -61,34 +60,15 @@ fn main() -> Result<()> {
     };
     let (operations, memory, records) = (number(1, 20_000)?, number(2, 256)?, number(3, 300_000)?);
     let budget = Budget::new(memory << 20);
-    let options = StoreOptions {
-        budget: budget.clone(),
-        reserve_bytes: 1 << 20,
-        system_cache: false,
-    };
-    let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
-    store.begin_life(Incarnation(1));
-    let tree = BeTree::new(store.clone(), BeTreeParams::new(budget));
-    let options = MergeOptions::new(GROUP_BYTES);
-    let mut version = tree.empty();
-    for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {
+    let mut tree = Simulated::new(&budget, |store, budget| {
+        BeTree::new(store, BeTreeParams::new(budget))
+    })?;
+    for from in (0..records).step_by(MEMTABLE_RECORDS as usize) {
         let end = records.min(from + MEMTABLE_RECORDS);
-        let mut keys: Vec<u64> = (from..end).map(scramble).collect();
-        keys.sort_unstable();
-        let merge = tree.begin_merge(
-            &version,
-            Arc::new(Memtable {
-                keys,
-                replacing_permille: 0,
-            }),
-            &options,
-        )?;
-        while !matches!(merge.step()?, MergeStep::Done) {}
-        let merged = merge.finish()?;
-        version = merged.version;
-        store.commit(Generation(generation as u64 + 2), merged.changes);
-        while store.reclaim_step()? {}
+        let memtable = Memtable::of((from..end).map(scramble).collect(), 0);
+        tree.merge(memtable, &MergeOptions::new(GROUP_BYTES))?;
     }
+    let (store, version) = (tree.store, tree.version);
 
     let draw = |i: u64| scramble(scramble(i + (1 << 40)) % records).to_be_bytes();
     let keys: Vec<[u8; 8]> = (0..operations).map(draw).collect();

@@ -7,18 +7,18 @@
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 mod memtable;
+mod simulated;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrapin_base::{Budget, Generation, Incarnation, PageId, Result};
+use terrapin_base::{Budget, PageId, Result};
 use terrapin_betree::{BeTree, BeTreeParams, Buffers};
-use terrapin_disk::SimDisk;
-use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{MergeOptions, MergeStep, Structure};
+use terrapin_pages::PageStore;
+use terrapin_structure::MergeOptions;
 
 use memtable::{Memtable, RECORD_BYTES, scramble};
+use simulated::Simulated;
 
 const GROUP_BYTES: u64 = 256 << 10;
 
@@ -227,58 +227,40 @@ impl Run {
 
 fn measure(run: &Run, buffers: Buffers) -> Result<Measured> {
     let budget = Budget::new(256 << 20);
-    let options = StoreOptions {
-        budget: budget.clone(),
-        reserve_bytes: 1 << 20,
-        system_cache: false,
-    };
-    let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
-    store.begin_life(Incarnation(1));
-    let params = BeTreeParams {
-        buffers,
-        ..BeTreeParams::new(budget)
-    };
-    let tree = BeTree::new(store.clone(), params);
+    let mut tree = Simulated::new(&budget, |store, budget| {
+        let params = BeTreeParams {
+            buffers,
+            ..BeTreeParams::new(budget)
+        };
+        BeTree::new(store, params)
+    })?;
+    let store = tree.store.clone();
     let options = MergeOptions {
         space_amplification_percent: Some(run.space),
         ..MergeOptions::new(GROUP_BYTES)
     };
     let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.mib << 20) / RECORD_BYTES as u64;
-    let mut version = tree.empty();
-    let mut generation = 1;
     let mut time = Duration::ZERO;
     let mut worst = 0f64;
     let mut heights: Vec<u64> = Vec::new();
     let mut merge = |mut keys: Vec<u64>, replacing_permille: u16| -> Result<()> {
+        let before = groups_written(&store);
         keys.sort_unstable();
         keys.dedup();
-        let before = groups_written(&store);
         let user = (keys.len() * RECORD_BYTES) as f64;
+        let memtable = Memtable::of(keys, replacing_permille);
         let begun = Instant::now();
-        let merge = tree.begin_merge(
-            &version,
-            Arc::new(Memtable {
-                keys,
-                replacing_permille,
-            }),
-            &options,
-        )?;
-        while !matches!(merge.step()?, MergeStep::Done) {}
-        let merged = merge.finish()?;
+        let changes = tree.merge(memtable, &options)?;
         time += begun.elapsed();
-        version = merged.version;
-        let added: HashSet<PageId> = merged.changes.added.iter().map(|page| page.id).collect();
+        let added: HashSet<PageId> = changes.added.iter().map(|page| page.id).collect();
         let mut seen = HashSet::new();
-        tree.groups_by_height(&version, &mut |height, page| {
+        (tree.structure).groups_by_height(&tree.version, &mut |height, page| {
             if added.contains(&page.id) && seen.insert(page.id) {
                 heights.resize(heights.len().max(usize::from(height) + 1), 0);
                 heights[usize::from(height)] += page.bytes;
             }
         })?;
-        generation += 1;
-        store.commit(Generation(generation), merged.changes);
-        while store.reclaim_step()? {}
         worst = worst.max((groups_written(&store) - before) as f64 / user);
         Ok(())
     };
@@ -316,7 +298,7 @@ fn measure(run: &Run, buffers: Buffers) -> Result<Measured> {
     }
     let (leaf, level) = (written.leaves as f64 / user, written.segments as f64 / user);
     let per_record = time.as_nanos() as f64 / (groups_written(&store) / RECORD_BYTES as u64) as f64;
-    let stats = version.stats()?;
+    let stats = tree.version.stats()?;
     let runs = stats.figure("buffer_runs_hundredths").unwrap_or(0) as f64 / 100.0;
     Ok(Measured {
         leaf,

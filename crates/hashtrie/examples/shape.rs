@@ -9,17 +9,17 @@
 //! (sluggish splitting), and a list hangs at the first slot that it has for itself (path
 //! compression). A node takes 8 bytes for each slot, two masks and 48 bytes.
 
+#[path = "../../betree/examples/simulated/mod.rs"]
+mod simulated;
+
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
-use terrapin_disk::SimDisk;
+use terrapin_base::{Budget, Error, Message, Result};
 use terrapin_hashtrie::{Fanout, HashTrie, HashTrieParams};
-use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{
-    Erased, Estimate, Figure, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
-    Version,
-};
+use terrapin_structure::{Erased, Estimate, Figure, MergeInput, MergeOptions, MessageCursor};
+
+use simulated::Simulated;
 
 /// Key and value bytes of a record of this trie.
 const KEY_BYTES: usize = 13;
@@ -230,10 +230,7 @@ impl MergeInput for Memtable {
 
 /// A trie on a simulated disk, with records numbered from `first` to below `next`.
 struct Own {
-    store: Arc<PageStore>,
-    structure: Arc<HashTrie>,
-    version: Arc<dyn Version>,
-    generation: u64,
+    trie: Simulated<HashTrie>,
     first: u64,
     next: u64,
 }
@@ -241,25 +238,17 @@ struct Own {
 impl Own {
     fn new(bits: u8, leaf_bytes_log2: u8) -> Result<Own> {
         let budget = Budget::new(256 << 20);
-        let options = StoreOptions {
-            budget: budget.clone(),
-            reserve_bytes: 1 << 20,
-            system_cache: false,
-        };
-        let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
-        store.begin_life(Incarnation(1));
         let fanout = Fanout::new(bits).ok_or_else(|| Error::invalid("a digit has 1 to 8 bits"))?;
-        let params = HashTrieParams {
-            fanout,
-            leaf_bytes_log2: Some(leaf_bytes_log2),
-            ..HashTrieParams::new(budget)
+        let make = |store, budget| {
+            let params = HashTrieParams {
+                fanout,
+                leaf_bytes_log2: Some(leaf_bytes_log2),
+                ..HashTrieParams::new(budget)
+            };
+            HashTrie::new(store, params)
         };
-        let structure = HashTrie::new(store.clone(), params);
         Ok(Own {
-            version: structure.empty(),
-            store,
-            structure,
-            generation: 1,
+            trie: Simulated::new(&budget, make)?,
             first: 0,
             next: 0,
         })
@@ -272,17 +261,7 @@ impl Own {
         let mut messages: Vec<_> = deleted.chain(put).collect();
         messages.sort_unstable();
         let input = Memtable { messages };
-        let options = MergeOptions::new(GROUP_BYTES);
-        let merge = self
-            .structure
-            .begin_merge(&self.version, Arc::new(input), &options)?;
-        while !matches!(merge.step()?, MergeStep::Done) {}
-        let merged = merge.finish()?;
-        self.version = merged.version;
-        self.generation += 1;
-        self.store
-            .commit(Generation(self.generation), merged.changes);
-        while self.store.reclaim_step()? {}
+        self.trie.merge(input, &MergeOptions::new(GROUP_BYTES))?;
         self.first += deletes;
         self.next += puts;
         Ok(())
@@ -296,7 +275,7 @@ impl Own {
     }
 
     fn figures(&self) -> Result<Figures> {
-        let stats = self.version.stats()?;
+        let stats = self.trie.version.stats()?;
         let figure = |name: &str| stats.figure(name).unwrap_or(0) as f64;
         let records = (self.next - self.first) as f64;
         let chains = stats.named.iter().find(|named| named.0 == "leaves_by_runs");

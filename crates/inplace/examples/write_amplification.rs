@@ -9,16 +9,15 @@
 
 #[path = "../../betree/examples/memtable/mod.rs"]
 mod memtable;
+#[path = "../../betree/examples/simulated/mod.rs"]
+mod simulated;
 
-use std::sync::Arc;
-
-use terrapin_base::{Budget, Generation, Incarnation, Result};
-use terrapin_disk::SimDisk;
+use terrapin_base::{Budget, Result};
 use terrapin_inplace::{InPlace, InPlaceParams};
-use terrapin_pages::{PageStore, StoreOptions};
-use terrapin_structure::{MergeOptions, MergeStep, Structure};
+use terrapin_structure::MergeOptions;
 
 use memtable::{Memtable, RECORD_BYTES, scramble};
+use simulated::Simulated;
 
 const GROUP_BYTES: u64 = 256 << 10;
 const DATA_BYTES: u64 = 64 << 20;
@@ -66,37 +65,18 @@ fn main() -> Result<()> {
 
 fn measure(memtables: u64, percent: u32) -> Result<Figures> {
     let budget = Budget::new(256 << 20);
-    let options = StoreOptions {
-        budget: budget.clone(),
-        reserve_bytes: 1 << 20,
-        system_cache: false,
-    };
-    let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
-    store.begin_life(Incarnation(1));
-    let tree = InPlace::new(store.clone(), InPlaceParams::new(budget));
+    let mut tree = Simulated::new(&budget, |store, budget| {
+        InPlace::new(store, InPlaceParams::new(budget))
+    })?;
+    let store = tree.store.clone();
     let options = MergeOptions {
         space_amplification_percent: Some(percent),
         ..MergeOptions::new(GROUP_BYTES)
     };
-    let mut version = tree.empty();
-    let mut generation = 1;
     // Returns the bytes that the merge wrote.
-    let mut merge = |mut keys: Vec<u64>, replacing_permille: u16| -> Result<u64> {
-        keys.sort_unstable();
-        keys.dedup();
-        let input = Arc::new(Memtable {
-            keys,
-            replacing_permille,
-        });
-        let merge = tree.begin_merge(&version, input, &options)?;
-        while !matches!(merge.step()?, MergeStep::Done) {}
-        let merged = merge.finish()?;
-        version = merged.version;
-        let added = merged.changes.added.iter().map(|page| page.bytes).sum();
-        generation += 1;
-        store.commit(Generation(generation), merged.changes);
-        while store.reclaim_step()? {}
-        Ok(added)
+    let mut merge = |keys: Vec<u64>, replacing_permille: u16| -> Result<u64> {
+        let changes = tree.merge(Memtable::of(keys, replacing_permille), &options)?;
+        Ok(changes.added.iter().map(|page| page.bytes).sum())
     };
     merge((0..RECORDS).map(scramble).collect(), 0)?;
     let each = RECORDS / memtables;

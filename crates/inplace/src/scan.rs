@@ -422,6 +422,7 @@ impl InPlaceScan {
         let Some(stream) = &mut self.stream else {
             return Ok(());
         };
+        stream.ends_after(self.runs[number].walk.pace().rest());
         self.runs[number].walk.send(&store, stream)?;
         for walk in &mut self.ahead {
             walk.send(&store, stream)?;
@@ -688,6 +689,13 @@ impl Scan for InPlaceScan {
             return Ok(Filled::End);
         }
         let before = batch.len();
+        if batch.most() != usize::MAX {
+            // Hardly any records are waiting, so all may be the line's.
+            for run in &mut self.runs {
+                let at_hand = run.records.len() + run.walk.ready_records();
+                run.walk.ends_after(batch.most().saturating_sub(at_hand));
+            }
+        }
         let filled = self.fill_batch(until, batch);
         if batch.len() > before
             && let Some(last) = batch.last_key()

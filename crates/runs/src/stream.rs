@@ -25,6 +25,8 @@ pub struct Stream {
     cached: usize,
     /// The first blocks that were read. An error is returned when the scan reaches its block.
     read: VecDeque<Result<Arc<Block>>>,
+    /// Mean bytes of these blocks in the file.
+    block_bytes: u64,
 }
 
 impl Stream {
@@ -37,13 +39,26 @@ impl Stream {
             coming: VecDeque::new(),
             cached: 0,
             read: VecDeque::new(),
+            block_bytes: 0,
         })
     }
 
     /// Whether adding blocks is worthwhile.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.reading.has_room() && self.cached < CACHED_AHEAD_MAX
+        self.reading.has_room()
+            && self.cached < CACHED_AHEAD_MAX
+            && (self.reading.wants_more() || self.coming.is_empty())
+    }
+
+    /// The scan probably takes `bytes` further bytes of the stream, and it reads hardly more.
+    /// `u64::MAX` if that is unknown.
+    pub fn ends_after(&mut self, bytes: u64) {
+        let at_hand = (self.read.len() + self.cached) as u64 * self.block_bytes;
+        self.reading.wants(match bytes {
+            u64::MAX => u64::MAX,
+            bytes => bytes.saturating_sub(at_hand),
+        });
     }
 
     /// Whether nothing is in flight.
@@ -54,6 +69,15 @@ impl Stream {
     /// Bytes that may be in flight.
     pub fn bytes_ahead(&self) -> u64 {
         self.reading.bytes_allowed() as u64
+    }
+
+    fn take_oldest(&mut self, store: &PageStore) -> Result<()> {
+        let (flown, blocks) = (self.reading.bytes(), self.read.len());
+        store.take_oldest(&mut self.reading, &mut self.read)?;
+        let taken = (flown - self.reading.bytes()) as u64;
+        let blocks = (self.read.len() - blocks) as u64;
+        self.block_bytes = taken.checked_div(blocks).unwrap_or(self.block_bytes);
+        Ok(())
     }
 
     /// Adds a block; returns `false` if there is no room.
@@ -95,7 +119,7 @@ impl Stream {
 
     /// Takes the indexes of one read. Called if no block is in flight.
     pub fn take_indexes(&mut self, store: &PageStore) -> Result<()> {
-        store.take_oldest(&mut self.reading, &mut self.read)
+        self.take_oldest(store)
     }
 
     /// Takes the next block, which was added with this group and number, if it has arrived and is
@@ -122,7 +146,7 @@ impl Stream {
     pub fn wait(&mut self, store: &PageStore) -> Result<()> {
         // Some reads have only indexes.
         while self.read.is_empty() && !self.reading.is_empty() {
-            store.take_oldest(&mut self.reading, &mut self.read)?;
+            self.take_oldest(store)?;
         }
         match self.read.front() {
             Some(Err(_)) => self.read.pop_front().map_or(Ok(()), |read| read.map(drop)),

@@ -28,6 +28,9 @@ pub struct BatchLimits {
     /// The reader probably wants this many records, in this batch and the next ones. 0 means
     /// unknown. A scan that must read reads enough for them.
     pub likely: usize,
+    /// The reader takes at most this many records, in this batch and the next ones. A scan reads
+    /// hardly more ahead.
+    pub most: usize,
     /// A batch that holds a record takes only records that need no further read. The reader may not
     /// want more.
     pub sparing: bool,
@@ -85,6 +88,7 @@ impl Default for BatchLimits {
         BatchLimits {
             records: usize::MAX,
             likely: 0,
+            most: usize::MAX,
             bytes: usize::MAX,
             sparing: false,
             keys_only: false,
@@ -138,6 +142,17 @@ impl Batch {
         match self.limits.likely {
             0 => self.room(),
             likely => likely.saturating_sub(self.len()).max(1),
+        }
+    }
+
+    /// At most this many more records are taken, by [`BatchLimits::most`]. `usize::MAX` if there is
+    /// no limit.
+    #[inline]
+    #[must_use]
+    pub fn most(&self) -> usize {
+        match self.limits.most {
+            usize::MAX => usize::MAX,
+            most => most.saturating_sub(self.len()),
         }
     }
 

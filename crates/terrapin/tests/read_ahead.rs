@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, key, tiny, value};
-use terrapin::{CheckpointDistance, Database, ErrorKind, Range};
+use terrapin::{CheckpointDistance, Database, ErrorKind, Options, Range};
 use terrapin_disk::sim::{Fault, FaultError, Op};
 
 const RECORDS: u64 = 16_000;
@@ -17,15 +17,19 @@ fn cold_store(world: &World) -> Database {
     cold_store_of(world, 512)
 }
 
-/// Such a tree with blocks of this length.
-fn cold_store_of(world: &World, block_bytes: u32) -> Database {
-    let options = tiny()
+fn cold_options(block_bytes: u32) -> Options {
+    tiny()
         .block_bytes(block_bytes)
         .group_bytes(64 << 10)
         .fanout(16)
         .memory(16 << 20)
         .checkpoint_distance(CheckpointDistance::Fixed(4))
-        .log_bytes_max(4 << 20);
+        .log_bytes_max(4 << 20)
+}
+
+/// Such a tree with blocks of this length.
+fn cold_store_of(world: &World, block_bytes: u32) -> Database {
+    let options = cold_options(block_bytes);
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     for i in 0..RECORDS {
@@ -300,4 +304,56 @@ fn idle_ranges_leave_half_of_the_memory_to_caches() {
     assert_eq!(charged(), before);
     drop(keyspace);
     database.close().unwrap();
+}
+
+/// Guards against read-ahead that was under way where a range ended: each source read as much again
+/// as it had passed.
+#[test]
+fn a_range_with_a_limit_reads_hardly_more_than_it_returns() {
+    let keys: Vec<_> = sorted().into_iter().map(|(key, _)| key).collect();
+    for backward in [false, true] {
+        let world = World::new(7);
+        drop(cold_store(&world));
+        let options = cold_options(512);
+        // Bytes and blocks that a range reads in which nothing is cached. It takes `count` records,
+        // and either ends behind them, or knows it by a limit, or not at all.
+        let read = |from: usize, count: usize, how: &str| {
+            let database = world.open(&options);
+            let keyspace = database.default_keyspace();
+            let (low, high) = (&keys[from], &keys[from + count - 1]);
+            let range = match (how, backward) {
+                ("end", _) => keyspace.range(&low[..]..=&high[..]),
+                (_, false) => keyspace.range(&low[..]..),
+                (_, true) => keyspace.range(..=&high[..]),
+            };
+            let mut range = match how {
+                "limit" => range.limit(count),
+                _ => range,
+            };
+            let skipped = match backward {
+                false => from,
+                true => keys.len() - from - count,
+            };
+            assert!(take(&mut range, backward, skipped, count).1.is_none());
+            drop(range);
+            let reads = database.metrics().device_reads;
+            drop(keyspace);
+            database.close().unwrap();
+            [reads.scan_bytes, reads.scan_reads]
+        };
+        for count in [600, 2000, 6000, 9000] {
+            let mut sums = [[0; 2]; 3];
+            for from in [10, 3500, 6900] {
+                for (sum, how) in sums.iter_mut().zip(["end", "limit", "none"]) {
+                    let read = read(from, count, how);
+                    *sum = [sum[0] + read[0], sum[1] + read[1]];
+                }
+            }
+            println!("{backward} {count}: {sums:?}");
+            let [[end, _], [limit, reads], [none, many]] = sums;
+            assert!(limit <= end + end / 20, "{limit} bytes, {end} with an end");
+            assert!(limit < none, "{limit} bytes, {none} without a limit");
+            assert!(reads <= many, "{reads} reads, {many} without a limit");
+        }
+    }
 }

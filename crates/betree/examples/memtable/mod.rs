@@ -12,9 +12,9 @@ pub const RECORD_BYTES: usize = 128;
 
 /// Puts of these keys, which ascend.
 pub struct Memtable {
-    pub keys: Vec<u64>,
+    keys: Vec<u64>,
     /// How many of a thousand keys are in the tree already.
-    pub replacing_permille: u16,
+    replacing_permille: u16,
 }
 
 struct Cursor {
@@ -25,6 +25,16 @@ struct Cursor {
 }
 
 impl Memtable {
+    /// Puts of these keys, in any order.
+    pub fn of(mut keys: Vec<u64>, replacing_permille: u16) -> Self {
+        keys.sort_unstable();
+        keys.dedup();
+        Memtable {
+            keys,
+            replacing_permille,
+        }
+    }
+
     fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
         let Some(key) = key else { return otherwise };
         self.keys.partition_point(|k| k.to_be_bytes()[..] < *key)

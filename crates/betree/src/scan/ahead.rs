@@ -33,6 +33,8 @@ const LEAF_BYTES: usize = 4 << 20;
 /// unevenly.
 const LEVEL_BYTES: usize = 256 << 10;
 const LEVEL_MARGIN: f64 = 1.5;
+/// Memory for this many bytes in flight is enough for a scan that ends before.
+const BOUNDED_BYTES_MIN: usize = 512 << 10;
 
 /// A node, and the number of one of its children.
 type Branch = (Arc<LoadedNode>, usize);
@@ -69,6 +71,8 @@ pub(super) struct Ahead {
     named_bytes: u64,
     /// Groups whose indexes are added to the stream next.
     unasked: VecDeque<GroupRef>,
+    /// Bytes behind the source's current group that the scan probably takes.
+    behind_bytes: u64,
 }
 
 impl Coming {
@@ -96,32 +100,39 @@ impl Coming {
 }
 
 impl Ahead {
-    /// Read-ahead behind the path's leaf, for a scan that passed `passed` bytes; `None` if memory
-    /// is short.
-    pub(super) fn of_leaf(path: &Path, passed: u64, store: &PageStore) -> Option<Self> {
+    /// Read-ahead behind the path's leaf, in which `walk` is; `None` if memory is short.
+    pub(super) fn of_leaf(path: &Path, walk: &BlockWalk, store: &PageStore) -> Option<Self> {
         let branches = path.frames.iter();
         let way = branches.map(|frame| (Arc::clone(&frame.node), frame.pivot));
         let last = Last::Leaf(way.collect());
-        Self::new(path, store, LEAF_BYTES, passed, last)
+        Self::new(path, store, LEAF_BYTES, walk, last)
     }
 
-    /// Read-ahead behind a live range, for a scan that passed `passed` bytes; `None` if memory is
-    /// short.
+    /// Read-ahead behind a live range, in which `walk` is; `None` if memory is short.
     pub(super) fn of_range(
         path: &Path,
         range: LiveRange,
         part: usize,
-        passed: u64,
+        walk: &BlockWalk,
         store: &PageStore,
     ) -> Option<Self> {
         let leaf_bytes = store.stream_bytes(LEAF_BYTES);
         let share = LEVEL_MARGIN * path.density_of_level(range);
         let bytes = (leaf_bytes as f64 * share) as usize;
         let bytes = bytes.min(leaf_bytes).max(LEVEL_BYTES);
-        Self::new(path, store, bytes, passed, Last::Range(range, part))
+        Self::new(path, store, bytes, walk, Last::Range(range, part))
     }
 
-    fn new(path: &Path, store: &PageStore, bytes: usize, passed: u64, last: Last) -> Option<Self> {
+    fn new(
+        path: &Path,
+        store: &PageStore,
+        bytes: usize,
+        walk: &BlockWalk,
+        last: Last,
+    ) -> Option<Self> {
+        let (passed, rest) = (walk.pace().scan_bytes(), walk.pace().rest());
+        let rest = usize::try_from(rest).unwrap_or(usize::MAX);
+        let bytes = bytes.min(rest.max(BOUNDED_BYTES_MIN));
         let mut ahead = Ahead {
             stream: Stream::new(store, ReadAhead::SCAN.fill, bytes, passed)?,
             last,
@@ -130,9 +141,21 @@ impl Ahead {
             named: VecDeque::new(),
             named_bytes: 0,
             unasked: VecDeque::new(),
+            behind_bytes: u64::MAX,
         };
+        ahead.ends_after(walk);
         ahead.look_on(path, store);
         Some(ahead)
+    }
+
+    /// Bounds what is read ahead by what the source's walk says of its end.
+    pub(super) fn ends_after(&mut self, walk: &BlockWalk) {
+        let rest = walk.pace().rest();
+        self.stream.ends_after(rest);
+        self.behind_bytes = match rest {
+            u64::MAX => u64::MAX,
+            rest => rest.saturating_sub(walk.unread_bytes()),
+        };
     }
 
     /// The source reaches the next group. Returns the walk over the group, if it has begun.
@@ -215,12 +238,22 @@ impl Ahead {
                 self.unasked.pop_front();
             }
             let first_bytes = self.named.front().map_or(0, |(_, bytes)| *bytes);
-            let is_far = !self.named.is_empty() && self.named_bytes - first_bytes >= bytes_ahead;
+            let is_far = !self.named.is_empty() && self.named_bytes - first_bytes >= bytes_ahead
+                || self.is_enough();
             if self.over || is_far || self.named.len() >= GROUPS_MAX {
                 return;
             }
             self.over = !matches!(self.name(path, store), Ok(true));
         }
+    }
+
+    /// Whether the groups that are known are all that the scan probably reaches.
+    fn is_enough(&self) -> bool {
+        if self.behind_bytes == u64::MAX {
+            return false;
+        }
+        let begun: u64 = self.begun.iter().map(BlockWalk::unread_bytes).sum();
+        begun + self.named_bytes >= self.behind_bytes
     }
 
     /// Names the group behind the last one; returns `false` if the scan reaches none.

@@ -524,6 +524,9 @@ impl Scan for TreeScan {
         if self.done {
             return Ok(Filled::End);
         }
+        if batch.most() != usize::MAX {
+            self.ends_after(batch.most());
+        }
         let filled = match batch.keys_only() {
             true => self.fill_batch::<true>(until, batch),
             false => self.fill_batch::<false>(until, batch),

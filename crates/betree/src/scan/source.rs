@@ -81,16 +81,18 @@ impl Source {
 
     /// Starts reading ahead, if the scan is long enough and memory is not short.
     pub(super) fn go_ahead(&mut self, source_index: u16, path: &Path, store: &PageStore) {
-        let walk = self.walk.as_ref().filter(|walk| walk.wants_stream());
-        let Some(walk) = walk.filter(|_| self.ahead.is_none()) else {
+        let Some(walk) = &self.walk else {
             return;
         };
-        let passed = walk.pace().scan_bytes();
-        let ahead = match source_index {
-            LEAF => Ahead::of_leaf(path, passed, store),
-            _ => Ahead::of_range(path, self.range, self.part, passed, store),
-        };
-        self.ahead = ahead.map(Box::new);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.ends_after(walk);
+        } else if walk.wants_stream() {
+            let ahead = match source_index {
+                LEAF => Ahead::of_leaf(path, walk, store),
+                _ => Ahead::of_range(path, self.range, self.part, walk, store),
+            };
+            self.ahead = ahead.map(Box::new);
+        }
     }
 
     /// Reads ahead in the groups behind the current one, if all of the current one is being read

@@ -87,6 +87,24 @@ impl TreeScan {
         Ok(())
     }
 
+    /// The caller takes at most `records` further records. Each source that has begun expects its
+    /// share of them, and reads hardly more.
+    pub(super) fn ends_after(&mut self, records: usize) {
+        let densities: f64 = (0..self.sources.len() as u16)
+            .map(|source_index| self.density(source_index))
+            .sum();
+        for source_index in 0..self.sources.len() as u16 {
+            let share = self.density(source_index) / densities.max(1.0);
+            let source = &mut self.sources[usize::from(source_index)];
+            let following = source.following;
+            if let Some(walk) = &mut source.walk {
+                let at_hand = following + walk.ready_records();
+                let records = (records as f64 * share) as usize;
+                walk.ends_after(records.saturating_sub(at_hand));
+            }
+        }
+    }
+
     /// Records of a source for each record of the leaf, at the scan's position.
     fn density(&self, source_index: u16) -> f64 {
         let range = self.sources[usize::from(source_index)].range;

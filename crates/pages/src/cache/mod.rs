@@ -32,6 +32,7 @@ mod shard;
 mod table;
 
 use std::any::Any;
+use std::ops::Deref;
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Budget, Purpose};
@@ -133,7 +134,26 @@ impl Standing {
     }
 }
 
-type Shards<V> = Box<[Mutex<Shard<V>>]>;
+type Shards<V> = Box<[Lone<V>]>;
+
+/// A shard that shares no cache line with another.
+#[repr(align(64))]
+struct Lone<V>(Mutex<Shard<V>>);
+
+impl<V> Deref for Lone<V> {
+    type Target = Mutex<Shard<V>>;
+
+    #[inline]
+    fn deref(&self) -> &Mutex<Shard<V>> {
+        &self.0
+    }
+}
+
+impl<V> Default for Lone<V> {
+    fn default() -> Self {
+        Lone(Mutex::default())
+    }
+}
 
 /// The cache. Lookups and inserts are O(1), plus evictions.
 pub(crate) struct Cache {
@@ -165,8 +185,8 @@ fn with_allocator(bytes: usize) -> usize {
 impl Cache {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
         Cache {
-            blocks: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            metadata: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            blocks: (0..SHARDS).map(|_| Lone::default()).collect(),
+            metadata: (0..SHARDS).map(|_| Lone::default()).collect(),
             lanes: Lanes::new(budget.clone()),
             budget,
             next_victim: AtomicUsize::new(0),

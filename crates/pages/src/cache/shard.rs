@@ -143,12 +143,14 @@ pub(super) enum Resident {
 }
 
 /// The entries whose keys hash to one shard.
+#[repr(C)]
 pub(crate) struct Shard<V> {
+    /// First, so that it is in the cache line of the shard's lock, which each lookup writes.
+    pub(crate) hits: [u64; Kind::COUNT],
     map: Table,
     slots: Vec<Option<CachedEntry<V>>>,
     vacant: Vec<u32>,
     hand: usize,
-    pub(crate) hits: [u64; Kind::COUNT],
     pub(crate) misses: [u64; Kind::COUNT],
     /// First uses of blocks in the oldest quarter. With a quarter less memory, each would have been
     /// a miss.
@@ -207,7 +209,11 @@ impl<V: Clone> Shard<V> {
         if slot.lives == 0 && slot.birth.is_in(&used.aged) {
             self.rescues += 1;
         }
-        slot.lives = slot.lives.max((slot.lives + used.lives).min(used.most));
+        let lives = slot.lives.max((slot.lives + used.lives).min(used.most));
+        // A write takes the slot's cache line from other readers.
+        if lives != slot.lives {
+            slot.lives = lives;
+        }
         self.hits[key.kind as usize] += 1;
         Some(slot.value.clone())
     }

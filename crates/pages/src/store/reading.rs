@@ -29,6 +29,8 @@ const LONG_STRETCHES_FROM: usize = 16;
 const STREAM_BYTES_FIRST: usize = 4 * STRETCH_BYTES_MAX;
 /// Least memory of a stream: the device reads one part while the scan passes another.
 const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
+/// Reads for what a stream still wants are at least this long, if others are under way.
+const WANTED_BYTES_MIN: usize = 16 << 10;
 /// A scan that passed more than one part in this many of what the caches may take caches a block
 /// only while there is room. The scans' lane holds no more, so the scan would evict its own blocks.
 const SCAN_KEPT_PARTS: u64 = 8;
@@ -70,6 +72,8 @@ pub struct Reading {
     bytes: usize,
     bytes_allowed: usize,
     bytes_max: usize,
+    /// Bytes that the caller probably takes yet. `usize::MAX` if that is unknown.
+    bytes_wanted: usize,
     /// Bytes that this stream and earlier ones of the same scan have passed.
     bytes_passed: u64,
     /// The charge for memory that is not the thread's own.
@@ -168,6 +172,7 @@ impl Reading {
             bytes: 0,
             bytes_allowed: bytes_max,
             bytes_max,
+            bytes_wanted: usize::MAX,
             bytes_passed: 0,
             charge,
             share: None,
@@ -193,7 +198,25 @@ impl Reading {
     /// The bytes of reads that may be under way now.
     #[must_use]
     pub fn bytes_allowed(&self) -> usize {
-        self.bytes_allowed
+        self.bytes_allowed.min(self.bytes_wanted)
+    }
+
+    /// Bytes of all reads under way.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The caller probably takes `bytes` further bytes of reads. No more are under way, except for
+    /// one part that was asked for.
+    pub fn wants(&mut self, bytes: u64) {
+        self.bytes_wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+
+    /// Whether the caller probably takes more than what is under way, by enough for a read.
+    #[must_use]
+    pub fn wants_more(&self) -> bool {
+        self.bytes.saturating_add(WANTED_BYTES_MIN) <= self.bytes_wanted
     }
 
     /// Adds the last read to the flight.
@@ -218,14 +241,17 @@ impl Reading {
         let open = self.open.as_ref();
         let joined = open.and_then(|open| open.joined(&stretch, stretch_max, held_max));
         if let Some(joined) = joined {
-            let fits = self.flight.has_room(joined.bytes);
+            let bytes = self.bytes - self.open.as_ref().map_or(0, |open| open.bytes);
+            let bytes = bytes + joined.bytes;
+            let fits = self.flight.has_room(joined.bytes) && bytes <= self.bytes_wanted;
             if fits {
-                self.bytes += joined.bytes - self.open.as_ref().map_or(0, |open| open.bytes);
+                self.bytes = bytes;
                 self.open = Some(joined);
             }
             return fits;
         }
-        if !self.has_room_for(bytes_max) {
+        let is_wanted = self.bytes == 0 || self.bytes + stretch.bytes <= self.bytes_wanted;
+        if !is_wanted || !self.has_room_for(bytes_max) {
             return false;
         }
         self.close();

@@ -475,9 +475,36 @@ impl BlockWalk {
         self.sent = 0;
     }
 
-    /// Whether the walk is about to read, and has passed enough for a stream to pay off.
+    /// Whether the walk is about to read, has passed enough for a stream to pay off, and does not
+    /// end soon.
     pub fn wants_stream(&self) -> bool {
-        self.unread > 0 && !self.is_ready() && self.pace.is_long(self.ahead)
+        self.unread > 0
+            && !self.is_ready()
+            && self.pace.is_long(self.ahead)
+            && self.pace.rest() > u64::from(self.ahead.max_bytes) / 4
+    }
+
+    /// The scan takes at most `records` records of the walk, and of the walks behind it, in blocks
+    /// that are not in memory. So the walk reads hardly more than those need.
+    pub fn ends_after(&mut self, records: usize) {
+        let blocks = self.index.blocks();
+        let bytes = u64::from(self.index.blocks_bytes());
+        let each = bytes / self.index.records_before(blocks).max(1) + 1;
+        // The walk may begin and end inside a block.
+        let block = bytes / blocks as u64;
+        let bytes = each.saturating_mul(records as u64).saturating_add(block);
+        self.pace.ends_after(bytes);
+    }
+
+    /// Bytes of the walk's blocks that were not read.
+    pub fn unread_bytes(&self) -> u64 {
+        if self.unread == 0 {
+            return 0;
+        }
+        let (a, b) = (self.next_block, self.unread_block(self.unread - 1));
+        let (from, _) = self.index.block_place(a.min(b));
+        let (last, bytes) = self.index.block_place(a.max(b));
+        u64::from(last - from) + u64::from(bytes)
     }
 
     /// Whether a stream has all remaining blocks.
@@ -492,7 +519,8 @@ impl BlockWalk {
         let bytes_max = self
             .pace
             .passed_bytes
-            .clamp(u64::from(least), u64::from(most));
+            .clamp(u64::from(least), u64::from(most))
+            .min(self.pace.rest());
         let (mut bytes, mut held) = (0u64, 0u64);
         let mut count = 0;
         while count < self.unread {

@@ -111,6 +111,7 @@ fn one_call(
                 records: [1, 3, 50, usize::MAX][random.below(4)],
                 bytes: [1, 300, usize::MAX][random.below(3)],
                 likely: random.below(20),
+                most: [random.below(60), usize::MAX][random.below(2)],
                 sparing: random.below(3) == 0,
                 keys_only: random.below(3) == 0,
                 lends: random.below(2) == 0,

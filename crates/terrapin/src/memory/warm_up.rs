@@ -38,6 +38,7 @@ const STEP: BatchLimits = BatchLimits {
     records: 1024,
     bytes: 128 << 10,
     likely: 0,
+    most: usize::MAX,
     sparing: false,
     keys_only: false,
     lends: false,

@@ -168,7 +168,7 @@ impl Range {
     /// Limits the range to `records` records, counted from both ends together, as
     /// [`Iterator::take`] does. Set the limit whenever you know it, for a page of results for
     /// example. The range then reads the blocks of these records at once (up to 128 KiB of each
-    /// sorted run) and hardly any more.
+    /// sorted run) and hardly any more, however long it is.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -505,6 +505,10 @@ impl Range {
             records: end.chunk_records.min(limit),
             // A long range reads ahead by as much as it has passed.
             likely: if is_short { ahead } else { 0 },
+            most: match self.is_limited && !at_once {
+                true => limit,
+                false => usize::MAX,
+            },
             bytes: CHUNK_BYTES_MAX,
             sparing: is_short && !at_once,
             keys_only: self.keys_only,
