@@ -124,6 +124,7 @@ fn list_in_batches(
         let limits = BatchLimits {
             records,
             likely: [0, random.below(99)][random.below(2)],
+            most: [random.below(60), usize::MAX][random.below(2)],
             bytes: [1 + random.below(200), usize::MAX][random.below(2)],
             sparing: random.one_in(2),
             keys_only: random.one_in(4),
