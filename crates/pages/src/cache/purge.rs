@@ -144,7 +144,7 @@ mod tests {
             number,
         });
         let first = &cache.metadata[0];
-        let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), first);
+        let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), &**first);
         // After one step few entries are left, so a compaction of the shard has something to do.
         let left = STEP_SLOTS / 4;
         for key in keys.filter(of_first).take(STEP_SLOTS + left) {
