@@ -89,6 +89,29 @@ fn a_keyspace_changes_its_structure_and_nothing_is_rewritten() {
     world.verify();
 }
 
+#[test]
+fn the_option_runs_bounds_the_runs_of_a_keyspace() {
+    let world = World::new(5);
+    let database = world.open(&tiny());
+    let names = ["few", "many"];
+    let wanted = [4, 24];
+    let keyspaces = [0, 1].map(|i| {
+        let options = tiered().runs(wanted[i]);
+        database.create_keyspace(names[i], options).unwrap()
+    });
+    for number in 0..12_000 {
+        for keyspace in &keyspaces {
+            keyspace.put(key(number), value(number, 60)).unwrap();
+        }
+    }
+    database.checkpoint().unwrap();
+    let [few, many] = names.map(|name| runs_max(&database, name));
+    // Beyond one and a half times the number, runs are merged in any case; a memtable adds one.
+    assert!(few <= 7 && few < many && many <= 37, "{few}, {many}");
+    drop(keyspaces);
+    database.close().unwrap();
+}
+
 /// The reserve had 20 groups in every database, which leveled keyspaces do not need.
 #[test]
 fn the_reserve_grows_for_wide_pivots_and_stays_large_after_a_change_back() {
