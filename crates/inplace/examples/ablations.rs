@@ -9,21 +9,22 @@
 
 #[path = "../../betree/examples/memtable/mod.rs"]
 mod memtable;
+#[path = "../../betree/examples/simulated/mod.rs"]
+mod simulated;
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
-use terrapin_disk::SimDisk;
+use terrapin_base::{Budget, Error, Message, Result};
 use terrapin_inplace::{InPlace, InPlaceParams};
-use terrapin_pages::{PageStore, StoreOptions};
+use terrapin_pages::PageStore;
 use terrapin_structure::{
-    Direction, Erased, Estimate, Found, MergeInput, MergeOptions, MergeStep, MessageCursor,
-    Structure, Version,
+    Direction, Erased, Estimate, Found, MergeInput, MergeOptions, MessageCursor, Version,
 };
 
 use memtable::{Memtable, RECORD_BYTES, scramble};
+use simulated::Simulated;
 
 const VALUE: [u8; 1016] = [7; 1016];
 const RECORDS: u64 = 64 << 10;
@@ -148,28 +149,15 @@ fn main() -> Result<()> {
 
 /// A tree of all records in segments of so many pages.
 fn load(pages: u64) -> Result<(Arc<PageStore>, Arc<dyn Version>)> {
-    let budget = Budget::new(MEMORY_BYTES);
-    let options = StoreOptions {
-        budget: budget.clone(),
-        reserve_bytes: 1 << 20,
-        system_cache: false,
-    };
-    let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
-    store.begin_life(Incarnation(1));
-    let params = InPlaceParams {
-        segment_pages: pages,
-        ..InPlaceParams::new(budget)
-    };
-    let tree = InPlace::new(store.clone(), params);
-    let mut keys: Vec<u64> = (0..RECORDS).map(scramble).collect();
-    keys.sort_unstable();
-    let input = Arc::new(Large(Arc::new(Memtable {
-        keys,
-        replacing_permille: 0,
-    })));
-    let merge = tree.begin_merge(&tree.empty(), input, &MergeOptions::new(256 << 10))?;
-    while !matches!(merge.step()?, MergeStep::Done) {}
-    let merged = merge.finish()?;
-    store.commit(Generation(2), merged.changes);
-    Ok((store, merged.version))
+    let mut tree = Simulated::new(&Budget::new(MEMORY_BYTES), |store, budget| {
+        let params = InPlaceParams {
+            segment_pages: pages,
+            ..InPlaceParams::new(budget)
+        };
+        InPlace::new(store, params)
+    })?;
+    let keys = (0..RECORDS).map(scramble).collect();
+    let input = Large(Arc::new(Memtable::of(keys, 0)));
+    tree.merge(input, &MergeOptions::new(256 << 10))?;
+    Ok((tree.store, tree.version))
 }
