@@ -29,7 +29,7 @@ pub struct AbsentReport {
     pub absent_per_second: f64,
     /// Device reads of each of them, on average.
     pub absent_reads: f64,
-    /// Keys a second of calls of `multi_get` for [`KEYS_AT_ONCE`] keys that are there.
+    /// Keys a second of calls of `multi_get` for 64 keys that are there.
     pub many_per_second: f64,
     /// The first gets after an open, of keys that are not there.
     pub first_gets: u64,
