@@ -84,7 +84,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "salvage-ignores-newer-damage",
         does: "a record counts although a damaged newer place may have had its key",
-        file: "crates/terrapin/src/salvage/mod.rs",
+        file: "crates/terrapin/src/salvage/sink.rs",
         breaks: "no deleted record returns",
         script: Script::Check("salvage of damaged trees", salvages::damaged_trees),
     },
