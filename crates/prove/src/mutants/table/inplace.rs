@@ -21,7 +21,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "groups that wait have no deletes",
         file: "crates/inplace/src/task.rs",
         breaks: "a deleted key does not return",
-        script: RANDOM,
+        script: Script::Conformance,
     },
     Mutant {
         name: "newest-waiting-group-asked-last",
