@@ -147,7 +147,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A tree of all records in segments of so many pages.
+/// A tree of all records. Each of its segments has `pages` pages.
 fn load(pages: u64) -> Result<(Arc<PageStore>, Arc<dyn Version>)> {
     let mut tree = Simulated::new(&Budget::new(MEMORY_BYTES), |store, budget| {
         let params = InPlaceParams {

@@ -6,8 +6,8 @@
 //! The model knows pages only. Uniform updates come in memtables of a tenth of the data. Leaves of
 //! 1,120 pages have segments.
 //!
-//! - *Wait*: an update waits beside its leaf. A leaf is merged once so many of its bytes wait, and
-//!   writes each segment that changes anew, with a page for its index.
+//! - *Wait*: an update waits beside its leaf. When the waiting bytes reach a limit, the leaf is
+//!   merged. The merge rewrites each changed segment, with a page for its index.
 //! - *Straight*: each memtable goes into the segments, which are written anew.
 //! - *Slots*: each memtable goes into spare slots of its segments. A segment without enough of them
 //!   is written anew.

@@ -10,7 +10,7 @@ const FULL: usize = 500;
 const AHEAD: f64 = 4.0;
 /// Least fill of a segment with slack.
 const FILL_MIN: f64 = 0.55;
-/// A split is late where a forecast expects so many inserts for each record.
+/// The limit, in expected inserts for each record, from which on a split is late.
 const LATE_FROM: f64 = 0.1;
 /// Segments before the first insert.
 const SEGMENTS: usize = 400;

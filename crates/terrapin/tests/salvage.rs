@@ -360,6 +360,32 @@ fn operands_come_out_with_what_they_apply_to() {
     salvaged.close().unwrap();
 }
 
+/// Salvages copies of the keyspace `own`, each with one damaged byte of the data file, and checks
+/// them. Returns for how many of them `counts` is true.
+fn salvages_of_damaged_copies(
+    disk: &SimDisk,
+    truth: &Map,
+    counts: impl Fn(&Salvaged) -> bool,
+) -> usize {
+    let data = disk.content("data").unwrap();
+    let mut counted = 0;
+    for at in (8192 + 41..data.len()).step_by(521) {
+        if data[at] == 0 {
+            continue;
+        }
+        let damaged = disk.fork();
+        damaged.corrupt("data", at as u64, 0x24);
+        match salvage_of(&damaged, "own") {
+            Ok(salvaged) => {
+                check(&salvaged, truth, &format!("byte {at}"));
+                counted += usize::from(counts(&salvaged));
+            }
+            Err(kind) => assert_eq!(kind, ErrorKind::Corrupt),
+        }
+    }
+    counted
+}
+
 /// A value of a key is lost with its page, and an older value of the key is sound. The older one
 /// came out as certain.
 #[test]
@@ -378,22 +404,9 @@ fn an_older_value_is_uncertain_if_a_newer_one_is_lost() {
     let truth = all(&keyspace);
     drop(keyspace);
     database.close().unwrap();
-    let data = world.disk.content("data").unwrap();
-    let mut older = 0;
-    for at in (8192 + 41..data.len()).step_by(521) {
-        if data[at] == 0 {
-            continue;
-        }
-        let damaged = world.disk.fork();
-        damaged.corrupt("data", at as u64, 0x24);
-        match salvage_of(&damaged, "own") {
-            Ok(salvaged) => {
-                check(&salvaged, &truth, &format!("byte {at}"));
-                older += usize::from(salvaged.uncertain.len() == 1);
-            }
-            Err(kind) => assert_eq!(kind, ErrorKind::Corrupt),
-        }
-    }
+    let older = salvages_of_damaged_copies(&world.disk, &truth, |salvaged| {
+        salvaged.uncertain.len() == 1
+    });
     assert!(older > 50, "{older}");
 }
 
@@ -415,22 +428,9 @@ fn an_operand_of_the_log_is_uncertain_if_what_it_applies_to_is_lost() {
     let truth = all(&keyspace);
     drop(keyspace);
     world.kill(database);
-    let data = world.disk.content("data").unwrap();
-    let mut lost = 0;
-    for at in (8192 + 41..data.len()).step_by(521) {
-        if data[at] == 0 {
-            continue;
-        }
-        let damaged = world.disk.fork();
-        damaged.corrupt("data", at as u64, 0x24);
-        match salvage_of(&damaged, "own") {
-            Ok(salvaged) => {
-                check(&salvaged, &truth, &format!("byte {at}"));
-                lost += usize::from(!salvaged.uncertain.is_empty());
-            }
-            Err(kind) => assert_eq!(kind, ErrorKind::Corrupt),
-        }
-    }
+    let lost = salvages_of_damaged_copies(&world.disk, &truth, |salvaged| {
+        !salvaged.uncertain.is_empty()
+    });
     assert!(lost > 20, "{lost}");
 }
 

@@ -41,8 +41,8 @@ pub fn short_runs(scratch: &Path) -> Result<u64, Find> {
             fill(&filler)?;
         }
         let mut said = say(&directory, run)?;
-        // What the kernel frees comes back with its next commit. An open that finds no room until
-        // then succeeds once there is some.
+        // An open on a full disk may lack room for the log's next file. It fails then, and succeeds
+        // once there is room.
         if run >= RUNS && said.contains("cannot allocate space") {
             fs::remove_file(&filler)?;
             said = say(&directory, run)?;
