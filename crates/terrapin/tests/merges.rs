@@ -458,6 +458,31 @@ fn the_operator_of_a_keyspace_is_fixed_once_it_has_records() {
     database.close().unwrap();
 }
 
+/// Gives a full disk room, after a kill or without one. A keyspace stays right, also once its
+/// memtable is merged.
+fn stays_right_with_room(
+    world: &World,
+    database: Database,
+    (options, killed): (&Options, bool),
+    keyspace: &str,
+    check: &dyn Fn(&Keyspace),
+) {
+    let database = match killed {
+        true => {
+            world.kill(database);
+            world.disk.set_capacity(u64::MAX);
+            world.open(options)
+        }
+        false => database,
+    };
+    world.disk.set_capacity(u64::MAX);
+    check(&database.open_keyspace(keyspace).unwrap());
+    database.checkpoint().unwrap();
+    check(&database.open_keyspace(keyspace).unwrap());
+    database.close().unwrap();
+    world.verify();
+}
+
 /// A slice of a memtable would count its operands again: in reads, in the next slice, and in a
 /// replay after a kill.
 #[test]
@@ -491,20 +516,8 @@ fn operands_count_once_on_a_full_disk() {
         };
         check(&keyspace);
         drop(keyspace);
-        let database = match killed {
-            true => {
-                world.kill(database);
-                world.disk.set_capacity(u64::MAX);
-                world.open(&options)
-            }
-            false => database,
-        };
-        world.disk.set_capacity(u64::MAX);
-        check(&database.open_keyspace("add-i64").unwrap());
-        database.checkpoint().unwrap();
-        check(&database.open_keyspace("add-i64").unwrap());
-        database.close().unwrap();
-        world.verify();
+        let with = (&options, killed);
+        stays_right_with_room(&world, database, with, "add-i64", &check);
     }
 }
 
@@ -537,19 +550,7 @@ fn no_slice_of_a_memtable_with_operands_is_merged() {
         };
         check(&keyspace);
         drop(keyspace);
-        let database = match killed {
-            true => {
-                world.kill(database);
-                world.disk.set_capacity(u64::MAX);
-                world.open(&options)
-            }
-            false => database,
-        };
-        world.disk.set_capacity(u64::MAX);
-        check(&database.open_keyspace("append").unwrap());
-        database.checkpoint().unwrap();
-        check(&database.open_keyspace("append").unwrap());
-        database.close().unwrap();
-        world.verify();
+        let with = (&options, killed);
+        stays_right_with_room(&world, database, with, "append", &check);
     }
 }

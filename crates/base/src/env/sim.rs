@@ -24,6 +24,8 @@ struct State {
     jobs: Vec<SimJob>,
     stepping: bool,
     steps: u64,
+    /// What [`super::Env::random`] returns, if the test chose it.
+    fixed_random: Option<u64>,
 }
 
 struct SimJob {
@@ -56,6 +58,7 @@ impl Sim {
             jobs: Vec::new(),
             stepping: false,
             steps: 0,
+            fixed_random: None,
         };
         Sim(Arc::new(Driven {
             state: Mutex::new(state),
@@ -87,6 +90,12 @@ impl Sim {
     pub fn set_wall_ms(&self, ms: u64) {
         let mut state = self.0.state.lock();
         state.wall_zero_ns = i128::from(ms) * NS_PER_MS - i128::from(state.now_ns);
+    }
+
+    /// Has [`super::Env::random`] return this number until the next call; `None` goes back to the
+    /// seed. For tests of numbers that collide. The order of steps still follows from the seed.
+    pub fn fix_random(&self, number: Option<u64>) {
+        self.0.state.lock().fixed_random = number;
     }
 
     /// Steps until no job is runnable, without moving the clock to a deadline. Returns the number
@@ -220,7 +229,11 @@ impl Driver for Driven {
     }
 
     fn random(&self) -> u64 {
-        next(&mut self.state.lock().rng)
+        let mut state = self.state.lock();
+        match state.fixed_random {
+            Some(number) => number,
+            None => next(&mut state.rng),
+        }
     }
 
     fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {

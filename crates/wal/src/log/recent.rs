@@ -66,8 +66,8 @@ impl Touch {
         }
     }
 
-    /// A key that no record writes. Only mutants use it.
-    pub(super) const NONE: Touch = Touch {
+    /// A record that writes no key: a key of no keyspace, which nobody reads.
+    pub const NONE: Touch = Touch {
         reach: Reach::Key,
         ..Touch::ALL
     };

@@ -147,6 +147,51 @@ pub(in crate::mutants) fn whole_batches(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
+/// Two copies of a database do the same with other values. So they give equal ids and places to
+/// different pages: ids begin with the low 40 bits of a life's branch, and those are equal here.
+/// Both are backed up to one target in turn.
+pub(in crate::mutants) fn branches(_scratch: &Path) -> Outcome {
+    // One merge by one thread, so that both copies allocate alike.
+    let options = tiny()
+        .memory(4 << 20)
+        .background_threads(1)
+        .checkpoint_distance(CheckpointDistance::Fixed(64));
+    let (world, target) = (Process::new(1, SimDisk::new(1)), SimDisk::new(2));
+    let database = world.open(&options).map_err(text("open"))?;
+    put(&database, 0..600, 0)?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    back_up(&database, target.handle())?;
+    database.close().map_err(text("close"))?;
+    drop(database);
+    let mut copies = Vec::new();
+    for seed in [3, 4] {
+        let copy = Process::new(seed, SimDisk::new(9));
+        let done = restore_on(&target.handle(), &copy.disk.handle());
+        done.map_err(text("restore"))?;
+        copies.push(copy);
+    }
+    for round in 0..3_u64 {
+        for (mark, copy) in (1_u64..).zip(&copies) {
+            copy.sim.fix_random(Some(7 + round * 1000 + (mark << 40)));
+            let database = copy.open(&options).map_err(text("open"))?;
+            copy.sim.set_breathing(false);
+            let keyspace = database.default_keyspace();
+            for number in 0..200 {
+                let value = [(10 * mark + round) as u8; 60];
+                keyspace.put(key(3 * number), value).map_err(text("put"))?;
+            }
+            drop(keyspace);
+            database.checkpoint().map_err(text("checkpoint"))?;
+            back_up(&database, target.handle())?;
+            let expected = records(&database, "default")?;
+            let found = restored_records(&target, &options)?;
+            database.close().map_err(text("close"))?;
+            expect(&found, &expected, "a copy of one branch")?;
+        }
+    }
+    Ok(())
+}
+
 /// On a disk that fills during a backup, deletes make room for puts.
 pub(in crate::mutants) fn on_full_disk(_scratch: &Path) -> Outcome {
     let options = tiny()

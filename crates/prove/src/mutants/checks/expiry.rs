@@ -210,3 +210,15 @@ fn depends() -> Outcome {
         _ => Err("an update used a value that another read saw expired".to_owned()),
     }
 }
+
+/// No view sees a value expired before the write that depends on it. Only code inside of the engine
+/// can time such a view.
+#[cfg(terrapin_mutants)]
+pub(in crate::mutants) fn between(_scratch: &Path) -> Outcome {
+    terrapin::testing::between::check()
+}
+
+#[cfg(not(terrapin_mutants))]
+pub(in crate::mutants) fn between(_scratch: &Path) -> Outcome {
+    Err("this check needs a build with --cfg terrapin_mutants".to_owned())
+}

@@ -6,6 +6,16 @@ use crate::mutants::script::Script;
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "backup-ignores-branches",
+        does: "an incremental backup takes a life of another branch for its own",
+        file: "crates/terrapin/src/backup/pages.rs",
+        breaks: "a backup has the pages of its database",
+        script: Script::Check(
+            "incremental backups of two copies of a database",
+            backups::branches,
+        ),
+    },
+    Mutant {
         name: "backup-log-not-closed",
         does: "the log of a backup lacks its closing record",
         file: "crates/wal/src/closed_copy.rs",

@@ -83,4 +83,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: "a write that depends on a value fails once another view saw it expired",
         script: DEADLINES,
     },
+    Mutant {
+        name: "now-goes-on-before-publication",
+        does: "a conditional write lets now go on once its record is appended",
+        file: "crates/terrapin/src/write/conditional.rs",
+        breaks: "a view that sees a value expired sees the writes that depend on it",
+        script: Script::Check(
+            "a view between append and publication",
+            checks::expiry::between,
+        ),
+    },
 ];
