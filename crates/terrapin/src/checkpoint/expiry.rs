@@ -214,7 +214,12 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use terrapin_wal::From;
+
     use super::*;
+    use crate::types::options::Options;
 
     /// What is due each second of `seconds`, with the expired part of each second. What is due is
     /// compacted at once, and leaves nothing.
@@ -229,6 +234,30 @@ mod tests {
             }
         }
         out
+    }
+
+    #[test]
+    fn a_noted_now_is_in_no_writers_way() {
+        let (database, sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        keyspace
+            .put_with_ttl("a", "1", Duration::from_secs(60))
+            .unwrap();
+        keyspace.insert_if_absent("b", "1").unwrap();
+        let core = database.core();
+        let log = core.log().unwrap();
+        sim.set_breathing(false);
+        sim.advance_ns(5 * LOOK_NS);
+        keyspace.get("a").unwrap();
+        let from = From::Lsn(log.tail());
+        core.note_now().unwrap();
+        assert_eq!(core.clock.to_note(), None);
+        let mut entries = Vec::new();
+        log.touched_since(from, &mut entries);
+        let touches: Vec<_> = entries.iter().map(|entry| entry.touch).collect();
+        assert_eq!(touches, [Touch::NONE]);
+        drop(keyspace);
+        database.close().unwrap();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod conditions;
+mod deadlines;
 mod full_disks;
 mod keyspaces;
 mod large;
@@ -26,13 +27,15 @@ const KINDS: [&[Workload]; 8] = [
 ];
 
 /// All workloads by number. The kinds alternate, so that the first few numbers cover every kind.
-/// Workloads with other structures and with separated or large values come last.
+/// Workloads with other structures and with separated or large values come last, and newer ones:
+/// a workload keeps its number.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
     let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
     let by_kind =
         (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)));
     let others = structures::ALL.iter().chain(values::ALL);
-    by_kind.chain(others).chain(large::ALL)
+    let by_kind = by_kind.chain(others).chain(large::ALL);
+    by_kind.chain(deadlines::ALL)
 }
 
 #[cfg(test)]
@@ -50,6 +53,7 @@ mod tests {
                 + structures::ALL.len()
                 + values::ALL.len()
                 + large::ALL.len()
+                + deadlines::ALL.len()
         );
         assert!(names.len() >= 50);
         for workload in all() {
