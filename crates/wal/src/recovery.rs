@@ -31,6 +31,10 @@
 //! recovery writes what step 1 copied to its old place as well, and syncs that. Only then does the
 //! file lose its name and become the file of step 3. So at every moment one of the two copies is
 //! durable.
+//!
+//! One case needs more room than the reserve has: the ring's records do not fit the last segment.
+//! Step 1 then needs the one spare for good, and step 3 another file. Without room for it, the open
+//! fails with `NoSpace` and takes nothing. It succeeds once there is room.
 
 use std::ops::ControlFlow;
 
@@ -556,8 +560,8 @@ impl Recovery {
             let (piece, from) = self.piece_beside(life, &last, segments)?;
             let copier = match segments.obtain_for(piece.capacity) {
                 Ok(spare) => Copier::beside(segments, id, life, piece, spare),
-                // An open must not need space (D10). Files are now smaller than the one that holds
-                // these bytes, so rewrite the bytes in place.
+                // Without space (D10). Files are now smaller than the one that holds these bytes, so
+                // rewrite the bytes in place.
                 Err(error) if is_full(&error) && piece.capacity > segments.capacity() => {
                     Copier::behind(segments, id, life, piece.start, piece.start)?
                 }
@@ -571,7 +575,7 @@ impl Recovery {
 
     /// Returns a file for the next life's first segment, and the number of the segment before it.
     /// Without room for another file, it is the file to which this recovery, or an interrupted one,
-    /// copied the log's end: an open must not need space (D10).
+    /// copied the log's end, so that the open needs no space (D10).
     fn obtain_next(&mut self, segments: &Segments, number: u64) -> Result<(Spare, u64)> {
         match segments.obtain() {
             Err(error) if is_full(&error) => {

@@ -83,7 +83,7 @@ pub(crate) fn copy_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
 
 /// Opens the ring that an earlier process left, and replaces it if it is missing or has another
 /// size than `wanted_bytes`. The new ring takes the name by one rename. If the disk has no room for
-/// it, the old ring stays in use, whatever its size: an open must not need space (D10).
+/// it, the old ring stays in use, whatever its size. So the open needs no space (D10).
 pub(crate) fn open_or_make_ring(
     disk: &Arc<dyn Disk>,
     old: Option<RingFile>,

@@ -172,7 +172,7 @@ impl Segments {
     /// one in reserve. It removes the others.
     ///
     /// The disk may be too full to enlarge any spare. Then segments become as small as the largest
-    /// spare, because an open must not need space (D10).
+    /// spare, so that the open needs no space (D10).
     pub(crate) fn take_over(&mut self, numbers: &[u64]) -> Result<()> {
         let next = numbers.iter().max().map_or(0, |n| n.saturating_add(1));
         self.next_spare = AtomicU64::new(next);
@@ -325,7 +325,7 @@ impl Segments {
     }
 
     /// Prepares a spare for an open to continue in. If the disk has no room for the wanted size,
-    /// segments become as small as fits: an open must not need space (D10).
+    /// segments become as small as fits (D10).
     pub(crate) fn prepare_at_open(&mut self) -> Result<()> {
         let wanted = self.capacity;
         loop {
