@@ -190,6 +190,8 @@ pub(crate) struct Stream {
     files: SegmentFiles,
     segment_read_ahead: ReadAhead,
     ring_read_ahead: ReadAhead,
+    /// The record before the position is only in the ring.
+    in_ring: bool,
 }
 
 impl Stream {
@@ -213,6 +215,7 @@ impl Stream {
             },
             segment_read_ahead: ReadAhead::default(),
             ring_read_ahead: ReadAhead::default(),
+            in_ring: false,
         }
     }
 
@@ -291,30 +294,54 @@ impl Stream {
     }
 
     /// The record at the position: from the segments, else from the ring.
+    ///
+    /// Behind a record that only the ring has, the ring is asked first. What the segment holds
+    /// there is often older bytes of a file that is used again. Read as a header, such bytes may
+    /// ask for a read and a checksum of all the rest of the segment.
     fn find(&mut self) -> Result<Option<FoundRecord>> {
-        let lsn = self.position;
+        if self.in_ring
+            && let Some(found) = self.find_in_ring()?
+        {
+            self.in_ring = !self.is_in_segment(&found)?;
+            return Ok(Some(FoundRecord {
+                from_ring: self.in_ring,
+                ..found
+            }));
+        }
         let life = &self.lives[self.life];
-        let life_id = life.life_id;
         let files = &mut self.files;
         let found = find_in(
             &mut self.segment_read_ahead,
-            life_id,
-            lsn,
+            life.life_id,
+            self.position,
             life.limit(),
             life.limit(),
             |at, out| files.read(life, at, out),
         )?;
         if found.is_some() || self.life + 1 < self.lives.len() {
+            self.in_ring = false;
             return Ok(found);
         }
+        // If it was in the ring, the ring has been asked.
+        if self.in_ring {
+            return Ok(None);
+        }
+        let found = self.find_in_ring()?;
+        self.in_ring = found.is_some();
+        Ok(found)
+    }
+
+    /// The record at the position, if the ring has it.
+    fn find_in_ring(&mut self) -> Result<Option<FoundRecord>> {
         let Some(ring) = &self.ring else {
             return Ok(None);
         };
+        let lsn = self.position;
         let limit = block_down(lsn) + ring.bytes;
         let longest = lsn + ring.bytes / 4;
         let found = find_in(
             &mut self.ring_read_ahead,
-            life_id,
+            self.lives[self.life].life_id,
             lsn,
             limit,
             longest.min(limit),
@@ -324,6 +351,21 @@ impl Stream {
             from_ring: true,
             ..found
         }))
+    }
+
+    /// Whether the segments hold the bytes of a record that was found in the ring.
+    fn is_in_segment(&mut self, found: &FoundRecord) -> Result<bool> {
+        let life = &self.lives[self.life];
+        if found.end() > life.limit() {
+            return Ok(false);
+        }
+        let files = &mut self.files;
+        self.segment_read_ahead
+            .load(found.lsn, found.bytes, life.limit(), |at, out| {
+                files.read(life, at, out)
+            })?;
+        let in_ring = self.ring_read_ahead.get(found.lsn, found.bytes);
+        Ok(self.segment_read_ahead.get(found.lsn, found.bytes) == in_ring)
     }
 
     /// Reads the segments' bytes from `low`, a block's start, up to the position.

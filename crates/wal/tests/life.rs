@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{KIND, Process, append, assert_prefix, collect, tiny};
+use common::{KIND, Process, Random, append, assert_prefix, collect, tiny};
 use terrapin_base::{Error, ErrorKind, Lsn};
-use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
+use terrapin_disk::{AlignedBuf, OpenOptions, SimDisk};
 use terrapin_wal::{Append, Log, LogOptions, RECORD_HEADER_BYTES};
+
+const BLOCK: u64 = 4096;
 
 #[test]
 fn a_closed_log_replays_all_records_over_many_rings_and_segments() {
@@ -432,6 +434,49 @@ fn lives_without_writes_leave_one_file_in_total() {
         process.append(&log, count).unwrap();
         assert_eq!(segments(&process) as u64, count - 8);
     }
+}
+
+/// Regression: a segment's file holds older bytes behind the drained end. Recovery took these for
+/// headers, and read what they asked for, once for each record that only the ring had.
+#[test]
+fn old_bytes_of_a_segment_cost_records_of_the_ring_no_reads() {
+    const BYTES: u64 = 8 << 20;
+    const COUNT: u64 = 500;
+    let options = LogOptions {
+        ring_bytes: 1 << 20,
+        segment_bytes: BYTES,
+        ..tiny()
+    };
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(options).unwrap();
+    process.append(&log, 0).unwrap();
+    log.sync(log.tail()).unwrap();
+    let drained = log.synced().0;
+    for index in 1..COUNT {
+        process.append(&log, index).unwrap();
+    }
+    medium.crash_process();
+
+    // Most headers of such bytes ask for nothing, for up to half a KiB, or for half of the segment.
+    let process = Process::new(&medium, 1);
+    let mut random = Random(1);
+    let mut old = AlignedBuf::zeroed((BYTES - 4 * BLOCK) as usize);
+    old.iter_mut()
+        .for_each(|byte| *byte = [0, 0, 2, 64][random.below(4) as usize]);
+    let write = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let segment = process.disk.open("log-0000000000000001", write).unwrap();
+    segment.write_at(&old, BLOCK + (drained - BLOCK)).unwrap();
+    drop(segment);
+
+    let before = medium.stats_total().read_bytes;
+    let (_, records) = process.recover(options).unwrap();
+    assert_eq!(assert_prefix(&records), COUNT);
+    let read = medium.stats_total().read_bytes - before;
+    assert!(read < 3 * BYTES, "{read}");
 }
 
 #[test]
