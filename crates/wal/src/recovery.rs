@@ -560,8 +560,8 @@ impl Recovery {
             let (piece, from) = self.piece_beside(life, &last, segments)?;
             let copier = match segments.obtain_for(piece.capacity) {
                 Ok(spare) => Copier::beside(segments, id, life, piece, spare),
-                // Without space (D10). Files are now smaller than the one that holds these bytes, so
-                // rewrite the bytes in place.
+                // Without space (D10): files are now smaller than the one that holds these bytes,
+                // so rewrite the bytes in place.
                 Err(error) if is_full(&error) && piece.capacity > segments.capacity() => {
                     Copier::behind(segments, id, life, piece.start, piece.start)?
                 }
