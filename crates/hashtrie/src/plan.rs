@@ -222,6 +222,8 @@ impl Policy {
 /// What a task writes.
 pub(crate) struct TaskPlan {
     pub(crate) stretch: Stretch,
+    /// The keys that it moves: those of the stretch.
+    pub(crate) range: KeyRange,
     /// What it merges, newest first.
     pub(crate) runs: Vec<Run>,
     /// The runs of the leaf behind those, which stay.
@@ -508,7 +510,8 @@ impl Planner<'_> {
                     .flat_map(|leaf| leaf.runs.clone()),
             );
             let runs = collapsed(own);
-            let task = self.task(stretch, runs, self.policy.leaf_bytes / COLLAPSED_PART);
+            let bytes = self.policy.leaf_bytes / COLLAPSED_PART;
+            let task = self.task(stretch, range_of(stretch), runs, bytes);
             return Ok(Shape::Collapsed(node.own.page, task));
         }
         let (mut children, mut has_changed) = (Vec::new(), false);
@@ -554,6 +557,7 @@ impl Planner<'_> {
                 let joined_bytes = joined.iter().map(|run| run.sums().bytes);
                 self.plan.tasks.push(TaskPlan {
                     stretch: place.stretch,
+                    range: range_of(place.stretch),
                     runs,
                     kept: kept.to_vec(),
                     joined: joined.to_vec(),
@@ -568,14 +572,19 @@ impl Planner<'_> {
                     runs.push(run_of(run));
                     self.plan.ended.push(run.clone());
                 }
-                self.split(place.stretch, runs, place.hidden)
+                self.split(place.stretch, range_of(place.stretch), runs, place.hidden)
             }
         }
     }
 
-    /// Rewrites a stretch into one leaf, or into several.
-    fn split(&mut self, stretch: Stretch, runs: Vec<Run>, hidden: u64) -> Result<Shape> {
-        let range = range_of(stretch);
+    /// Rewrites a stretch, whose keys are a range, into one leaf, or into several.
+    fn split(
+        &mut self,
+        stretch: Stretch,
+        range: KeyRange,
+        runs: Vec<Run>,
+        hidden: u64,
+    ) -> Result<Shape> {
         let mut bytes = 0u64;
         for run in &runs {
             let sums = run.estimate(self.store, self.input, &range)?;
@@ -585,15 +594,23 @@ impl Planner<'_> {
         let stays_whole =
             stretch.is_single() || self.policy.space_is_short || left <= self.policy.limit(stretch);
         if stays_whole {
-            return Ok(Shape::Task(self.task(stretch, runs, bytes)));
+            return Ok(Shape::Task(self.task(stretch, range, runs, bytes)));
         }
         let mut children = Vec::new();
         let count = stretch.children(self.policy.fanout);
         for number in 0..count {
             let own = stretch.child(self.policy.fanout, number);
-            let range = range_of(own);
+            let mut range = range_of(own);
+            if mutant::active("split-sends-middle-digit-left") {
+                let middle = range_of(stretch.child(self.policy.fanout, count / 2));
+                match number {
+                    _ if number + 1 == count / 2 => range.hi = middle.hi,
+                    _ if number == count / 2 => range.lo = middle.hi,
+                    _ => {}
+                }
+            }
             let narrowed = runs.iter().map(|run| run.narrowed(&range)).collect();
-            children.push(self.split(own, narrowed, hidden / count as u64)?);
+            children.push(self.split(own, range, narrowed, hidden / count as u64)?);
         }
         Ok(Shape::Node(Box::new(ShapeNode {
             stretch,
@@ -603,13 +620,14 @@ impl Planner<'_> {
     }
 
     /// A task that writes the base of a leaf; returns its number.
-    fn task(&mut self, stretch: Stretch, runs: Vec<Run>, bytes: u64) -> usize {
+    fn task(&mut self, stretch: Stretch, range: KeyRange, runs: Vec<Run>, bytes: u64) -> usize {
         let mut runs = runs;
         if mutant::active("rewrite-leaves-oldest-run-out") && runs.len() > 2 {
             runs.pop();
         }
         self.plan.tasks.push(TaskPlan {
             stretch,
+            range,
             runs,
             kept: Vec::new(),
             joined: Vec::new(),

@@ -14,7 +14,7 @@ use crate::digits::prefix_of;
 use crate::format::{Leaf, Part, RunRef};
 use crate::list;
 use crate::node::newest;
-use crate::plan::{TaskPlan, range_of};
+use crate::plan::TaskPlan;
 use crate::table::{SLOTS, Table};
 
 /// What all tasks of a merge share.
@@ -83,7 +83,7 @@ impl Task {
         if !std::mem::replace(&mut self.is_begun, true) {
             let stream = open_stream(
                 (&context.store, &context.input),
-                &range_of(self.plan.stretch),
+                &self.plan.range,
                 std::mem::take(&mut self.plan.runs),
                 Vec::new(),
                 true,
@@ -134,6 +134,7 @@ impl Task {
                         writing.builder.takes_place_of(standing);
                     }
                     let hidden = match self.plan.is_base {
+                        _ if mutant::active("hidden-bytes-not-counted") => 0,
                         true => 0,
                         false => cursor
                             .and_then(RunCursor::hidden_bytes)
@@ -203,7 +204,11 @@ impl Task {
             (false, Some(table)) => {
                 let joined = self.plan.joined.iter();
                 let dropped = joined.fold(0u16, |slots, run| slots | 1 << run.slot);
-                table.with_run(dropped, slot, &prefixes)
+                let named = match runs.first() {
+                    Some(before) if mutant::active("table-names-run-before") => before.slot,
+                    _ => slot,
+                };
+                table.with_run(dropped, named, &prefixes)
             }
             (false, None) => None,
         };

@@ -201,6 +201,28 @@ fn an_append_reads_nothing() {
     assert!(chains(&world)[1] > 3);
 }
 
+/// A flush after each write: one record each, for leaves of 160 records.
+#[test]
+fn a_flush_after_each_write_keeps_chains_and_what_it_writes_small() {
+    let mut world = shaped((4, 16));
+    world.options.group_bytes = 16 << 10;
+    world.merge(&numbered(0..2_500, 90));
+    let shape = |world: &World| [world.figure("nodes"), world.figure("leaves")];
+    let (before, first) = (world.store.metrics().written, shape(&world));
+    let mut longest = 0;
+    for number in 0..400 {
+        world.merge_unchecked(&numbered(number * 6..number * 6 + 1, 91));
+        let chains = chains(&world);
+        longest = longest.max(chains.iter().rposition(|count| *count > 0).unwrap_or(0) + 1);
+        assert_eq!(shape(&world), first);
+    }
+    let written = world.store.metrics().written;
+    let groups = written.leaves + written.segments - before.leaves - before.segments;
+    // Small runs are joined: no chain becomes full, and no leaf is rewritten for a record.
+    assert!(longest <= 8, "{longest} runs");
+    assert!(groups / 400 <= 3 << 10, "{groups} bytes");
+}
+
 #[test]
 fn deletes_collapse_the_trie() {
     let mut world = shaped((4, 13));

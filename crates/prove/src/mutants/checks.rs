@@ -4,6 +4,7 @@
 pub(super) mod backups;
 pub(super) mod conditions;
 pub(super) mod expiry;
+pub(super) mod hashtrie;
 pub(super) mod ingests;
 pub(super) mod large;
 pub(super) mod lives;

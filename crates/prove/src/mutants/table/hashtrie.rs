@@ -1,6 +1,9 @@
 //! The mutants of the lazy-trie.
 
-use super::{Mutant, RANDOM, Script};
+use super::{Mutant, RANDOM, Script, checks};
+
+const OVERWRITING: Script =
+    Script::Check("overwriting in a lazy-trie", checks::hashtrie::overwriting);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -37,5 +40,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/hashtrie/src/task.rs",
         breaks: "a deleted key does not return",
         script: Script::Conformance,
+    },
+    Mutant {
+        name: "table-names-run-before",
+        does: "a table that gets a new run names the run before for its records",
+        file: "crates/hashtrie/src/task.rs",
+        breaks: "a leaf's table names every run that has a record of a prefix",
+        script: OVERWRITING,
+    },
+    Mutant {
+        name: "split-sends-middle-digit-left",
+        does: "a split sends the records of the middle digit to the leaf on its left",
+        file: "crates/hashtrie/src/plan.rs",
+        breaks: "a record is in the leaf that its hash leads to, and nowhere else",
+        script: OVERWRITING,
+    },
+    Mutant {
+        name: "hidden-bytes-not-counted",
+        does: "the runs of a leaf do not say how many older bytes they hide",
+        file: "crates/hashtrie/src/task.rs",
+        breaks: "no more bytes are hidden than the accepted space amplification allows",
+        script: OVERWRITING,
     },
 ];
