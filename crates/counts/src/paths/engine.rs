@@ -6,7 +6,9 @@ use std::hint::black_box;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
-use terrapin::{CheckpointDistance, Database, Keyspace, KeyspaceOptions, Metrics, Options};
+use terrapin::{
+    CheckpointDistance, Database, Keyspace, KeyspaceOptions, Metrics, Options, StructureKind,
+};
 use terrapin_base::{Env, Error, Result, Sim};
 
 use super::operations_under_count;
@@ -355,4 +357,71 @@ pub fn scan_of_50_borrowed(count: u64) -> Result<()> {
         Ok(())
     })?;
     store.check(0, misses)
+}
+
+/// Records of the hashed keyspace, and keys of one call for many.
+const HASHED_RECORDS: u64 = 20_000;
+const MANY: usize = 64;
+
+/// A hashed keyspace beside the store's other one, with everything in the tree.
+fn hashed(store: &Store) -> Result<ManuallyDrop<Keyspace>> {
+    let options = KeyspaceOptions::new().structure(StructureKind::Hashed);
+    let hashed = store.database.create_keyspace("hashed", options)?;
+    for number in 0..HASHED_RECORDS {
+        let key = key(number);
+        hashed.put(key, value(&key))?;
+    }
+    store.database.checkpoint()?;
+    for number in 0..HASHED_RECORDS {
+        hashed.get(key(number))?;
+    }
+    Ok(ManuallyDrop::new(hashed))
+}
+
+pub fn get_hashed_record_hit(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    let hashed = hashed(&store)?;
+    (0..HOT).try_for_each(|number| hashed.get(key(number)).map(drop))?;
+    store.begin();
+    operations_under_count(count, |number| {
+        match black_box(hashed.get(black_box(key(number % HOT)))?) {
+            Some(_) => Ok(()),
+            None => Err(Error::internal("a record is missing")),
+        }
+    })?;
+    store.check(count, |metrics| metrics.record_hits)
+}
+
+pub fn get_hashed_miss(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    let hashed = hashed(&store)?;
+    store.begin();
+    operations_under_count(count, |number| {
+        match black_box(hashed.get(black_box(key(ABSENT + number)))?) {
+            Some(_) => Err(Error::internal("a get found what is not there")),
+            None => Ok(()),
+        }
+    })?;
+    store.check(count, |metrics| {
+        // A table sometimes names a run for an absent key.
+        metrics.gets - metrics.device_reads.get_reads
+    })
+}
+
+pub fn multi_get_hashed(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    let hashed = hashed(&store)?;
+    (0..HOT).try_for_each(|number| hashed.get(key(number)).map(drop))?;
+    store.begin();
+    let calls = count / MANY as u64;
+    operations_under_count(calls, |call| {
+        let first = call * MANY as u64;
+        let keys: [_; MANY] = std::array::from_fn(|at| key((first + at as u64) % HOT));
+        let found = black_box(hashed.multi_get(black_box(&keys))?);
+        match found.iter().all(Option::is_some) {
+            true => Ok(()),
+            false => Err(Error::internal("a record is missing")),
+        }
+    })?;
+    store.check(calls * MANY as u64, |metrics| metrics.record_hits)
 }

@@ -31,7 +31,7 @@ pub struct Way {
 }
 
 /// Every path that is counted.
-pub const PATHS: [Way; 20] = [
+pub const PATHS: [Way; 23] = [
     Way {
         name: "put",
         what: "a put of a new key into the memtable, logged, without waiting and without the drain's part",
@@ -87,6 +87,27 @@ pub const PATHS: [Way; 20] = [
         operations: 5_000,
         uses_store: true,
         go: engine::get_miss,
+    },
+    Way {
+        name: "get record hit, hashed",
+        what: "a get of a key of a hashed keyspace in the record cache",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_hashed_record_hit,
+    },
+    Way {
+        name: "get miss, hashed",
+        what: "a get of a key that is nowhere in a hashed keyspace: a cached table says no",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_hashed_miss,
+    },
+    Way {
+        name: "64 gets at once, hashed",
+        what: "64 keys of a hashed keyspace in the record cache, in one call; counted for each key",
+        operations: 6_400,
+        uses_store: true,
+        go: engine::multi_get_hashed,
     },
     Way {
         name: "get cold block",

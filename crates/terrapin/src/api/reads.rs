@@ -1,6 +1,6 @@
 //! Reads of a keyspace's newest state: gets, ranges, estimates.
 
-use terrapin_base::{Error, Result, Slice, checksum::hash64};
+use terrapin_base::{Error, Result, Slice};
 
 use crate::api::keyspace::Keyspace;
 use crate::engine::clock::Moment;
@@ -8,9 +8,10 @@ use crate::engine::state::KeyspaceState;
 use crate::engine::view::ViewHandle;
 use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
-use crate::read::{in_memtables, is_there, newest, newest_of_many, resolve};
+use crate::read::{in_memtables, is_there, may_be_in_memtables, newest, newest_of_many, resolve};
 use crate::types::key_form::{KeyForm, KeyHash};
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
+use crate::types::sought::{AsGiven, Sought, SoughtStored, all_as_given};
 
 impl Keyspace {
     /// The error for a keyspace that is not in the state.
@@ -62,7 +63,7 @@ impl Keyspace {
     #[doc(alias("find", "lookup"))]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         match &self.shared.form {
-            KeyForm::AsGiven => self.get_stored(key.as_ref()),
+            KeyForm::AsGiven => self.get_sought(&AsGiven(key.as_ref())),
             KeyForm::Hashed(hash) => self.get_hashed(hash, key.as_ref()),
         }
     }
@@ -71,11 +72,11 @@ impl Keyspace {
     /// get.
     #[inline(never)]
     fn get_hashed(&self, hash: &KeyHash, key: &[u8]) -> Result<Option<Slice>> {
-        self.get_stored(hash.order_key(key).bytes())
+        self.get_sought(&hash.sought(key))
     }
 
     #[inline(always)]
-    fn get_stored(&self, key: &[u8]) -> Result<Option<Slice>> {
+    fn get_sought(&self, key: &impl Sought) -> Result<Option<Slice>> {
         let core = self.core();
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
@@ -107,23 +108,34 @@ impl Keyspace {
     /// ```
     #[doc(alias("contains_key", "has", "exists"))]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        match &self.shared.form {
+            KeyForm::AsGiven => self.contains_sought(&AsGiven(key.as_ref())),
+            KeyForm::Hashed(hash) => self.contains_sought(&hash.sought(key.as_ref())),
+        }
+    }
+
+    fn contains_sought(&self, key: &impl Sought) -> Result<bool> {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();
-        let mut buffer = None;
-        let key = self.shared.form.stored(key.as_ref(), &mut buffer);
         self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
-            if let Some(message) = in_memtables(keyspace, at.before, key) {
-                return is_there(keyspace, at, key, message);
+            let mut buffer = None;
+            if may_be_in_memtables(keyspace, at.before) {
+                let stored = key.stored(&mut buffer);
+                if let Some(message) = in_memtables(keyspace, at.before, stored) {
+                    return is_there(keyspace, at, stored, message);
+                }
             }
-            let hash = hash64(key);
-            if core.records.contains(epoch, keyspace.collection, key, hash) {
+            let (cached, hash) = (key.in_caches(), key.cache_hash());
+            let collection = keyspace.collection;
+            if core.records.contains(epoch, collection, cached, hash) {
                 core.counters.record_hits.add(1);
                 return Ok(true);
             }
-            resolve::contains(keyspace, at, key, hash)
+            let stored = key.stored(&mut buffer);
+            resolve::contains(keyspace, at, stored, key.hash_of(stored, hash))
         })
     }
 
@@ -148,12 +160,12 @@ impl Keyspace {
     #[doc(alias("get_many", "mget"))]
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         match self.shared.form.all_stored(keys) {
-            None => self.multi_get_stored(keys),
-            Some(keys) => self.multi_get_stored(&keys),
+            None => self.multi_get_sought(&all_as_given(keys)),
+            Some(keys) => self.multi_get_sought(&keys),
         }
     }
 
-    fn multi_get_stored<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+    fn multi_get_sought<K: SoughtStored>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
         core.env.breathe();
         let epoch = core.records.epoch();

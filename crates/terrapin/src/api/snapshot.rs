@@ -14,6 +14,7 @@ use crate::read;
 use crate::read::estimate::{self, Estimate};
 use crate::read::iter::Range;
 use crate::types::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
+use crate::types::sought::all_as_given;
 
 /// The whole database as of one moment. Taking a snapshot is O(1), whatever the database's size.
 ///
@@ -119,7 +120,7 @@ impl Snapshot {
         keyspace.shared.counters.looked_up(keys.len() as u64);
         self.with(keyspace, |k, at| {
             match keyspace.shared.form.all_stored(keys) {
-                None => read::multi_get(k, at, keys, &()),
+                None => read::multi_get(k, at, &all_as_given(keys), &()),
                 Some(keys) => read::multi_get(k, at, &keys, &()),
             }
         })

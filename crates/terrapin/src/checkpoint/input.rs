@@ -16,6 +16,8 @@ use crate::engine::core::Core;
 use crate::engine::state::KeyspaceState;
 use crate::planning::workload::Lookups;
 use crate::read::resolve;
+use crate::types::key_form::KeyForm;
+use crate::types::sought::{Sought, StoredKey};
 
 /// Number of marks that a sketch aims at. Each mark stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
@@ -89,16 +91,37 @@ struct Sweep {
     collection: Collection,
     /// Whether records that were not cached are added, as far as they were read or there is room.
     take: bool,
+    form: KeyForm,
+}
+
+impl Sweep {
+    /// Updates what caches have of a stored key. Returns whether its record was cached.
+    fn record(&self, key: &[u8], said: SealedRecord<'_>) -> bool {
+        let Some((cached, hash)) = self.form.in_caches(key) else {
+            return false;
+        };
+        let records = &self.core.records;
+        let was_there = records.sweep(self.collection, cached, hash, said, self.take);
+        if let Some(locations) = self.core.locations.get() {
+            let sought = StoredKey {
+                form: self.form,
+                key,
+            };
+            locations.remove(self.collection, sought.hash_of(key, hash));
+        }
+        was_there
+    }
 }
 
 impl Preparation {
     /// Updates the keyspace's cached records during the walk. With `take`, the walk also adds
     /// records that were not cached, as far as they were read or there is room.
-    pub fn sweep(mut self, core: &Arc<Core>, collection: Collection, take: bool) -> Self {
+    pub fn sweep(mut self, core: &Arc<Core>, keyspace: &KeyspaceState, take: bool) -> Self {
         self.sweeps = Some(Sweep {
             core: core.clone(),
-            collection,
+            collection: keyspace.collection,
             take,
+            form: keyspace.shared.form,
         });
         self
     }
@@ -193,15 +216,11 @@ impl Preparation {
             let is_skipped =
                 message.has_operands() && mutant::active("operands-leave-cached-value");
             if let Some(sweep) = self.sweeps.as_ref().filter(|_| !is_skipped) {
-                let (records, hash) = (&sweep.core.records, hash64(key));
                 let said = SealedRecord {
                     value,
                     was_read: messages.was_read(),
                 };
-                was_there |= records.sweep(sweep.collection, key, hash, said, sweep.take);
-                if let Some(locations) = sweep.core.locations.get() {
-                    locations.remove(sweep.collection, hash);
-                }
+                was_there |= sweep.record(key, said);
             }
             self.input.replacing += u64::from(was_there);
             if is_asked && let Some(keyspace) = &self.asks {

@@ -23,7 +23,6 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Purpose, Result, Step};
 use terrapin_recordcache::Epoch;
 use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
@@ -339,10 +338,11 @@ impl Pass {
         self.records += self.batch.len() as u64;
         if self.kind == ReadKind::Gets {
             for (key, value) in self.batch.records() {
-                if are_memtables_silent(keyspace, stretch.before, key) {
+                if are_memtables_silent(keyspace, stretch.before, key)
+                    && let Some((key, hash)) = keyspace.shared.form.in_caches(key)
+                {
                     let (epoch, collection) = (stretch.epoch, keyspace.collection);
-                    core.records
-                        .fill(epoch, collection, key, hash64(key), value);
+                    core.records.fill(epoch, collection, key, hash, value);
                 }
             }
         }

@@ -22,6 +22,8 @@ use crate::engine::core::Core;
 use crate::engine::locations::Locations;
 use crate::engine::state::KeyspaceState;
 use crate::run::{Run, Spilled};
+use crate::types::key_form::KeyForm;
+use crate::types::sought::{AsGiven, Sought, SoughtStored, StoredKey};
 
 /// The memtables that may hold records below `before`, newest first.
 #[inline]
@@ -58,6 +60,12 @@ pub(crate) fn in_memtables<'a>(
         return Some(message);
     }
     sealed_of(keyspace, before)?.read(key, before)
+}
+
+/// Whether a memtable may have a message for some key.
+#[inline(always)]
+pub(crate) fn may_be_in_memtables(keyspace: &KeyspaceState, before: Lsn) -> bool {
+    active_of(keyspace, before).is_some() || sealed_of(keyspace, before).is_some()
 }
 
 /// Whether the memtables have no message for a key. Does not count as a read, since no user asked.
@@ -267,6 +275,21 @@ pub(crate) fn newest_apart(
     at: Moment<'_>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
+    match keyspace.shared.form {
+        KeyForm::AsGiven => newest(core, epoch, keyspace, at, &AsGiven(key)),
+        form => newest_hashed(core, epoch, keyspace, at, &StoredKey { form, key }),
+    }
+}
+
+/// [`newest`] of a hashed keyspace, out of line.
+#[inline(never)]
+fn newest_hashed(
+    core: &Core,
+    epoch: Epoch,
+    keyspace: &KeyspaceState,
+    at: Moment<'_>,
+    key: &StoredKey<'_>,
+) -> Result<Option<Slice>> {
     newest(core, epoch, keyspace, at, key)
 }
 
@@ -274,46 +297,47 @@ pub(crate) fn newest_apart(
 /// tree's value to it. Only rare answers need the moment whole, so it is taken apart for them: it
 /// then stays in registers.
 #[inline(always)]
-pub(crate) fn newest(
+pub(crate) fn newest<K: Sought>(
     core: &Core,
     epoch: Epoch,
     keyspace: &KeyspaceState,
     at: Moment<'_>,
-    key: &[u8],
+    key: &K,
 ) -> Result<Option<Slice>> {
     let (before, rest) = (at.before, (at.now_ms, at.ends));
-    if let Some(message) = in_memtables(keyspace, before, key) {
-        return match message {
-            Message::Put(value) => Ok(Some(Slice::copy(value))),
-            message => answer_apart(keyspace, before, rest, key, message),
-        };
+    let mut buffer = None;
+    if K::IS_STORED || may_be_in_memtables(keyspace, before) {
+        let stored = key.stored(&mut buffer);
+        if let Some(message) = in_memtables(keyspace, before, stored) {
+            return match message {
+                Message::Put(value) => Ok(Some(Slice::copy(value))),
+                message => answer_apart(keyspace, before, rest, stored, message),
+            };
+        }
     }
-    let hash = hash64(key);
-    if let Some(value) = core.records.get(epoch, keyspace.collection, key, hash) {
+    let cached = (key.in_caches(), key.cache_hash());
+    let collection = keyspace.collection;
+    if let Some(value) = core.records.get(epoch, collection, cached.0, cached.1) {
         core.counters.record_hits.add(1);
         return Ok(Some(value));
     }
     core.missed_records();
+    let stored = key.stored(&mut buffer);
+    let stored = (stored, key.hash_of(stored, cached.1));
     if let Some(locations) = core.locations.get() {
-        return located(
-            core,
-            locations,
-            (epoch, keyspace),
-            before,
-            rest,
-            (key, hash),
-        );
+        let places = (epoch, keyspace);
+        return located(core, locations, places, before, rest, stored, cached);
     }
-    match keyspace.version.get(key, hash)? {
+    match keyspace.version.get(stored.0, stored.1)? {
         Found::Nothing => Ok(None),
         Found::Value(value) => {
-            core.keep(epoch, keyspace.collection, key, hash, &value);
+            core.keep(epoch, collection, cached.0, cached.1, &value);
             Ok(Some(value))
         }
         found => {
-            let (value, lasts) = resolved_apart(keyspace, before, rest, key, found)?;
+            let (value, lasts) = resolved_apart(keyspace, before, rest, stored.0, found)?;
             if lasts && let Some(value) = &value {
-                core.keep(epoch, keyspace.collection, key, hash, value);
+                core.keep(epoch, collection, cached.0, cached.1, value);
             }
             Ok(value)
         }
@@ -349,7 +373,8 @@ fn resolved_apart(
 }
 
 /// The value of a key that neither memtables nor cached records have, where keyspaces have
-/// separated values. Asks the map of values before the tree, and adds what the tree says to it.
+/// separated values. Asks the map of values before the tree, and adds what the tree says to it. The
+/// key comes as it is stored and as the record cache has it.
 #[inline(never)]
 fn located(
     core: &Core,
@@ -358,6 +383,7 @@ fn located(
     before: Lsn,
     rest: (u64, Option<&Ends>),
     (key, hash): (&[u8], u64),
+    cached: (&[u8], u64),
 ) -> Result<Option<Slice>> {
     let at = Moment::of(before, rest);
     let collection = keyspace.collection;
@@ -365,7 +391,7 @@ fn located(
     if let Some(values) = values
         && let Some(value) = locations.get(collection, values, key, hash)
     {
-        core.keep(epoch, collection, key, hash, &value);
+        core.keep(epoch, collection, cached.0, cached.1, &value);
         return Ok(Some(value));
     }
     let found = match values {
@@ -387,7 +413,7 @@ fn located(
     let lasts = resolve::lasts(&found);
     let value = resolve::value(&keyspace.operator, at, key, found)?;
     if lasts && let Some(value) = &value {
-        core.keep(epoch, collection, key, hash, value);
+        core.keep(epoch, collection, cached.0, cached.1, value);
     }
     Ok(value)
 }
@@ -432,7 +458,8 @@ const PREFETCHED_KEYS: usize = 32;
 pub(crate) trait Between {
     /// Prefetches what lookups of keys with these hashes need.
     fn prefetch(&self, _hashes: &[u64]) {}
-    /// The cached value of a key that the memtables do not have.
+    /// The cached value of a key that the memtables do not have. Keys and hashes are those of the
+    /// record cache.
     fn cached(&self, _key: &[u8], _hash: u64) -> Option<Slice> {
         None
     }
@@ -444,7 +471,7 @@ pub(crate) trait Between {
 impl Between for () {}
 
 /// The values of several keys.
-pub(crate) fn multi_get<K: AsRef<[u8]>>(
+pub(crate) fn multi_get<K: SoughtStored>(
     keyspace: &KeyspaceState,
     at: Moment<'_>,
     keys: &[K],
@@ -460,27 +487,28 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         let mut hashes = [0; PREFETCHED_KEYS];
         let hashes = &mut hashes[..keys.len()];
         for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = hash64(key.as_ref());
+            *hash = key.cache_hash();
         }
         between.prefetch(hashes);
         for (at_part, (key, &hash)) in keys.iter().zip(&*hashes).enumerate() {
-            let (place, key) = (part * PREFETCHED_KEYS + at_part, key.as_ref());
-            if let Some(message) = in_memtables(keyspace, at.before, key) {
-                values[place] = answer(keyspace, at, key, message)?;
+            let place = part * PREFETCHED_KEYS + at_part;
+            if let Some(message) = in_memtables(keyspace, at.before, key.bytes()) {
+                values[place] = answer(keyspace, at, key.bytes(), message)?;
                 continue;
             }
-            values[place] = between.cached(key, hash);
+            values[place] = between.cached(key.in_caches(), hash);
             if values[place].is_none() {
-                below.push((key, hash));
-                places.push(place);
+                below.push((key.bytes(), key.hash_of(key.bytes(), hash)));
+                places.push((place, hash));
             }
         }
     }
     if !below.is_empty() {
         let found = resolve::multi_get(keyspace, at, &below)?;
-        for ((&place, found), (key, hash)) in places.iter().zip(found).zip(&below) {
+        for (&(place, hash), found) in places.iter().zip(found) {
             let (value, lasts) = found?;
-            between.keep(key, *hash, value.as_ref().filter(|_| lasts));
+            let key = keys[place].in_caches();
+            between.keep(key, hash, value.as_ref().filter(|_| lasts));
             values[place] = value;
         }
     }
@@ -519,7 +547,7 @@ impl Between for Records<'_> {
 
 /// The values of several keys in the newest state. Asks the record cache before the tree, and adds
 /// the tree's values to it.
-pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
+pub(crate) fn newest_of_many<K: SoughtStored>(
     core: &Core,
     epoch: Epoch,
     keyspace: &KeyspaceState,
@@ -536,7 +564,7 @@ pub(crate) fn newest_of_many<K: AsRef<[u8]>>(
 
 /// The values of several keys in a view that has runs. Asks one layer after another for all keys
 /// that no newer layer answered.
-fn multi_get_in_layers<K: AsRef<[u8]>>(
+fn multi_get_in_layers<K: SoughtStored>(
     keyspace: &KeyspaceState,
     spilled: &Spilled,
     at: Moment<'_>,
@@ -544,7 +572,7 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
     let mut below: Vec<(&[u8], u64)> = Vec::with_capacity(keys.len());
-    below.extend(keys.iter().map(|key| (key.as_ref(), hash64(key.as_ref()))));
+    below.extend(keys.iter().map(|key| (key.bytes(), hash64(key.bytes()))));
     let mut places: Vec<usize> = (0..keys.len()).collect();
     for layer in layers(keyspace, spilled, at.before).into_iter().flatten() {
         let mut answers = vec![None; below.len()];

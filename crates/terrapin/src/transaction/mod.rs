@@ -25,6 +25,7 @@ use crate::read;
 use crate::types::condition::Conflict;
 use crate::types::key_range::{KeyRange, half_open};
 use crate::types::options::Durability;
+use crate::types::sought::StoredKey;
 use crate::types::transaction::{CommitLsn, Isolation, TransactionOptions};
 use crate::write::Asks;
 use crate::write::conditional::check_durability;
@@ -255,6 +256,7 @@ impl Tx {
         self.check()?;
         let mut values = vec![None; keys.len()];
         let (mut places, mut others) = (Vec::with_capacity(keys.len()), Vec::new());
+        let form = shared.form;
         for (place, key) in keys.iter().enumerate() {
             let key = key.as_ref();
             match self.writes.get(shared.id, key) {
@@ -262,7 +264,7 @@ impl Tx {
                 None => {
                     self.depend_on(shared.id, key, false)?;
                     places.push(place);
-                    others.push(key);
+                    others.push(StoredKey { form, key });
                 }
             }
         }

@@ -5,6 +5,8 @@
 //! bits of the key's hash, then the key. Their order is the order of hashes. Everything below the
 //! public API sees stored keys only. `api` makes them from the user's keys, and takes the hash off
 //! again from what it hands out.
+//!
+//! The record cache is the exception: it has keys as they were given (`sought`).
 
 use terrapin_base::checksum::{hash64, hash64_seeded};
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result};
@@ -72,7 +74,8 @@ impl KeyHash {
         (self.function as u64, self.seed)
     }
 
-    fn hash(self, key: &[u8]) -> u64 {
+    #[inline]
+    pub(super) fn hash(self, key: &[u8]) -> u64 {
         match self.function {
             HashFunction::Identity => {
                 let mut bytes = [0; 8];
@@ -84,30 +87,38 @@ impl KeyHash {
         }
     }
 
-    fn prefix(self, key: &[u8]) -> [u8; PREFIX_BYTES] {
-        let mut prefix = [0; PREFIX_BYTES];
-        prefix.copy_from_slice(&self.hash(key).to_be_bytes()[..PREFIX_BYTES]);
-        prefix
+    /// The hash by which caches find a key, from the key's hash. Chosen hashes would all meet in
+    /// one place.
+    #[inline]
+    pub(super) fn in_caches(self, key: &[u8], hash: u64) -> u64 {
+        match self.function {
+            HashFunction::Identity => hash64(key),
+            HashFunction::Xxh3 => hash,
+        }
     }
 
     /// The order key of a key.
     #[inline(never)]
     pub(crate) fn order_key(self, key: &[u8]) -> OrderKey {
-        let bytes = PREFIX_BYTES + key.len();
-        let prefix = self.prefix(key);
-        if bytes > SHORT_BYTES {
-            return OrderKey::Long([&prefix[..], key].concat());
-        }
-        let mut short = [0; SHORT_BYTES];
-        short[..PREFIX_BYTES].copy_from_slice(&prefix);
-        short[PREFIX_BYTES..bytes].copy_from_slice(key);
-        OrderKey::Short(short, bytes as u8)
+        let hash = self.hash(key);
+        OrderKey::of(key, hash, self.in_caches(key, hash))
     }
 }
 
-/// Memory for one order key.
+fn prefix_of(hash: u64) -> [u8; PREFIX_BYTES] {
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    [a, b, c, d, e]
+}
+
+/// One order key, and the hash by which caches find its key.
 #[derive(Clone)]
-pub(crate) enum OrderKey {
+pub(crate) struct OrderKey {
+    pub(super) in_caches: u64,
+    memory: OrderKeyMemory,
+}
+
+#[derive(Clone)]
+enum OrderKeyMemory {
     /// The first bytes are the order key.
     Short([u8; SHORT_BYTES], u8),
     Long(Vec<u8>),
@@ -115,10 +126,25 @@ pub(crate) enum OrderKey {
 
 impl OrderKey {
     #[inline]
+    pub(super) fn of(key: &[u8], hash: u64, in_caches: u64) -> OrderKey {
+        let bytes = PREFIX_BYTES + key.len();
+        let prefix = prefix_of(hash);
+        let memory = if bytes > SHORT_BYTES {
+            OrderKeyMemory::Long([&prefix[..], key].concat())
+        } else {
+            let mut short = [0; SHORT_BYTES];
+            short[..PREFIX_BYTES].copy_from_slice(&prefix);
+            short[PREFIX_BYTES..bytes].copy_from_slice(key);
+            OrderKeyMemory::Short(short, bytes as u8)
+        };
+        OrderKey { in_caches, memory }
+    }
+
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        match self {
-            OrderKey::Short(bytes, length) => &bytes[..usize::from(*length)],
-            OrderKey::Long(bytes) => bytes,
+        match &self.memory {
+            OrderKeyMemory::Short(bytes, length) => &bytes[..usize::from(*length)],
+            OrderKeyMemory::Long(bytes) => bytes,
         }
     }
 }
@@ -195,9 +221,21 @@ impl KeyForm {
     pub fn is_sound(&self, stored: &[u8]) -> bool {
         match (self, stored.split_at_checked(PREFIX_BYTES)) {
             (KeyForm::AsGiven, _) => true,
-            (KeyForm::Hashed(hash), Some((prefix, key))) => hash.prefix(key) == *prefix,
+            (KeyForm::Hashed(hash), Some((prefix, key))) => prefix_of(hash.hash(key)) == *prefix,
             (KeyForm::Hashed(_), None) => false,
         }
+    }
+
+    /// The key of a stored key in the record cache, and its hash there. `None` for what is no
+    /// stored key of this form: no user can ask for it.
+    #[inline]
+    pub fn in_caches<'a>(&self, stored: &'a [u8]) -> Option<(&'a [u8], u64)> {
+        let KeyForm::Hashed(hash) = self else {
+            return Some((stored, hash64(stored)));
+        };
+        let (prefix, key) = stored.split_at_checked(PREFIX_BYTES)?;
+        let number = hash.hash(key);
+        (prefix_of(number) == *prefix).then(|| (key, hash.in_caches(key, number)))
     }
 }
 
@@ -237,11 +275,12 @@ mod tests {
 
     #[test]
     fn seeds_give_other_orders_and_numbers_come_back() {
-        let prefix = |seed| KeyHash::seeded(seed).prefix(b"apple");
+        let of = |hash: KeyHash, key: &[u8]| prefix_of(hash.hash(key));
+        let prefix = |seed| of(KeyHash::seeded(seed), b"apple");
         assert_ne!(prefix(1), prefix(2));
         let identity = KeyHash::identity_for_tests();
-        assert_eq!(identity.prefix(b"apples"), *b"apple");
-        assert_eq!(identity.prefix(b"ap"), *b"ap\0\0\0");
+        assert_eq!(of(identity, b"apples"), *b"apple");
+        assert_eq!(of(identity, b"ap"), *b"ap\0\0\0");
         for hash in [identity, KeyHash::seeded(u64::MAX)] {
             let (function, seed) = hash.numbers();
             assert_eq!(KeyHash::from_numbers(function, seed), Some(hash));

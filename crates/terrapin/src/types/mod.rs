@@ -6,6 +6,7 @@ pub mod integer_key;
 pub mod key_form;
 pub mod key_range;
 pub mod options;
+pub mod sought;
 pub mod structure_kind;
 pub mod structures;
 pub mod transaction;

@@ -106,8 +106,7 @@ impl Coordinator {
                 let state = self.core.state.load();
                 let current = state.keyspaces.get(part.keyspace.id);
                 let is_there = current.is_some_and(|k| k.collection == part.keyspace.collection);
-                preparation =
-                    preparation.sweep(&self.core, part.keyspace.collection, take && is_there);
+                preparation = preparation.sweep(&self.core, &part.keyspace, take && is_there);
             }
             self.phase = Phase::Prepare(checkpoint, Box::new(preparation));
             return Ok(Step::Again);
