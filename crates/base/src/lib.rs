@@ -23,7 +23,7 @@ pub use budget::{Budget, Charge, Purpose};
 pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait, is_job_giving_way};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Generation, Incarnation, KeyspaceId, Lsn, PageId};
-pub use message::{Message, MessageKind, handle_value_bytes};
+pub use message::{LARGE_BIRTHS, Message, MessageKind, handle_deadline_ms, handle_value_bytes};
 pub use operator::{
     AddI64, Append, BitOr, CheckedAddI64, Fold, Max, MergeOperator, Min, Operator, Outcome,
     STACK_BYTES_MAX, SaturatingAddI64, Stack, StackBase, built_in_operator,

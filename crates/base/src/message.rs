@@ -4,6 +4,8 @@
 //! of them has its own bytes for a message, and encodes them in its own file. They store a message
 //! as its [`MessageKind`] and its payload.
 
+use crate::codec::Reader;
+
 /// What one write says about one key, with a borrowed payload.
 ///
 /// Code that stores a message or answers a read from one matches all kinds by name, without `_`. So
@@ -185,7 +187,8 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn settles(self) -> bool {
         match self {
-            Message::Put(_) | Message::Delete | Message::Separated(_) => false,
+            Message::Put(_) | Message::Delete => false,
+            Message::Separated(handle) => handle_deadline_ms(handle).is_some(),
             Message::Merge(_) | Message::Stack(_) | Message::Expiring(_) => true,
         }
     }
@@ -201,19 +204,34 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The deadline of an expiring value, in milliseconds since 1970. O(1).
+    /// The deadline of an expiring value, in milliseconds since 1970, also of one that is stored
+    /// elsewhere. O(1).
     #[inline]
     #[must_use]
     pub fn deadline_ms(self) -> Option<u64> {
         match self {
             Message::Expiring(payload) => Some(crate::expiry::split_or_expired(payload).0),
-            Message::Put(_)
-            | Message::Delete
-            | Message::Merge(_)
-            | Message::Stack(_)
-            | Message::Separated(_) => None,
+            Message::Separated(handle) => handle_deadline_ms(handle),
+            Message::Put(_) | Message::Delete | Message::Merge(_) | Message::Stack(_) => None,
         }
     }
+}
+
+/// Handles of births from this number on are of large values: the number is the id of a page.
+pub const LARGE_BIRTHS: u64 = 1 << 40;
+
+/// The deadline of the large value that a handle names, in milliseconds since 1970: the second of
+/// its varints. `None` without one, and for handles of other values.
+#[must_use]
+pub fn handle_deadline_ms(handle: &[u8]) -> Option<u64> {
+    // The number of a large birth takes six bytes at least.
+    if handle.len() < 8 {
+        return None;
+    }
+    let mut reader = Reader::new("value handle", handle);
+    let birth = reader.varint().ok()?;
+    let second = reader.varint().ok()?;
+    (birth >= LARGE_BIRTHS && second > 0).then_some(second)
 }
 
 /// The length of the value that a handle names: the last of its varints. 0 for damaged bytes.

@@ -204,7 +204,7 @@ impl Version for TreeVersion {
         let presence = |block: &Arc<Block>, at: usize| match block.kind(at) {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
-            MessageKind::Separated => Presence::Present,
+            MessageKind::Separated => Presence::of_handle(block.message(at)),
             MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
         };
         let found = find(&self.store, self.way()?, key, hash, presence)?;

@@ -19,7 +19,8 @@ use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::walk::ReadAhead;
 use terrapin_structure::{
-    Around, KWayMerge, MergeInput, MessageCursor, ValuesOwner, read_base, report_dropped,
+    Around, KWayMerge, MergeInput, MessageCursor, ValuesOwner, at_last_place, read_base,
+    report_dropped,
 };
 
 use crate::format::{Leaf, encode_segment};
@@ -391,7 +392,9 @@ impl Task {
                     true => self
                         .fold
                         .finish(&context.operator, key, Some(context.expired.now_ms)),
-                    false => newer.message().at_last_place(context.expired.now_ms),
+                    false => {
+                        at_last_place(&context.values, newer.message(), context.expired.now_ms)?
+                    }
                 };
                 *moved += (key.len() + message.value_bytes()) as u64;
                 let finished = match message {
@@ -405,7 +408,8 @@ impl Task {
                 let message = line.current_message();
                 *moved += (key.len() + message.value_bytes()) as u64;
                 self.builder.takes_place_of(line.standing());
-                let finished = match message.at_last_place(context.expired.now_ms) {
+                let now_ms = context.expired.now_ms;
+                let finished = match at_last_place(&context.values, message, now_ms)? {
                     Message::Delete => None,
                     message => self.builder.add(key, message)?,
                 };

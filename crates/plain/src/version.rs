@@ -132,7 +132,7 @@ impl Version for PlainVersion {
         let presence = |block: &Arc<Block>, at: usize| match block.kind(at) {
             MessageKind::Put => Presence::Present,
             MessageKind::Delete => Presence::Absent,
-            MessageKind::Separated => Presence::Present,
+            MessageKind::Separated => Presence::of_handle(block.message(at)),
             MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
         };
         Ok(self.find(key, presence)?.unwrap_or(Presence::Absent))

@@ -68,7 +68,8 @@ pub fn find<R>(
 /// Whether a key has a value.
 pub fn presence(store: &PageStore, lookup: impl Lookup) -> Result<Presence> {
     let found = find(store, lookup, |block, at| match block.kind(at) {
-        MessageKind::Put | MessageKind::Separated => Presence::Present,
+        MessageKind::Put => Presence::Present,
+        MessageKind::Separated => Presence::of_handle(block.message(at)),
         MessageKind::Delete => Presence::Absent,
         MessageKind::Merge | MessageKind::Stack | MessageKind::Expiring => Presence::Unresolved,
     })?;

@@ -49,3 +49,14 @@ pub enum Presence {
     /// Only the record itself tells: the caller asks [`crate::Version::get`].
     Unresolved,
 }
+
+impl Presence {
+    /// What the handle of a value says that is stored elsewhere: a deadline may have ended it.
+    #[must_use]
+    pub fn of_handle(message: Message<'_>) -> Presence {
+        match message.deadline_ms() {
+            None => Presence::Present,
+            Some(_) => Presence::Unresolved,
+        }
+    }
+}

@@ -161,6 +161,10 @@ impl<C: MessageCursor> KWayMerge<C> {
                     let (deadline_ms, _) = expiry::split(payload)?;
                     self.settle_expiring(first, deadline_ms, &mut dropped)
                 }
+                Message::Separated(_) => {
+                    let deadline_ms = message.deadline_ms().unwrap_or(u64::MAX);
+                    self.settle_expiring(first, deadline_ms, &mut dropped)
+                }
                 _ => self.settle_operands(first, &mut dropped),
             };
         }
@@ -196,6 +200,8 @@ impl<C: MessageCursor> KWayMerge<C> {
             false => self.last,
         };
         if drops.is_some_and(|now_ms| deadline_ms <= now_ms) {
+            let cursor = &self.cursors[first.cursor as usize];
+            report_dropped(&self.values, cursor.message())?;
             self.folded.insert(Folded::default()).kind = MessageKind::Delete;
         }
         Ok(())

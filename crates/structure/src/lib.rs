@@ -39,5 +39,7 @@ pub use merging::{Around, EXPIRED_PERMILLE, Merge, MergeOptions, MergeStep, Merg
 pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};
-pub use values::{StoredValues, ValuePlace, Values, ValuesOwner, read_base, report_dropped};
+pub use values::{
+    StoredValues, ValuePlace, Values, ValuesOwner, at_last_place, read_base, report_dropped,
+};
 pub use version::Version;

@@ -109,6 +109,23 @@ pub fn report_dropped(owner: &ValuesOwner, message: Message<'_>) -> Result<()> {
     }
 }
 
+/// A message where nothing older exists: an expired value is a delete, and its handle is reported.
+///
+/// # Errors
+///
+/// Those of [`report_dropped`].
+pub fn at_last_place<'a>(
+    owner: &ValuesOwner,
+    message: Message<'a>,
+    now_ms: u64,
+) -> Result<Message<'a>> {
+    let last = message.at_last_place(now_ms);
+    if last.is_delete() && !message.is_delete() {
+        report_dropped(owner, message)?;
+    }
+    Ok(last)
+}
+
 /// Replaces the handle that gathered operands apply to by its value, and reports the handle.
 /// Without a registered operator, the handle stays. So it does if the value cannot be read: the
 /// read of the key then reports that.

@@ -4,11 +4,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::time::Duration;
 
 use common::World;
 use terrapin::{
-    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Options,
-    Requirement, Slice, StructureKind, VALUE_BYTES_MAX,
+    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Lifetime,
+    Options, Requirement, Slice, StructureKind, VALUE_BYTES_MAX,
 };
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
@@ -358,15 +359,97 @@ fn what_takes_no_large_value_says_so() {
         with("merging", merging),
         (ErrorKind::Unsupported, ErrorKind::Unsupported)
     );
-    let keyspace = database.default_keyspace();
-    let error = keyspace
-        .put_with_ttl("a", &long, std::time::Duration::from_secs(1000))
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TooLarge);
-    assert!(error.to_string().contains("writer"), "{error}");
-    assert!(keyspace.get("a").unwrap().is_none());
     database.close().unwrap();
     world.verify();
+}
+
+/// A large value with a deadline ends in every read and place, and its space is free then.
+#[test]
+fn large_values_have_deadlines() {
+    let structures = [
+        StructureKind::Leveled,
+        StructureKind::Tiered,
+        StructureKind::InPlace,
+        StructureKind::Hashed,
+    ];
+    for (structure, merged) in structures.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        let world = World::new(24);
+        let database = world.open(&options());
+        let second = Duration::from_secs(1);
+        let made = KeyspaceOptions::new().structure(structure);
+        let keyspace = database.create_keyspace("k", made).unwrap();
+        let lasting = database
+            .create_keyspace("ttl", made.ttl(100 * second))
+            .unwrap();
+        let (one, two) = (value(1, MIB + 3), value(2, 9 * MIB));
+        keyspace.put("a", "older").unwrap();
+        keyspace.put("b", &one).unwrap();
+        keyspace.put_with_ttl("a", &one, 10 * second).unwrap();
+        let mut batch = database.batch();
+        batch.put_with_ttl(&keyspace, "c", &one, 20 * second);
+        batch.put_with_ttl(&keyspace, "huge", &two, 30 * second);
+        database.write(&batch).unwrap();
+        let tx =
+            |tx: &mut terrapin::Transaction| tx.put_with_ttl(&keyspace, "d", &one, 10 * second);
+        database.transact(tx).unwrap();
+        let mut writer = lasting.writer("w", one.len() as u64).unwrap();
+        writer.append(&one).unwrap();
+        writer.finish().unwrap();
+        assert!(matches!(lasting.ttl("w").unwrap(), Lifetime::Left(left) if left <= 100 * second));
+        if merged {
+            database.checkpoint().unwrap();
+        }
+        check(&keyspace, "a", &one);
+        assert!(keyspace.contains("huge").unwrap());
+        assert!(keyspace.touch("c", 60 * second).unwrap());
+        let snapshot = database.snapshot().unwrap();
+        world.sim.advance_ns(15_000_000_000);
+        for gone in ["a", "d"] {
+            assert!(
+                keyspace.get(gone).unwrap().is_none(),
+                "{structure:?} {merged}"
+            );
+            assert!(!keyspace.contains(gone).unwrap());
+            assert!(keyspace.reader(gone).unwrap().is_none());
+            assert!(snapshot.get(&keyspace, gone).unwrap().is_some());
+        }
+        if structure != StructureKind::Hashed {
+            let keys: Vec<_> = keyspace.iter().keys().map(Result::unwrap).collect();
+            assert_eq!(keys, ["b", "c", "huge"]);
+            let mut range = keyspace.range(.."d");
+            let first = range.next_with_deadline().unwrap().unwrap();
+            assert!(first.0 == b"b" && first.2.is_none());
+            let second = range.next_with_deadline().unwrap().unwrap();
+            assert!(second.0 == b"c" && second.1 == one && second.2.is_some());
+        }
+        drop(snapshot);
+        assert!(keyspace.persist("c").unwrap());
+        world.sim.advance_ns(90_000_000_000);
+        assert!(!keyspace.contains("huge").unwrap());
+        assert!(lasting.get("w").unwrap().is_none());
+        has(keyspace.get("c").unwrap(), &one);
+        world.kill(database);
+        drop((keyspace, lasting));
+        world.verify();
+        let database = world.open(&options());
+        let keyspace = database.open_keyspace("k").unwrap();
+        assert!(keyspace.get("a").unwrap().is_none());
+        check(&keyspace, "b", &one);
+        check(&keyspace, "c", &one);
+        database.checkpoint().unwrap();
+        // The expiry's compactions.
+        for _ in 0..100 {
+            world.sim.advance_ns(2_000_000_000);
+            world.sim.settle();
+        }
+        database.checkpoint().unwrap();
+        world.sim.settle();
+        let live = live_bytes(&database);
+        assert!(live < 4 * MIB as u64, "{structure:?} {merged}: {live}");
+        database.close().unwrap();
+        drop(keyspace);
+        world.verify();
+    }
 }
 
 /// A transaction reads and writes large values: its own, those below, and after a rollback.

@@ -1,6 +1,7 @@
 //! Handles: what a tree keeps in place of a separated value.
 
 use terrapin_base::codec::{Reader, put_varint};
+use terrapin_base::expiry::DEADLINE_MS_MAX;
 use terrapin_base::{Error, ErrorKind, LARGE_VALUE_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::PLACES_MAX;
@@ -30,7 +31,7 @@ pub struct Handle {
 
 impl Handle {
     /// Most bytes of an encoded handle.
-    pub const BYTES_MAX: usize = 10 + 5 + 5;
+    pub const BYTES_MAX: usize = 10 + 7 + 5;
 
     /// Appends the handle: three varints, usually 8 to 9 bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -45,7 +46,17 @@ impl Handle {
         self.birth >= LARGE_BIRTHS
     }
 
-    /// Decodes a handle that fills `bytes`.
+    /// Appends the handle of a large value, whose second varint is its deadline, or 0.
+    pub fn encode_large(&self, deadline_ms: Option<u64>, out: &mut Vec<u8>) {
+        put_varint(out, self.birth);
+        put_varint(
+            out,
+            deadline_ms.map_or(0, |ms| ms.clamp(1, DEADLINE_MS_MAX)),
+        );
+        put_varint(out, u64::from(self.value_bytes));
+    }
+
+    /// Decodes a handle that fills `bytes`, without the deadline of a large value.
     ///
     /// # Errors
     ///
@@ -59,7 +70,7 @@ impl Handle {
             return Err(reader.corrupt("bytes behind the handle"));
         }
         let is_possible = match birth >= LARGE_BIRTHS {
-            true => place == 0 && value_bytes <= LARGE_VALUE_BYTES_MAX,
+            true => place <= DEADLINE_MS_MAX && value_bytes <= LARGE_VALUE_BYTES_MAX,
             false => place < u64::from(PLACES_MAX) && value_bytes <= VALUE_BYTES_MAX as u64,
         };
         if !is_possible {
@@ -67,7 +78,12 @@ impl Handle {
         }
         Ok(Handle {
             birth,
-            place: place as u32,
+            // Of a large value it is the deadline, which [`handle_deadline_ms`] finds.
+            place: if birth >= LARGE_BIRTHS {
+                0
+            } else {
+                place as u32
+            },
             value_bytes: value_bytes as u32,
         })
     }
@@ -98,6 +114,8 @@ pub fn check_operands(handle: Handle) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::{handle_deadline_ms, handle_value_bytes};
+
     use super::*;
 
     #[test]
@@ -150,15 +168,29 @@ mod tests {
         }
         .encode(&mut long);
         assert!(Handle::decode(&long).is_err());
-        for (place, value_bytes) in [(1, 1), (0, LARGE_VALUE_BYTES_MAX as u32 + 1)] {
-            let mut large = Vec::new();
-            Handle {
-                birth: LARGE_BIRTHS,
-                place,
-                value_bytes,
-            }
-            .encode(&mut large);
-            assert!(Handle::decode(&large).is_err());
+        let mut large = Vec::new();
+        let handle = Handle {
+            birth: LARGE_BIRTHS,
+            place: 0,
+            value_bytes: LARGE_VALUE_BYTES_MAX as u32 + 1,
+        };
+        handle.encode(&mut large);
+        assert!(Handle::decode(&large).is_err());
+        let handle = Handle {
+            value_bytes: 1,
+            ..handle
+        };
+        for deadline_ms in [None, Some(1), Some(DEADLINE_MS_MAX)] {
+            large.clear();
+            handle.encode_large(deadline_ms, &mut large);
+            assert_eq!(Handle::decode(&large).unwrap(), handle);
+            assert_eq!(handle_deadline_ms(&large), deadline_ms);
+            assert_eq!(handle_value_bytes(&large), 1);
         }
+        large.clear();
+        put_varint(&mut large, LARGE_BIRTHS);
+        put_varint(&mut large, DEADLINE_MS_MAX + 1);
+        put_varint(&mut large, 1);
+        assert!(Handle::decode(&large).is_err());
     }
 }

@@ -12,7 +12,9 @@
 //! a stack, so that the deadline has the same effect whenever messages are merged: it ends the
 //! value, and operands then apply to nothing.
 
-use crate::{Error, Message, MessageKind, Operator, Outcome, Result, expiry, mutant};
+use crate::{
+    Error, Message, MessageKind, Operator, Outcome, Result, expiry, handle_deadline_ms, mutant,
+};
 
 use super::stack::{STACK_BYTES_MAX, Stack, StackBase};
 
@@ -169,10 +171,18 @@ impl Fold {
         }
     }
 
-    /// Replaces the handle that operands apply to by its value.
+    /// Replaces the handle that operands apply to by its value, and keeps its deadline.
     pub fn set_base(&mut self, value: &[u8]) {
-        self.base = Base::Value;
+        let deadline_ms = self.handle().and_then(handle_deadline_ms);
         self.base_bytes.clear();
+        self.base = match deadline_ms {
+            None => Base::Value,
+            Some(deadline_ms) => {
+                let deadline = expiry::deadline_bytes(deadline_ms);
+                self.base_bytes.extend_from_slice(&deadline);
+                Base::Expiring
+            }
+        };
         self.base_bytes.extend_from_slice(value);
     }
 

@@ -148,7 +148,11 @@ impl<'a> From<Message<'a>> for Record<'a> {
                 Message::Stack(_) => RecordKind::BaseWithOperands,
                 Message::Separated(_) => RecordKind::Separated,
             },
-            deadline_ms: message.deadline_ms(),
+            // The handle of a value has its deadline.
+            deadline_ms: match message {
+                Message::Separated(_) => None,
+                message => message.deadline_ms(),
+            },
             value: match message {
                 // The payload was checked when it came in.
                 Message::Expiring(payload) => expiry::split(payload).unwrap_or_default().1,

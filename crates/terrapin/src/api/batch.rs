@@ -15,6 +15,7 @@ use crate::types::condition::Requirement;
 use crate::types::key_form::OrderKey;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
 use crate::write::conditional::Required;
+use crate::write::large::LastingValue;
 use crate::write::lasting::DefaultPut;
 use crate::write::{Asks, PreparedBatch};
 
@@ -86,21 +87,12 @@ impl Batch {
     #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
-        let (key, core) = (key.as_ref(), keyspace.core());
-        match put.message() {
-            Message::Put(value) if core.is_large(&keyspace.shared, key.len(), value.len()) => {
-                self.add_large(keyspace, key, value);
-            }
-            message => self.add(keyspace, key, message),
-        }
+        self.add(keyspace, key.as_ref(), put.message());
     }
 
     /// Writes a large value into its page, and adds the put of its handle.
     #[cold]
-    fn add_large(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) {
-        if self.failure.is_some() {
-            return;
-        }
+    fn add_large(&mut self, keyspace: &Keyspace, key: &[u8], value: LastingValue<'_>) {
         let written = || {
             self.check_owner(keyspace)?;
             let mut buffer = None;
@@ -256,6 +248,10 @@ impl Batch {
     pub(super) fn add(&mut self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) {
         if self.failure.is_some() {
             return;
+        }
+        let core = keyspace.core();
+        if let Some(value) = core.large_of(&keyspace.shared, key, message) {
+            return self.add_large(keyspace, key, value);
         }
         let mut buffer = None;
         let key = match self.stored(keyspace, key, message, &mut buffer) {

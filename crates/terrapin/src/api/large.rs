@@ -12,6 +12,7 @@ use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
 use crate::read::large::{Opened, open};
 use crate::types::options::Durability;
+use crate::write::lasting::default_deadline;
 
 /// Streams of values.
 impl Keyspace {
@@ -227,8 +228,8 @@ impl ValueWriter {
             Into::Page(writer) => {
                 let mut buffer = None;
                 let key = keyspace.shared.form.written(&self.key, &mut buffer)?;
-                let written = writer.finish()?;
                 let core = keyspace.core();
+                let written = writer.finish(default_deadline(core, &keyspace.shared))?;
                 core.put_written(&keyspace.shared, key, written, self.durability)
             }
         }

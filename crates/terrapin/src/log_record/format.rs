@@ -18,7 +18,7 @@
 //!                          varint, end
 //!            put large     key length: varint, key, length of the large value: varint, and that:
 //!                          page offset and page bytes in extents: varints; checksum of the page's
-//!                          footer: u32; the handle: page id, 0, length of the value: varints
+//!                          footer: u32; the handle: page id, deadline or 0, length of the value: varints
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint
@@ -194,6 +194,17 @@ pub(crate) enum Change<'a> {
 }
 
 impl Change<'_> {
+    /// Whether it puts a value with a deadline.
+    pub fn has_deadline(&self) -> bool {
+        match self {
+            Change::Message(_, message) => message.deadline_ms().is_some(),
+            Change::Large(_, bytes) => {
+                LargeRef::decode(bytes).is_ok_and(|(large, _)| large.deadline_ms.is_some())
+            }
+            Change::DeleteRange(..) => false,
+        }
+    }
+
     /// Bytes of keys and values.
     #[inline]
     pub fn bytes(&self) -> usize {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::{
-    Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Message, Purpose, Result, mutant,
+    Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant,
 };
 use terrapin_structure::StructureId;
 use terrapin_wal::{Record, Replay};
@@ -15,7 +15,7 @@ use terrapin_wal::{Record, Replay};
 use crate::engine::core::{Core, Install};
 use crate::engine::events;
 use crate::log_record::format::{NOW, UNLOGGED, read_now};
-use crate::log_record::{Change, Operations, Schema};
+use crate::log_record::{Operations, Schema};
 use crate::types::options::Durability;
 use crate::write::enter;
 
@@ -236,7 +236,7 @@ fn apply(
             // A dropped keyspace ignores its operations. Below the applied LSN, no memtable takes
             // the write.
             let place = record.lsn..record.end;
-            if let Change::Message(_, Message::Expiring(_)) = operation.change {
+            if operation.change.has_deadline() {
                 core.clock.begin(&core.env);
             }
             enter(core, &state, &operation, place, Durability::Process);

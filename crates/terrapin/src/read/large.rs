@@ -8,7 +8,7 @@ use terrapin_valuelog::large::LargeReader;
 
 use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
-use crate::read::{Layer, answer, layers, resolve};
+use crate::read::{Layer, answer, is_live_handle, layers, resolve};
 use crate::run::Spilled;
 
 /// The value of a key, or a reader of it if it is large.
@@ -79,9 +79,9 @@ pub(crate) fn find(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Resu
     }
     if let Some(values) = keyspace.version.stored_values()
         && let Found::Handle(handle) = values.get_unread(key, hash)?
-        && let Some(handle) = large_of(&handle)?
+        && let Some(content) = large_of(at, &handle)?
     {
-        return Ok(Content::Large(handle));
+        return Ok(content);
     }
     resolve::get(keyspace, at, key, hash).map(Content::Value)
 }
@@ -93,15 +93,19 @@ fn of_message(
     message: Message<'_>,
 ) -> Result<Content> {
     if let Message::Separated(handle) = message
-        && let Some(handle) = large_of(handle)?
+        && let Some(content) = large_of(at, handle)?
     {
-        return Ok(Content::Large(handle));
+        return Ok(content);
     }
     answer(keyspace, at, key, message).map(Content::Value)
 }
 
-/// The handle, if it is of a large value.
-fn large_of(handle: &[u8]) -> Result<Option<Handle>> {
-    let handle = Handle::decode(handle)?;
-    Ok(handle.is_large().then_some(handle))
+/// The content of a handle, if it is of a large value.
+fn large_of(at: Moment<'_>, handle: &[u8]) -> Result<Option<Content>> {
+    let decoded = Handle::decode(handle)?;
+    Ok(match (decoded.is_large(), is_live_handle(at, handle)) {
+        (false, _) => None,
+        (true, true) => Some(Content::Large(decoded)),
+        (true, false) => Some(Content::Value(None)),
+    })
 }

@@ -12,7 +12,9 @@ pub mod sorted;
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use terrapin_base::{Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, mutant};
+use terrapin_base::{
+    Fold, Lsn, Message, Result, Slice, checksum::hash64, expiry, handle_deadline_ms, mutant,
+};
 use terrapin_memtable::{Memtable, ValueOrFold};
 use terrapin_recordcache::{Collection, Epoch};
 use terrapin_structure::Found;
@@ -140,10 +142,19 @@ fn answer(
     match message {
         Message::Put(value) => Ok(Some(Slice::copy(value))),
         Message::Delete => Ok(None),
-        Message::Separated(handle) => resolve::large(keyspace, key, handle).map(Some),
+        Message::Separated(handle) => match is_live_handle(at, handle) {
+            true => resolve::large(keyspace, key, handle).map(Some),
+            false => Ok(None),
+        },
         Message::Merge(_) | Message::Stack(_) => folded(keyspace, at, key),
         Message::Expiring(payload) => resolve::live(at, payload),
     }
+}
+
+/// Whether the value of a handle has no deadline, or one that has not come.
+#[inline]
+pub(crate) fn is_live_handle(at: Moment<'_>, handle: &[u8]) -> bool {
+    handle_deadline_ms(handle).is_none_or(|deadline_ms| at.is_live(deadline_ms))
 }
 
 /// The value of a key that has operands above the tree. Asks no record cache, and adds nothing to
@@ -429,7 +440,7 @@ pub(crate) fn is_there(
     match message {
         Message::Put(_) => Ok(true),
         Message::Delete => Ok(false),
-        Message::Separated(_) => Ok(true),
+        Message::Separated(handle) => Ok(is_live_handle(at, handle)),
         Message::Merge(_) | Message::Stack(_) => Ok(folded(keyspace, at, key)?.is_some()),
         Message::Expiring(payload) => Ok(at.is_live(expiry::split(payload)?.0)),
     }

@@ -15,6 +15,7 @@ use terrapin_valuelog::{Handle, check_operands};
 
 use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
+use crate::read::is_live_handle;
 
 /// The user's value of what was found for a key.
 #[inline]
@@ -100,7 +101,15 @@ pub(crate) fn contains(
     match keyspace.version.contains(key, hash)? {
         Presence::Absent => Ok(false),
         Presence::Present => Ok(true),
-        Presence::Unresolved => Ok(get(keyspace, at, key, hash)?.is_some()),
+        Presence::Unresolved => {
+            // A large value need not be read.
+            if let Some(values) = keyspace.version.stored_values()
+                && let Found::Handle(handle) = values.get_unread(key, hash)?
+            {
+                return Ok(is_live_handle(at, &handle));
+            }
+            Ok(get(keyspace, at, key, hash)?.is_some())
+        }
     }
 }
 

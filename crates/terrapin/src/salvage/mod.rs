@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use terrapin_base::{
     Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Message, Result,
-    mutant,
+    expiry, mutant,
 };
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, ReadFor, StoreOptions};
@@ -394,7 +394,13 @@ impl LogSalvage<'_> {
                             .get_in(&large.page, handle, key, ReadFor::Verify);
                         match read {
                             Ok(value) => {
-                                report.take(sink, key, Message::Put(&value), self.is_log_sound)?;
+                                let expiring =
+                                    large.deadline_ms.map(|ms| expiry::payload(ms, &value));
+                                let message = match &expiring {
+                                    Some(payload) => Message::Expiring(payload),
+                                    None => Message::Put(&value),
+                                };
+                                report.take(sink, key, message, self.is_log_sound)?;
                             }
                             Err(error) => report.loses_value(sink, key, &error)?,
                         }

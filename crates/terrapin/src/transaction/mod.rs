@@ -303,12 +303,12 @@ impl Tx {
         message: Message<'_>,
     ) -> Result<()> {
         self.check_write(shared)?;
-        match message {
-            Message::Put(value) if self.core().is_large(shared, key.len(), value.len()) => {
+        match self.core().large_of(shared, key, message) {
+            Some(value) => {
                 let large = self.core().write_large(shared, key, value)?;
                 self.writes.add_large(shared.id, key, large)?;
             }
-            message => self.writes.add(shared.id, key, message)?,
+            None => self.writes.add(shared.id, key, message)?,
         }
         self.charge();
         Ok(())

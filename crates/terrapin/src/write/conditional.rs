@@ -171,13 +171,15 @@ impl Core {
         key: &[u8],
         new: New<'a>,
     ) -> Result<New<'a>> {
-        match new {
-            New::Put(value) if self.is_large(shared, key.len(), value.len()) => {
-                let large = self.write_large(shared, key, &value)?;
-                Ok(New::Large(Arc::new(large)))
-            }
-            new => Ok(new),
-        }
+        let message = match &new {
+            New::Put(value) => Message::Put(value),
+            New::Expiring(payload) => Message::Expiring(payload),
+            New::Large(_) | New::Delete => return Ok(new),
+        };
+        Ok(match self.large_of(shared, key, message) {
+            Some(value) => New::Large(Arc::new(self.write_large(shared, key, value)?)),
+            None => new,
+        })
     }
 
     /// Writes one put or delete if no record from `before` on touched the key, no ingest came since

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX, expiry};
 use terrapin_valuelog::large::{LargeWriter, OwnedLarge};
 
 use crate::engine::core::Core;
@@ -11,6 +11,9 @@ use crate::engine::state::{KeyspaceShared, State};
 use crate::log_record::format::put_large;
 use crate::types::options::Durability;
 use crate::write::{Asks, PreparedBatch};
+
+/// A value, and its deadline in milliseconds since 1970, if it has one.
+pub(crate) type LastingValue<'a> = (&'a [u8], Option<u64>);
 
 impl Core {
     /// Begins to write a large value of a stored key.
@@ -68,11 +71,33 @@ impl Core {
         &self,
         shared: &KeyspaceShared,
         key: &[u8],
-        value: &[u8],
+        (value, deadline_ms): LastingValue<'_>,
     ) -> Result<OwnedLarge> {
         let mut writer = self.begin_large(shared, key, value.len() as u64)?;
         writer.write(value)?;
-        writer.finish()
+        writer.finish(deadline_ms)
+    }
+
+    /// The value of a put, and its deadline, if it goes into a page of its own.
+    #[inline]
+    pub fn large_of<'a>(
+        &self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        message: Message<'a>,
+    ) -> Option<LastingValue<'a>> {
+        let (value, deadline_ms) = match message {
+            Message::Put(value) => (value, None),
+            Message::Expiring(payload) => {
+                let (deadline_ms, value) = expiry::split(payload).ok()?;
+                (value, Some(deadline_ms))
+            }
+            Message::Delete | Message::Merge(_) | Message::Stack(_) | Message::Separated(_) => {
+                return None;
+            }
+        };
+        let is_large = self.is_large(shared, key.len(), value.len());
+        is_large.then_some((value, deadline_ms))
     }
 
     /// Puts a long value of a stored key.
@@ -86,7 +111,7 @@ impl Core {
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
-        value: &[u8],
+        value: LastingValue<'_>,
         durability: Durability,
     ) -> Result<()> {
         let large = self.write_large(shared, key, value)?;
@@ -137,12 +162,6 @@ fn takes_large(core: &Core, state: &State, shared: &KeyspaceShared, length: u64)
         return refused(
             "a keyspace with a merge operator takes no value that is longer than what an operator \
              makes: put it into a keyspace without one, or split it over several keys",
-        );
-    }
-    if shared.ttl_ms() != 0 {
-        return refused(
-            "a keyspace whose values expire takes no large values: put it into a keyspace \
-             without a time to live, or split it over several keys",
         );
     }
     Ok(())

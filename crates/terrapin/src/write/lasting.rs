@@ -8,6 +8,14 @@ use terrapin_base::{Message, expiry};
 use crate::engine::core::Core;
 use crate::engine::state::KeyspaceShared;
 
+/// The deadline of a value in a keyspace whose values last for some time by default.
+pub(crate) fn default_deadline(core: &Core, shared: &KeyspaceShared) -> Option<u64> {
+    match shared.ttl_ms() {
+        0 => None,
+        ttl_ms => Some(core.clock.begin(&core.env).saturating_add(ttl_ms)),
+    }
+}
+
 /// The payload of a value in a keyspace whose values last for this many milliseconds by default.
 #[cold]
 pub(crate) fn default_payload(core: &Core, ttl_ms: u64, value: &[u8]) -> Vec<u8> {

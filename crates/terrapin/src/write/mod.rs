@@ -187,9 +187,7 @@ impl Core {
     ) -> Result<()> {
         let bytes = key.len() + message.value_bytes();
         if key.len() > KEY_BYTES_MAX || bytes > self.settings.inline_bytes {
-            if let Message::Put(value) = message
-                && self.is_large(shared, key.len(), value.len())
-            {
+            if let Some(value) = self.large_of(shared, key, message) {
                 return self.put_long(shared, key, value, durability);
             }
             check_sizes(key, message)?;

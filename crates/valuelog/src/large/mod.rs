@@ -22,7 +22,9 @@ pub(crate) use read::{check_key, check_listed};
 pub use write::{LargeWriter, OwnedLarge};
 
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{EXTENT_ALIGNMENT, Error, LARGE_VALUE_BYTES_MAX, PageId, Result};
+use terrapin_base::{
+    EXTENT_ALIGNMENT, Error, LARGE_VALUE_BYTES_MAX, PageId, Result, handle_deadline_ms,
+};
 use terrapin_pages::PageUse;
 
 use crate::handle::Handle;
@@ -30,7 +32,7 @@ use crate::table::PartRef;
 
 /// Births from this number on are large values: the number is the id of a page. Ids begin here,
 /// since no page is of life 0.
-pub const LARGE_BIRTHS: u64 = 1 << 40;
+pub use terrapin_base::LARGE_BIRTHS;
 
 /// A large value that was written: what the log's record says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub struct LargeRef {
     pub length: u64,
     /// The checksum of the page's footer.
     pub checksum: u32,
+    /// The deadline of the value, in milliseconds since 1970, if it has one.
+    pub deadline_ms: Option<u64>,
 }
 
 impl LargeRef {
@@ -60,7 +64,7 @@ impl LargeRef {
         put_varint(out, self.page.offset / EXTENT_ALIGNMENT);
         put_varint(out, self.page.bytes / EXTENT_ALIGNMENT);
         out.extend_from_slice(&self.checksum.to_le_bytes());
-        self.handle().encode(out);
+        self.handle().encode_large(self.deadline_ms, out);
     }
 
     /// Decodes bytes of [`LargeRef::encode`], and returns the bytes of the handle too.
@@ -89,6 +93,7 @@ impl LargeRef {
             page,
             length,
             checksum,
+            deadline_ms: handle_deadline_ms(handle_bytes),
         };
         Ok((large, handle_bytes))
     }
@@ -131,6 +136,7 @@ mod tests {
                 page: PageUse::whole(PageId(3 << 40), 1 << 20, bytes),
                 length,
                 checksum: 0x1234_5678,
+                deadline_ms: (length > 1).then_some(length),
             };
             let mut encoded = Vec::new();
             large.encode(&mut encoded);

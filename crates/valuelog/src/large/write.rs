@@ -113,12 +113,13 @@ impl LargeWriter {
     }
 
     /// Ends the value, of which no byte may be missing. Its page is written, and may be named by a
-    /// record. It is durable after [`PageStore::sync_large`].
+    /// record. It is durable after [`PageStore::sync_large`]. The value may have a deadline, in
+    /// milliseconds since 1970.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidArgument`] if bytes are missing; those of the device.
-    pub fn finish(mut self) -> Result<OwnedLarge> {
+    pub fn finish(mut self, deadline_ms: Option<u64>) -> Result<OwnedLarge> {
         if self.missing() > 0 {
             return Err(
                 Error::invalid("fewer bytes were written than the value was said to have")
@@ -144,6 +145,7 @@ impl LargeWriter {
                 page: self.page,
                 length: self.length,
                 checksum,
+                deadline_ms,
             },
             is_given: AtomicBool::new(false),
         })

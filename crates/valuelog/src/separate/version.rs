@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
-use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase};
+use terrapin_base::{Error, Message, Result, Slice, Stack, StackBase, expiry, handle_deadline_ms};
 use terrapin_pages::{Extent, PageStore, PageUse, ReadFor};
 use terrapin_structure::{
     Direction, Estimate, Figure, Finding, Found, KeyBounds, Ordered, Presence, Rescued, Scan,
@@ -126,7 +126,10 @@ impl SeparatedVersion {
 
     fn resolve(&self, found: Found, key: &[u8]) -> Result<Found> {
         match found {
-            Found::Handle(handle) => self.value(&handle, key, ReadFor::Get).map(Found::Value),
+            Found::Handle(handle) => {
+                let value = self.value(&handle, key, ReadFor::Get)?;
+                Ok(found_of(handle_deadline_ms(&handle), value))
+            }
             Found::Operands(bytes) => self.based(bytes, key).map(Found::Operands),
             found @ (Found::Nothing | Found::Value(_) | Found::Expiring(_)) => Ok(found),
         }
@@ -141,8 +144,21 @@ impl SeparatedVersion {
         check_operands(Handle::decode(handle)?)?;
         let value = self.value(handle, key, ReadFor::Get)?;
         let mut based = Vec::new();
-        Stack::encode(StackBase::Value(&value), stack.operands(), &mut based);
+        let expiring = handle_deadline_ms(handle).map(|ms| expiry::payload(ms, &value));
+        let base = match &expiring {
+            Some(payload) => StackBase::Expiring(payload),
+            None => StackBase::Value(&value),
+        };
+        Stack::encode(base, stack.operands(), &mut based);
         Ok(Slice::from_vec(based))
+    }
+}
+
+/// A value that was read, with its deadline in milliseconds since 1970.
+fn found_of(deadline_ms: Option<u64>, value: Slice) -> Found {
+    match deadline_ms {
+        None => Found::Value(value),
+        Some(deadline_ms) => Found::Expiring(Slice::from_vec(expiry::payload(deadline_ms, &value))),
     }
 }
 
@@ -209,7 +225,7 @@ impl Version for SeparatedVersion {
             match found {
                 Found::Handle(handle) => {
                     wants.push((Handle::decode(handle)?, *key));
-                    places.push(place);
+                    places.push((place, handle_deadline_ms(handle)));
                 }
                 _ => *found = self.resolve(std::mem::take(found), key)?,
             }
@@ -217,7 +233,10 @@ impl Version for SeparatedVersion {
         let mut failed: Option<(usize, Error)> = None;
         self.table
             .get_many(&wants, ReadFor::Get, &mut |number, value| match value {
-                Ok(value) => out[places[number]] = Found::Value(value),
+                Ok(value) => {
+                    let (place, deadline_ms) = places[number];
+                    out[place] = found_of(deadline_ms, value);
+                }
                 Err(error) => {
                     if failed.as_ref().is_none_or(|(first, _)| number < *first) {
                         failed = Some((number, error));
@@ -397,10 +416,16 @@ impl Rescued for Resolving<'_> {
             message => return self.rescued.message(key, message, is_certain),
         };
         let message = match (message, resolved) {
-            (Message::Separated(_), Ok(value)) => {
-                based = value;
-                Message::Put(&based)
-            }
+            (Message::Separated(handle), Ok(value)) => match handle_deadline_ms(handle) {
+                Some(deadline_ms) => {
+                    based = Slice::from_vec(expiry::payload(deadline_ms, &value));
+                    Message::Expiring(&based)
+                }
+                None => {
+                    based = value;
+                    Message::Put(&based)
+                }
+            },
             (_, Ok(bytes)) => {
                 based = bytes;
                 Message::Stack(&based)

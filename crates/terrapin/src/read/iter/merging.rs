@@ -4,7 +4,9 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Message, Result, Slice, checksum::hash64, expiry, handle_value_bytes};
+use terrapin_base::{
+    Lsn, Message, Result, Slice, checksum::hash64, expiry, handle_deadline_ms, handle_value_bytes,
+};
 use terrapin_memtable::Cursor;
 use terrapin_structure::{Batch, Direction, Filled, Scan};
 
@@ -14,7 +16,7 @@ use crate::engine::compactions::KeySpan;
 use crate::engine::state::KeyspaceState;
 use crate::engine::views::Held;
 use crate::read::cover::{Cover, Gap};
-use crate::read::{folded, memtables, resolve};
+use crate::read::{folded, is_live_handle, memtables, resolve};
 use crate::run::{Run, RunScan};
 use crate::types::key_range::borrowed;
 
@@ -243,10 +245,9 @@ fn resolve_next(
 ) -> Result<()> {
     key.clear();
     match (scan.unresolved(key), keyspace.version.stored_values()) {
-        (Some(_), Some(_)) if chunk.keys_only() => push(chunk, key, &[]),
-        (Some(handle), Some(values)) => {
-            chunk.push_handle(key, handle, values.value_bytes(handle)?);
-        }
+        // It has expired.
+        (Some(handle), Some(_)) if !is_live_handle(at, handle) => {}
+        (Some(handle), Some(_)) => push_handle(chunk, key, handle),
         _ => {
             let read = |at: Moment<'_>| resolve::get(keyspace, at, key, hash64(key));
             push_read(at.learning(read)?, key, chunk);
@@ -260,6 +261,20 @@ fn resolve_next(
 fn push(chunk: &mut Batch, key: &[u8], value: &[u8]) {
     let value = if chunk.keys_only() { &[] } else { value };
     chunk.push(key, value, 0);
+}
+
+/// Adds a record whose value is read with those of the chunk, and its deadline.
+fn push_handle(chunk: &mut Batch, key: &[u8], handle: &[u8]) {
+    match chunk.keys_only() {
+        true => push(chunk, key, &[]),
+        false => {
+            let length = handle_value_bytes(handle);
+            chunk.push_handle(key, handle, usize::try_from(length).unwrap_or(usize::MAX));
+        }
+    }
+    if let Some(deadline_ms) = handle_deadline_ms(handle) {
+        chunk.note_deadline(deadline_ms);
+    }
 }
 
 /// Adds what a get of the key read: its value, if it has one, and the value's deadline.
@@ -477,12 +492,11 @@ impl Merging<'_> {
                         false => *passed += u64::from(place == 0),
                     }
                 }
-                Some(Message::Separated(_)) if !is_hidden && chunk.keys_only() => {
-                    push(chunk, key, &[]);
-                }
                 Some(Message::Separated(handle)) if !is_hidden => {
-                    let length = handle_value_bytes(handle);
-                    chunk.push_handle(key, handle, usize::try_from(length).unwrap_or(usize::MAX));
+                    match is_live_handle(at, handle) {
+                        true => push_handle(chunk, key, handle),
+                        false => *passed += u64::from(place == 0),
+                    }
                 }
                 // The active memtable is the first source.
                 Some(Message::Delete) if place == 0 => *passed += 1,
