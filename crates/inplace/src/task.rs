@@ -19,7 +19,7 @@ use terrapin_pages::{Changes, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_runs::cursor::GroupCursor;
 use terrapin_runs::walk::ReadAhead;
 use terrapin_structure::{
-    Around, KWayMerge, MergeInput, MessageCursor, ValuesOwner, at_last_place, read_base,
+    Around, KWayMerge, MergeInput, MessageCursor, ValuesOwner, at_last_place, finish_fold,
     report_dropped,
 };
 
@@ -375,8 +375,6 @@ impl Task {
                     }
                     line.step()?;
                 }
-                let key = newer.key().unwrap_or_default();
-                read_base(&context.values, &context.operator, key, &mut self.fold)?;
             } else if order == Ordering::Equal
                 && let Some(line) = &mut self.line
             {
@@ -389,9 +387,10 @@ impl Task {
             let finished = if takes_new {
                 let key = newer.key().unwrap_or_default();
                 let message = match has_operands {
-                    true => self
-                        .fold
-                        .finish(&context.operator, key, Some(context.expired.now_ms)),
+                    true => {
+                        let (operator, last) = (&context.operator, Some(context.expired.now_ms));
+                        finish_fold(&context.values, operator, key, &mut self.fold, last)?
+                    }
                     false => {
                         at_last_place(&context.values, newer.message(), context.expired.now_ms)?
                     }

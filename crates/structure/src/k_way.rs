@@ -5,7 +5,7 @@
 use terrapin_base::{Fold, Message, MessageKind, Operator, Result, expiry, mutant};
 
 use crate::MessageCursor;
-use crate::values::{ValuesOwner, read_base, report_dropped};
+use crate::values::{ValuesOwner, finish_fold, report_dropped};
 
 /// Merges cursors into one. The first cursor is the newest. If several cursors have the same key,
 /// the newest one's message is taken and the others move on. Operands of merges are folded with
@@ -201,7 +201,9 @@ impl<C: MessageCursor> KWayMerge<C> {
         };
         if drops.is_some_and(|now_ms| deadline_ms <= now_ms) {
             let cursor = &self.cursors[first.cursor as usize];
-            report_dropped(&self.values, cursor.message())?;
+            if !mutant::active("expired-large-values-stay") {
+                report_dropped(&self.values, cursor.message())?;
+            }
             self.folded.insert(Folded::default()).kind = MessageKind::Delete;
         }
         Ok(())
@@ -235,8 +237,8 @@ impl<C: MessageCursor> KWayMerge<C> {
         let key = self.cursors[first.cursor as usize]
             .key()
             .unwrap_or_default();
-        read_base(&self.values, &self.operator, key, &mut self.fold)?;
-        let message = self.fold.finish(&self.operator, key, self.last);
+        let (operator, last) = (&self.operator, self.last);
+        let message = finish_fold(&self.values, operator, key, &mut self.fold, last)?;
         let folded = self.folded.insert(Folded::default());
         folded.kind = message.kind();
         folded.bytes.extend_from_slice(message.payload());

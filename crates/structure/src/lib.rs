@@ -40,6 +40,6 @@ pub use ordered::{Direction, Estimate, KeyBounds, Ordered, Scan};
 pub use rescue::Rescued;
 pub use structure::{Structure, StructureId};
 pub use values::{
-    StoredValues, ValuePlace, Values, ValuesOwner, at_last_place, read_base, report_dropped,
+    StoredValues, ValuePlace, Values, ValuesOwner, at_last_place, finish_fold, report_dropped,
 };
 pub use version::Version;

@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use terrapin_base::{Fold, Message, Operator, Result, Slice, Stack, StackBase};
+use terrapin_base::{
+    Fold, Message, Operator, Result, Slice, Stack, StackBase, handle_deadline_ms, mutant,
+};
 use terrapin_pages::{Extent, PageUse};
 
 use crate::Found;
@@ -128,23 +130,55 @@ pub fn at_last_place<'a>(
 
 /// Replaces the handle that gathered operands apply to by its value, and reports the handle.
 /// Without a registered operator, the handle stays. So it does if the value cannot be read: the
-/// read of the key then reports that.
-///
-/// # Errors
-///
-/// Those of [`Values::dropped`].
-pub fn read_base(
+/// read of the key then reports that. The handle of a value with a deadline stays until the
+/// deadline, as operands stay over such a value. At the last place, an expired value is nothing:
+/// `last` is the moment, in milliseconds since 1970.
+fn read_base(
     owner: &ValuesOwner,
     operator: &Operator,
     key: &[u8],
     fold: &mut Fold,
+    last: Option<u64>,
 ) -> Result<()> {
-    if let (Some(values), Some(handle)) = (owner, fold.handle())
-        && operator.is_registered()
+    let (Some(values), Some(handle)) = (owner, fold.handle()) else {
+        return Ok(());
+    };
+    if let Some(deadline_ms) = handle_deadline_ms(handle) {
+        let outlives = mutant::active("operands-outlive-a-large-base");
+        if last.is_some_and(|now_ms| deadline_ms <= now_ms) && !outlives {
+            values.dropped(handle)?;
+            fold.end_base();
+        }
+    } else if operator.is_registered()
         && let Ok(value) = values.value(key, handle)
     {
         values.dropped(handle)?;
         fold.set_base(&value);
     }
     Ok(())
+}
+
+/// The message that does what gathered messages do ([`Fold::finish`]), after operands got the value
+/// that they apply to. Reports the handle of a value that ends.
+///
+/// # Errors
+///
+/// Those of [`Values::dropped`].
+pub fn finish_fold<'a>(
+    owner: &ValuesOwner,
+    operator: &Operator,
+    key: &[u8],
+    fold: &'a mut Fold,
+    last: Option<u64>,
+) -> Result<Message<'a>> {
+    read_base(owner, operator, key, fold, last)?;
+    let handle = fold.handle().map(<[u8]>::to_vec);
+    let message = fold.finish(operator, key, last);
+    if let (Some(values), Some(handle), Message::Stack(bytes)) = (owner, handle, message)
+        && Stack::decode(bytes)?.base == StackBase::Lost
+    {
+        // There were too many operands.
+        values.dropped(&handle)?;
+    }
+    Ok(message)
 }

@@ -343,24 +343,88 @@ fn a_large_value_that_is_overwritten_for_ever_gives_its_space_back() {
     world.verify();
 }
 
+/// Operands over a value that is longer than what operators make are refused by every read, and the
+/// value is not lost to writes. Over one that has expired they apply to nothing.
 #[test]
-fn what_takes_no_large_value_says_so() {
-    let world = World::new(7);
-    let database = world.open(&options());
-    let long = vec![7; VALUE_BYTES_MAX + 1];
-    let with = |name: &str, options: KeyspaceOptions| {
-        let keyspace = database.create_keyspace(name, options).unwrap();
-        let error = keyspace.put("a", &long).unwrap_err();
-        let writer = keyspace.writer("a", long.len() as u64).unwrap_err();
-        (error.kind(), writer.kind())
-    };
-    let merging = KeyspaceOptions::new().merge_operator("append");
-    assert_eq!(
-        with("merging", merging),
-        (ErrorKind::Unsupported, ErrorKind::Unsupported)
-    );
-    database.close().unwrap();
-    world.verify();
+fn operands_over_too_long_values_are_refused_by_reads() {
+    for merged in [false, true] {
+        let world = World::new(7);
+        let database = world.open(&options());
+        let made = KeyspaceOptions::new().merge_operator("append");
+        let keyspace = database.create_keyspace("merging", made).unwrap();
+        let long = value(1, VALUE_BYTES_MAX + 1);
+        let second = Duration::from_secs(1);
+        for key in ["deleted", "put", "stays"] {
+            keyspace.put(key, &long).unwrap();
+        }
+        keyspace.put_with_ttl("ends", &long, 10 * second).unwrap();
+        let short = value(2, 20_000);
+        keyspace.put_with_ttl("short", &short, 10 * second).unwrap();
+        if merged {
+            database.checkpoint().unwrap();
+        }
+        let snapshot = database.snapshot().unwrap();
+        for key in ["deleted", "put", "ends", "short"] {
+            keyspace.merge(key, "more").unwrap();
+        }
+        if merged {
+            database.checkpoint().unwrap();
+        }
+        let refused = |key: &str| {
+            for error in [
+                keyspace.get(key).unwrap_err(),
+                keyspace.contains(key).unwrap_err(),
+                keyspace.reader(key).unwrap_err(),
+                keyspace.multi_get(&[key]).unwrap_err(),
+                keyspace.range(key..).next().unwrap().unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{key}: {error}");
+                assert!(
+                    error.to_string().contains("put or delete the key"),
+                    "{error}"
+                );
+            }
+            has(snapshot.get(&keyspace, key).unwrap(), &long);
+        };
+        ["deleted", "put", "ends"].into_iter().for_each(refused);
+        check(&keyspace, "stays", &long);
+        has(
+            keyspace.get("short").unwrap(),
+            &[&short[..], b"more"].concat(),
+        );
+        let in_transaction = database.transact(|tx| {
+            tx.merge(&keyspace, "stays", "more")?;
+            assert_eq!(
+                tx.get(&keyspace, "stays").unwrap_err().kind(),
+                ErrorKind::Unsupported
+            );
+            tx.delete(&keyspace, "stays")
+        });
+        in_transaction.unwrap();
+        keyspace.delete("deleted").unwrap();
+        keyspace.put("put", "new").unwrap();
+        assert!(keyspace.get("deleted").unwrap().is_none());
+        has(keyspace.get("put").unwrap(), b"new");
+        drop(snapshot);
+        world.sim.advance_ns(11_000_000_000);
+        for key in ["ends", "short"] {
+            has(keyspace.get(key).unwrap(), b"more");
+            keyspace.merge(key, "over").unwrap();
+            has(keyspace.get(key).unwrap(), b"moreover");
+        }
+        database.checkpoint().unwrap();
+        has(keyspace.get("ends").unwrap(), b"moreover");
+        has(
+            keyspace.multi_get(&["short"]).unwrap()[0].clone(),
+            b"moreover",
+        );
+        keyspace.clear().unwrap();
+        database.checkpoint().unwrap();
+        let live = live_bytes(&database);
+        assert!(live < 200_000, "{merged}: {live}");
+        database.close().unwrap();
+        world.verify();
+    }
 }
 
 /// A large value with a deadline ends in every read and place, and its space is free then.
@@ -402,6 +466,9 @@ fn large_values_have_deadlines() {
         check(&keyspace, "a", &one);
         assert!(keyspace.contains("huge").unwrap());
         assert!(keyspace.touch("c", 60 * second).unwrap());
+        assert!(keyspace.touch("huge", 30 * second).unwrap());
+        let left = keyspace.ttl("huge").unwrap();
+        assert!(matches!(left, Lifetime::Left(left) if left <= 30 * second));
         let snapshot = database.snapshot().unwrap();
         world.sim.advance_ns(15_000_000_000);
         for gone in ["a", "d"] {
@@ -425,7 +492,12 @@ fn large_values_have_deadlines() {
         drop(snapshot);
         assert!(keyspace.persist("c").unwrap());
         world.sim.advance_ns(90_000_000_000);
+        // It is longer than what a get returns.
         assert!(!keyspace.contains("huge").unwrap());
+        assert!(keyspace.get("huge").unwrap().is_none());
+        assert!(keyspace.multi_get(&["huge"]).unwrap()[0].is_none());
+        assert!(keyspace.reader("huge").unwrap().is_none());
+        assert!(!keyspace.touch("huge", second).unwrap());
         assert!(lasting.get("w").unwrap().is_none());
         has(keyspace.get("c").unwrap(), &one);
         world.kill(database);

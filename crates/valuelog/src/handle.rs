@@ -96,19 +96,20 @@ pub(crate) fn dangling(handle: Handle) -> Error {
         .with("place", handle.place)
 }
 
-/// Checks that operands may apply to a value: no operator makes one of more than 256 KiB.
+/// Checks that operands may apply to a value of so many bytes: no operator makes one of more than
+/// 256 KiB.
 ///
 /// # Errors
 ///
 /// [`terrapin_base::ErrorKind::Unsupported`].
-pub fn check_operands(handle: Handle) -> Result<()> {
-    if handle.value_bytes as usize <= VALUE_BYTES_MAX {
+pub fn check_operands(value_bytes: usize) -> Result<()> {
+    if value_bytes <= VALUE_BYTES_MAX {
         return Ok(());
     }
     let message = "merge operands apply to a value that is longer than what an operator makes: put \
                    or delete the key, or read the value with a snapshot from before";
     Err(Error::new(ErrorKind::Unsupported, message)
-        .with("bytes", handle.value_bytes)
+        .with("bytes", value_bytes)
         .with("limit", VALUE_BYTES_MAX))
 }
 

@@ -156,14 +156,23 @@ impl Fold {
     /// The deadline of the value that operands apply to, in milliseconds since 1970, if it has one.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
-        let is_expiring = self.base == Base::Expiring;
-        is_expiring.then(|| expiry::split_or_expired(&self.base_bytes).0)
+        match self.base {
+            Base::Expiring => Some(expiry::split_or_expired(&self.base_bytes).0),
+            Base::Handle => handle_deadline_ms(&self.base_bytes),
+            Base::Older | Base::Nothing | Base::Value | Base::Lost => None,
+        }
+    }
+
+    /// The value that operands apply to has expired: they apply to nothing.
+    pub fn end_base(&mut self) {
+        self.base = Base::Nothing;
+        self.base_bytes.clear();
     }
 
     /// Replaces a base with a deadline by its value, or by nothing if it is expired.
     fn judge(&mut self, is_expired: bool) {
         match is_expired {
-            true => self.base = Base::Nothing,
+            true => self.end_base(),
             false => {
                 self.base_bytes.drain(..expiry::DEADLINE_BYTES);
                 self.base = Base::Value;
@@ -270,6 +279,7 @@ impl Fold {
             self.base = Base::Nothing;
         }
         if let (Some(now_ms), Some(deadline_ms)) = (last, self.deadline_ms())
+            && self.base == Base::Expiring
             && deadline_ms <= now_ms
         {
             self.judge(true);
@@ -325,7 +335,7 @@ impl Fold {
         key: &[u8],
         is_live: impl FnOnce(u64) -> bool,
     ) -> Result<Option<&[u8]>> {
-        if let Some(deadline_ms) = self.deadline_ms() {
+        if let (Base::Expiring, Some(deadline_ms)) = (self.base, self.deadline_ms()) {
             self.judge(!is_live(deadline_ms));
         }
         match self.base {

@@ -16,7 +16,7 @@ use crate::types::key_form::OrderKey;
 use crate::types::key_range::{KeyRange, half_open, prefix_range};
 use crate::write::conditional::Required;
 use crate::write::large::LastingValue;
-use crate::write::lasting::DefaultPut;
+use crate::write::lasting::LastingPut;
 use crate::write::{Asks, PreparedBatch};
 
 /// Puts, deletes, range deletes and merges that are written as one, in their order. Of several
@@ -86,13 +86,24 @@ impl Batch {
     /// Adds a put.
     #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
-        self.add(keyspace, key.as_ref(), put.message());
+        let put = LastingPut::by_default(keyspace.core(), &keyspace.shared, value.as_ref());
+        self.add_put(keyspace, key.as_ref(), put);
+    }
+
+    /// Adds a put. A large value is written into its page.
+    pub(super) fn add_put(&mut self, keyspace: &Keyspace, key: &[u8], put: LastingPut<'_>) {
+        match put.large(keyspace.core(), key) {
+            Some(value) => self.add_large(keyspace, key, value),
+            None => put.with(|message| self.add(keyspace, key, message)),
+        }
     }
 
     /// Writes a large value into its page, and adds the put of its handle.
     #[cold]
     fn add_large(&mut self, keyspace: &Keyspace, key: &[u8], value: LastingValue<'_>) {
+        if self.failure.is_some() {
+            return;
+        }
         let written = || {
             self.check_owner(keyspace)?;
             let mut buffer = None;
@@ -248,10 +259,6 @@ impl Batch {
     pub(super) fn add(&mut self, keyspace: &Keyspace, key: &[u8], message: Message<'_>) {
         if self.failure.is_some() {
             return;
-        }
-        let core = keyspace.core();
-        if let Some(value) = core.large_of(&keyspace.shared, key, message) {
-            return self.add_large(keyspace, key, value);
         }
         let mut buffer = None;
         let key = match self.stored(keyspace, key, message, &mut buffer) {

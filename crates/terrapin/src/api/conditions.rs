@@ -11,7 +11,7 @@ use crate::read::newest_apart;
 use crate::transaction::repeat::pop;
 use crate::types::condition::{Conflict, ConflictCause, Version};
 use crate::write::conditional::{ATTEMPTS_MAX, Decision, New, busy, check_durability, conflict};
-use crate::write::lasting::default_payload;
+use crate::write::lasting::default_deadline;
 
 /// The outcome of a conditional write: done, or the condition does not hold.
 type Outcome = Result<Result<(), Conflict>>;
@@ -277,10 +277,9 @@ impl Keyspace {
 
     /// What a key has after a write. A value lasts as long as the keyspace's options say.
     fn state_of<'a>(&self, value: Option<Cow<'a, [u8]>>) -> New<'a> {
-        match (value, self.shared.ttl_ms()) {
-            (None, _) => New::Delete,
-            (Some(value), 0) => New::Put(value),
-            (Some(value), ttl_ms) => New::Expiring(default_payload(self.core(), ttl_ms, &value)),
+        match value {
+            None => New::Delete,
+            Some(value) => New::Put(value, default_deadline(self.core(), &self.shared)),
         }
     }
 
@@ -298,10 +297,10 @@ impl Keyspace {
     fn write_stored_if<'a, R>(
         &self,
         key: &[u8],
-        mut decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
+        decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
     ) -> Result<R> {
         let core = self.core();
         let durability = core.settings.durability;
-        core.write_if(&self.shared, key, durability, |value, _| decide(value))
+        core.write_if(&self.shared, key, durability, decide)
     }
 }

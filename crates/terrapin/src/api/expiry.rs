@@ -1,17 +1,16 @@
 //! Values with a deadline: puts, and what concerns their time.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use terrapin_base::expiry::{self, DEADLINE_MS_MAX};
-use terrapin_base::{Message, Result};
+use terrapin_base::Result;
 
 use crate::api::batch::Batch;
 use crate::api::keyspace::Keyspace;
 use crate::api::transaction::Transaction;
 use crate::engine::clock::Moment;
-use crate::engine::core::Core;
-use crate::read::newest_apart;
-use crate::write::conditional::{Decision, New};
+use crate::read::large::{Content, find};
+use crate::write::lasting::LastingPut;
+use crate::write::renew::Lasts;
 
 /// How long the value of a key lasts ([`Keyspace::ttl`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,41 +23,6 @@ pub enum Lifetime {
     Left(Duration),
 }
 
-/// A put with a deadline, as it enters the log. One whose deadline has come is a delete.
-struct ExpiringPut(Option<Vec<u8>>);
-
-impl ExpiringPut {
-    fn at(core: &Core, deadline_ms: u64, value: &[u8]) -> Self {
-        let now_ms = core.clock.begin(&core.env);
-        let is_live = deadline_ms > now_ms;
-        ExpiringPut(is_live.then(|| expiry::payload(deadline_ms, value)))
-    }
-
-    fn after(core: &Core, ttl: Duration, value: &[u8]) -> Self {
-        Self::at(core, deadline_after(core, ttl), value)
-    }
-
-    fn until(core: &Core, deadline: SystemTime, value: &[u8]) -> Self {
-        let since_1970 = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at(core, expiry::whole_ms_down(since_1970), value)
-    }
-
-    fn message(&self) -> Message<'_> {
-        match &self.0 {
-            Some(payload) => Message::Expiring(payload),
-            None => Message::Delete,
-        }
-    }
-}
-
-/// The deadline after a time from now, in milliseconds since 1970. A part of a millisecond counts
-/// as a whole one.
-fn deadline_after(core: &Core, ttl: Duration) -> u64 {
-    let now_ms = core.clock.begin(&core.env);
-    let deadline_ms = now_ms.saturating_add(expiry::whole_ms(ttl));
-    deadline_ms.min(DEADLINE_MS_MAX)
-}
-
 impl Keyspace {
     /// Sets a key's value for a time, in whole milliseconds. After that the key has no value: reads
     /// do not see it, and a later merge frees its space. A put or a delete ends the value earlier.
@@ -67,8 +31,9 @@ impl Keyspace {
     /// The deadline is a moment of the wall clock. It passes while the database is closed, too. A
     /// clock that is set back does not bring an expired value back: see [`crate::Keyspace::ttl`].
     ///
-    /// A value with a deadline is stored with its key, however long it is, and takes 7 bytes more.
-    /// The record cache does not hold it. Durability and errors as for [`Keyspace::put`].
+    /// A value with a deadline is stored with its key unless it is large ([`Keyspace::writer`]), and
+    /// takes 7 bytes more. The record cache does not hold it. Durability and errors as for
+    /// [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -93,9 +58,9 @@ impl Keyspace {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<()> {
-        self.put_expiring_one(
+        self.put_lasting(
             key.as_ref(),
-            ExpiringPut::after(self.core(), ttl, value.as_ref()),
+            LastingPut::after(self.core(), ttl, value.as_ref()),
         )
     }
 
@@ -107,15 +72,15 @@ impl Keyspace {
         value: impl AsRef<[u8]>,
         deadline: SystemTime,
     ) -> Result<()> {
-        let put = ExpiringPut::until(self.core(), deadline, value.as_ref());
-        self.put_expiring_one(key.as_ref(), put)
+        let put = LastingPut::until(self.core(), deadline, value.as_ref());
+        self.put_lasting(key.as_ref(), put)
     }
 
-    fn put_expiring_one(&self, key: &[u8], put: ExpiringPut) -> Result<()> {
+    fn put_lasting(&self, key: &[u8], put: LastingPut<'_>) -> Result<()> {
         let core = self.core();
         let mut buffer = None;
         let key = self.shared.form.written(key, &mut buffer)?;
-        core.write_one(&self.shared, key, put.message(), core.settings.durability)
+        put.write(core, &self.shared, key, core.settings.durability)
     }
 
     /// How long the value of a key lasts from now on. If merges ([`Keyspace::merge`]) changed a
@@ -124,7 +89,7 @@ impl Keyspace {
     ///
     /// *Now* is the wall clock, but never earlier than any moment by which the database judged a
     /// deadline. The database remembers that moment over a restart, up to a second that a crash
-    /// may take. Cost and errors as for [`Keyspace::get`].
+    /// may take. Cost and errors as for [`Keyspace::get`], but a large value is not read.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -148,17 +113,16 @@ impl Keyspace {
     pub fn ttl(&self, key: impl AsRef<[u8]>) -> Result<Lifetime> {
         let core = self.core();
         core.env.breathe();
-        let epoch = core.records.epoch();
         let mut buffer = None;
         let key = self.shared.form.stored(key.as_ref(), &mut buffer);
         self.observed(|keyspace, at| {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
-            let read = |at: Moment<'_>| newest_apart(core, epoch, keyspace, at, key);
+            let read = |at: Moment<'_>| find(keyspace, at, key);
             Ok(match at.learning(read)? {
-                (None, _) => Lifetime::Absent,
-                (Some(_), None) => Lifetime::Unlimited,
-                (Some(_), Some(deadline_ms)) => {
+                (Content::Value(None), _) => Lifetime::Absent,
+                (_, None) => Lifetime::Unlimited,
+                (_, Some(deadline_ms)) => {
                     let left_ms = deadline_ms.saturating_sub(at.now_ms);
                     Lifetime::Left(Duration::from_millis(left_ms))
                 }
@@ -169,7 +133,8 @@ impl Keyspace {
     /// Lets a key's value last for a time from now on, whatever deadline it had. Returns whether
     /// the key has a value. A time of 0 deletes the key.
     ///
-    /// Writes the value again. Durability, cost and errors as for [`Keyspace::insert_if_absent`].
+    /// Writes the value again, a large one piece by piece. Durability, cost and errors as for
+    /// [`Keyspace::insert_if_absent`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -191,15 +156,7 @@ impl Keyspace {
         let mut buffer = None;
         let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         let durability = core.settings.durability;
-        core.write_if(&self.shared, key, durability, |value, _| {
-            Ok(match value {
-                None => Decision::Leave(false),
-                Some(value) => {
-                    let put = ExpiringPut::after(core, ttl, value);
-                    Decision::Write(put.0.map_or(New::Delete, New::Expiring), true)
-                }
-            })
-        })
+        core.renew(&self.shared, key, durability, Lasts::For(ttl))
     }
 
     /// Lets a key's value last without a deadline. Returns whether the key has a value. Writes the
@@ -209,12 +166,7 @@ impl Keyspace {
         let mut buffer = None;
         let key = self.shared.form.written(key.as_ref(), &mut buffer)?;
         let durability = core.settings.durability;
-        core.write_if(&self.shared, key, durability, |value, deadline_ms| {
-            Ok(match (value, deadline_ms) {
-                (Some(value), Some(_)) => Decision::Write(New::Put(value.to_vec().into()), true),
-                (value, _) => Decision::Leave(value.is_some()),
-            })
-        })
+        core.renew(&self.shared, key, durability, Lasts::Forever)
     }
 }
 
@@ -242,8 +194,8 @@ impl Batch {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) {
-        let put = ExpiringPut::after(keyspace.core(), ttl, value.as_ref());
-        self.add(keyspace, key.as_ref(), put.message());
+        let put = LastingPut::after(keyspace.core(), ttl, value.as_ref());
+        self.add_put(keyspace, key.as_ref(), put);
     }
 
     /// Adds a put of a value that lasts until a deadline: see [`Keyspace::put_expiring`].
@@ -254,8 +206,8 @@ impl Batch {
         value: impl AsRef<[u8]>,
         deadline: SystemTime,
     ) {
-        let put = ExpiringPut::until(keyspace.core(), deadline, value.as_ref());
-        self.add(keyspace, key.as_ref(), put.message());
+        let put = LastingPut::until(keyspace.core(), deadline, value.as_ref());
+        self.add_put(keyspace, key.as_ref(), put);
     }
 }
 
@@ -269,8 +221,8 @@ impl Transaction {
         value: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<()> {
-        let put = ExpiringPut::after(keyspace.core(), ttl, value.as_ref());
-        self.write(keyspace, key.as_ref(), put.message())
+        let put = LastingPut::after(keyspace.core(), ttl, value.as_ref());
+        self.write_put(keyspace, key.as_ref(), put)
     }
 
     /// Sets a key's value until a deadline: see [`Keyspace::put_expiring`]. Errors as for
@@ -282,7 +234,7 @@ impl Transaction {
         value: impl AsRef<[u8]>,
         deadline: SystemTime,
     ) -> Result<()> {
-        let put = ExpiringPut::until(keyspace.core(), deadline, value.as_ref());
-        self.write(keyspace, key.as_ref(), put.message())
+        let put = LastingPut::until(keyspace.core(), deadline, value.as_ref());
+        self.write_put(keyspace, key.as_ref(), put)
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use terrapin_base::{Message, Result};
+use terrapin_base::{Message, Result, expiry};
 
 use crate::api::keyspace::Keyspace;
 use crate::checkpoint::ingest::Ingesting;
 use crate::engine::owner::Owner;
-use crate::write::lasting::{default_payload, payload_until};
+use crate::write::lasting::{deadline_of, default_deadline};
 
 impl Keyspace {
     /// Takes in records in ascending order of their keys, each key once. Returns their number.
@@ -119,10 +119,10 @@ impl Ingest {
     #[inline]
     pub fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let value = value.as_ref();
-        match self.ingesting.shared().ttl_ms() {
-            0 => self.ingesting.add(key.as_ref(), Message::Put(value)),
-            ttl_ms => {
-                let payload = default_payload(self.ingesting.core(), ttl_ms, value);
+        match default_deadline(self.ingesting.core(), self.ingesting.shared()) {
+            None => self.ingesting.add(key.as_ref(), Message::Put(value)),
+            Some(deadline_ms) => {
+                let payload = expiry::payload(deadline_ms, value);
                 let message = Message::Expiring(&payload);
                 self.ingesting.add(key.as_ref(), message)
             }
@@ -138,7 +138,10 @@ impl Ingest {
         value: impl AsRef<[u8]>,
         deadline: SystemTime,
     ) -> Result<()> {
-        let payload = payload_until(self.ingesting.core(), deadline, value.as_ref());
+        // From now on the database has deadlines.
+        let core = self.ingesting.core();
+        core.clock.begin(&core.env);
+        let payload = expiry::payload(deadline_of(deadline), value.as_ref());
         let message = Message::Expiring(&payload);
         self.ingesting.add(key.as_ref(), message)
     }

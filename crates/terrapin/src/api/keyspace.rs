@@ -9,7 +9,7 @@ use crate::engine::owner::Owner;
 use crate::engine::state::{KeyspaceShared, KeyspaceState};
 use crate::types::key_form::KeyForm;
 use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions};
-use crate::write::lasting::DefaultPut;
+use crate::write::lasting::LastingPut;
 
 /// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any
 /// thread. Handles keep the database open, and may be dropped in any order. Keys are ordered as
@@ -123,9 +123,8 @@ impl Keyspace {
     fn put_apart(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let mut buffer = None;
         let key = self.shared.form.written(key, &mut buffer)?;
-        let put = DefaultPut::of(self.core(), &self.shared, value);
-        self.core()
-            .write_one(&self.shared, key, put.message(), durability)
+        let core = self.core();
+        LastingPut::by_default(core, &self.shared, value).write(core, &self.shared, key, durability)
     }
 
     /// Removes a key. A missing key is no error. Durability and errors as for [`Keyspace::put`].

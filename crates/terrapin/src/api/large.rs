@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::{Duration, SystemTime};
 
 use terrapin_base::{Error, Result, Slice};
 use terrapin_valuelog::large::{LargeReader, LargeWriter, PIECE_BYTES};
@@ -12,7 +13,7 @@ use crate::engine::clock::Moment;
 use crate::engine::state::KeyspaceState;
 use crate::read::large::{Opened, open};
 use crate::types::options::Durability;
-use crate::write::lasting::default_deadline;
+use crate::write::lasting::{LastingPut, deadline_after, deadline_of, default_deadline};
 
 /// Streams of values.
 impl Keyspace {
@@ -24,9 +25,11 @@ impl Keyspace {
     /// *large*: it is written once, into a page of its own, and the log gets its handle. All other
     /// writes do the same with such a value.
     ///
+    /// Merge operands ([`Keyspace::merge`]) apply to values of up to 256 KiB, also to large ones.
+    /// Over a longer one, reads of the key fail with `Unsupported` until a put or a delete.
+    ///
     /// Durability and errors as for [`Keyspace::put`]. Also `NoSpace` if the disk has no room for
-    /// the value outside of the reserve, and `Unsupported` for a value of more than 256 KiB in a
-    /// keyspace with a merge operator or a default time to live.
+    /// the value outside of the reserve.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -59,7 +62,7 @@ impl Keyspace {
     ) -> Result<ValueWriter> {
         let key = key.as_ref();
         let value_bytes = usize::try_from(length).unwrap_or(usize::MAX);
-        let is_large = self.core().is_large(&self.shared, key.len(), value_bytes);
+        let is_large = self.core().is_large(key.len(), value_bytes);
         let into = match is_large {
             false => Into::Memory(Vec::with_capacity(value_bytes)),
             true => {
@@ -215,6 +218,24 @@ impl ValueWriter {
     ///
     /// Errors: `InvalidArgument` if bytes are missing; those of [`Keyspace::put`].
     pub fn finish(self) -> Result<()> {
+        let deadline_ms = default_deadline(self.keyspace.core(), &self.keyspace.shared);
+        self.finish_until(deadline_ms)
+    }
+
+    /// Puts the value for a time from now on: see [`Keyspace::put_with_ttl`]. Otherwise as
+    /// [`ValueWriter::finish`].
+    pub fn finish_with_ttl(self, ttl: Duration) -> Result<()> {
+        let deadline_ms = deadline_after(self.keyspace.core(), ttl);
+        self.finish_until(Some(deadline_ms))
+    }
+
+    /// Puts the value until a deadline: see [`Keyspace::put_expiring`]. Otherwise as
+    /// [`ValueWriter::finish`].
+    pub fn finish_expiring(self, deadline: SystemTime) -> Result<()> {
+        self.finish_until(Some(deadline_of(deadline)))
+    }
+
+    fn finish_until(self, deadline_ms: Option<u64>) -> Result<()> {
         let (keyspace, missing) = (&self.keyspace, self.missing());
         if missing > 0 {
             return Err(
@@ -223,14 +244,23 @@ impl ValueWriter {
                     .with("missing", missing),
             );
         }
+        let (core, shared, durability) = (keyspace.core(), &keyspace.shared, self.durability);
+        let mut buffer = None;
+        let key = shared.form.written(&self.key, &mut buffer)?;
+        let has_come = |&deadline_ms: &u64| deadline_ms <= core.clock.begin(&core.env);
+        if deadline_ms.as_ref().is_some_and(has_come) {
+            return LastingPut::Ended.write(core, shared, key, durability);
+        }
         match self.into {
-            Into::Memory(value) => keyspace.put_with(&self.key, value, self.durability),
+            Into::Memory(value) => {
+                let put = match deadline_ms {
+                    None => LastingPut::Forever(&value),
+                    Some(deadline_ms) => LastingPut::Until(deadline_ms, &value),
+                };
+                put.write(core, shared, key, durability)
+            }
             Into::Page(writer) => {
-                let mut buffer = None;
-                let key = keyspace.shared.form.written(&self.key, &mut buffer)?;
-                let core = keyspace.core();
-                let written = writer.finish(default_deadline(core, &keyspace.shared))?;
-                core.put_written(&keyspace.shared, key, written, self.durability)
+                core.put_written(shared, key, writer.finish(deadline_ms)?, durability)
             }
         }
     }

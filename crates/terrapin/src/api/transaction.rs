@@ -13,7 +13,7 @@ use crate::transaction::{Savepoint, Tx};
 use crate::types::condition::Conflict;
 use crate::types::key_range::{KeyRange, prefix_range};
 use crate::types::transaction::{CommitLsn, TransactionOptions};
-use crate::write::lasting::DefaultPut;
+use crate::write::lasting::LastingPut;
 
 /// Reads and writes of any keyspaces that take effect at one moment or not at all.
 ///
@@ -269,8 +269,24 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
-        let put = DefaultPut::of(keyspace.core(), &keyspace.shared, value.as_ref());
-        self.write(keyspace, key.as_ref(), put.message())
+        let put = LastingPut::by_default(keyspace.core(), &keyspace.shared, value.as_ref());
+        self.write_put(keyspace, key.as_ref(), put)
+    }
+
+    /// Adds a put. A large value is written into its page.
+    pub(super) fn write_put(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        put: LastingPut<'_>,
+    ) -> Result<()> {
+        self.check(keyspace)?;
+        let (shared, mut buffer) = (&keyspace.shared, None);
+        let key = shared.form.written(key, &mut buffer)?;
+        match put.large(keyspace.core(), key) {
+            Some(value) => self.tx.write_large(shared, key, value),
+            None => put.with(|message| self.tx.write(shared, key, message)),
+        }
     }
 
     pub(super) fn write(

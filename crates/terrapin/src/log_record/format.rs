@@ -18,7 +18,8 @@
 //!                          varint, end
 //!            put large     key length: varint, key, length of the large value: varint, and that:
 //!                          page offset and page bytes in extents: varints; checksum of the page's
-//!                          footer: u32; the handle: page id, deadline or 0, length of the value: varints
+//!                          footer: u32; the handle: page id, deadline or 0, length of the
+//!                          value: varints
 //! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, name: prefixed UTF-8, options
 //! DROP     keyspace: varint
@@ -198,6 +199,7 @@ impl Change<'_> {
     pub fn has_deadline(&self) -> bool {
         match self {
             Change::Message(_, message) => message.deadline_ms().is_some(),
+            Change::Large(..) if mutant::active("replay-forgets-large-deadlines") => false,
             Change::Large(_, bytes) => {
                 LargeRef::decode(bytes).is_ok_and(|(large, _)| large.deadline_ms.is_some())
             }

@@ -207,12 +207,10 @@ pub(crate) fn folded(
     if !is_based {
         resolve::push(&mut fold, key, keyspace.version.get(key, *hash)?)?;
     }
-    if let Some(handle) = fold.handle() {
-        let value = resolve::large_base(keyspace, key, handle)?;
-        fold.set_base(&value);
-    }
     // A deadline gives views of different moments different values.
     let lasts = at.now_ms == 0 && fold.deadline_ms().is_none();
+    let read = |handle: &[u8]| resolve::large(keyspace, key, handle);
+    resolve::read_base(&read, at, &mut fold)?;
     let value = fold.value(&keyspace.operator, key, |deadline_ms| {
         at.is_live(deadline_ms)
     })?;
@@ -380,7 +378,7 @@ fn resolved_apart(
 ) -> Result<(Option<Slice>, bool)> {
     let lasts = resolve::lasts(&found);
     let at = Moment::of(before, rest);
-    Ok((resolve::value(&keyspace.operator, at, key, found)?, lasts))
+    Ok((resolve::value(keyspace, at, key, found)?, lasts))
 }
 
 /// The value of a key that neither memtables nor cached records have, where keyspaces have
@@ -422,7 +420,7 @@ fn located(
         None => keyspace.version.get(key, hash)?,
     };
     let lasts = resolve::lasts(&found);
-    let value = resolve::value(&keyspace.operator, at, key, found)?;
+    let value = resolve::value(keyspace, at, key, found)?;
     if lasts && let Some(value) = &value {
         core.keep(epoch, collection, cached.0, cached.1, value);
     }

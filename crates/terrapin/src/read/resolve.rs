@@ -2,12 +2,14 @@
 //! so, for all structures and all reads of single keys. A kind of record that is new to the engine
 //! gets its meaning here.
 //!
-//! Operands of merges are applied by the keyspace's operator. A structure may find what this
-//! version does not write: the handle of a value that is stored elsewhere. It is refused by name,
-//! since an answer without it would be wrong.
+//! Operands of merges are applied by the keyspace's operator. A large value with a deadline comes
+//! as its handle: the deadline is judged first, and an expired value is not read. A structure may
+//! find what this version does not write: another handle of a value that is stored elsewhere. It is
+//! refused by name, since an answer without it would be wrong.
 
 use terrapin_base::{
-    Error, ErrorKind, Fold, Message, Operator, Result, Slice, Stack, StackBase, expiry, mutant,
+    Error, ErrorKind, Fold, Message, Operator, Result, Slice, Stack, StackBase, expiry,
+    handle_deadline_ms, mutant,
 };
 use terrapin_pages::ReadFor;
 use terrapin_structure::{Batch, Found, Presence};
@@ -20,7 +22,7 @@ use crate::read::is_live_handle;
 /// The user's value of what was found for a key.
 #[inline]
 pub(crate) fn value(
-    operator: &Operator,
+    keyspace: &KeyspaceState,
     at: Moment<'_>,
     key: &[u8],
     found: Found,
@@ -28,9 +30,37 @@ pub(crate) fn value(
     match found {
         Found::Nothing => Ok(None),
         Found::Value(value) => Ok(Some(value)),
-        Found::Handle(_) => Err(handle_refused(key)),
+        found => {
+            let read = |handle: &[u8]| large(keyspace, key, handle);
+            resolved(&keyspace.operator, &read, at, key, found)
+        }
+    }
+}
+
+/// [`value`], where `read` reads the large value of a handle.
+fn resolved(
+    operator: &Operator,
+    read: &dyn Fn(&[u8]) -> Result<Slice>,
+    at: Moment<'_>,
+    key: &[u8],
+    found: Found,
+) -> Result<Option<Slice>> {
+    match found {
+        Found::Nothing => Ok(None),
+        Found::Value(value) => Ok(Some(value)),
+        Found::Handle(handle) => match handle_deadline_ms(&handle) {
+            None => Err(handle_refused(key)),
+            Some(deadline_ms) if at.is_live(deadline_ms) => read(&handle).map(Some),
+            Some(_) => Ok(None),
+        },
         Found::Expiring(payload) => live(at, &payload),
-        Found::Operands(_) => applied(operator, at, key, found),
+        Found::Operands(_) => {
+            let mut fold = Fold::default();
+            push(&mut fold, key, found)?;
+            read_base(read, at, &mut fold)?;
+            let value = fold.value(operator, key, |deadline_ms| at.is_live(deadline_ms))?;
+            Ok(value.map(Slice::copy))
+        }
     }
 }
 
@@ -45,22 +75,36 @@ pub(crate) fn live(at: Moment<'_>, payload: &[u8]) -> Result<Option<Slice>> {
 #[inline]
 pub(crate) fn lasts(found: &Found) -> bool {
     match found {
-        Found::Nothing | Found::Value(_) | Found::Handle(_) => true,
+        Found::Nothing | Found::Value(_) => true,
+        Found::Handle(_) => mutant::active("expiring-large-value-is-cached"),
         Found::Expiring(_) => mutant::active("expiring-record-is-cached"),
-        Found::Operands(bytes) => {
-            let base = Stack::decode(bytes).map(|stack| stack.base);
-            !matches!(base, Ok(StackBase::Expiring(_)))
-        }
+        Found::Operands(bytes) => match Stack::decode(bytes).map(|stack| stack.base) {
+            Ok(StackBase::Expiring(_)) => false,
+            Ok(StackBase::Handle(handle)) => handle_deadline_ms(handle).is_none(),
+            _ => true,
+        },
     }
 }
 
-/// Applies operands to their base.
-#[cold]
-fn applied(operator: &Operator, at: Moment<'_>, key: &[u8], found: Found) -> Result<Option<Slice>> {
-    let mut fold = Fold::default();
-    push(&mut fold, key, found)?;
-    let value = fold.value(operator, key, |deadline_ms| at.is_live(deadline_ms))?;
-    Ok(value.map(Slice::copy))
+/// Replaces the handle that gathered operands apply to by its value, or by nothing if the value has
+/// expired. `read` reads the large value of a handle.
+pub(crate) fn read_base(
+    read: &dyn Fn(&[u8]) -> Result<Slice>,
+    at: Moment<'_>,
+    fold: &mut Fold,
+) -> Result<()> {
+    let Some(handle) = fold.handle() else {
+        return Ok(());
+    };
+    match is_live_handle(at, handle) {
+        true => {
+            check_operands(Handle::decode(handle)?.value_bytes as usize)?;
+            let value = read(handle)?;
+            fold.set_base(&value);
+        }
+        false => fold.end_base(),
+    }
+    Ok(())
 }
 
 /// Adds what a version holds for a key to the newer messages of the key.
@@ -70,6 +114,9 @@ pub(crate) fn push(fold: &mut Fold, key: &[u8], found: Found) -> Result<()> {
         Found::Value(value) => fold.push(Message::Put(&value))?,
         Found::Expiring(payload) => fold.push(Message::Expiring(&payload))?,
         Found::Operands(stack) => fold.push(Message::Stack(&stack))?,
+        Found::Handle(handle) if handle_deadline_ms(&handle).is_some() => {
+            fold.push(Message::Separated(&handle))?
+        }
         Found::Handle(_) => return Err(handle_refused(key)),
     };
     match is_known {
@@ -87,7 +134,7 @@ pub(crate) fn get(
     hash: u64,
 ) -> Result<Option<Slice>> {
     let found = keyspace.version.get(key, hash)?;
-    value(&keyspace.operator, at, key, found)
+    value(keyspace, at, key, found)
 }
 
 /// Whether a key has a value in a keyspace's tree. `hash` is that of the key.
@@ -130,7 +177,7 @@ pub(crate) fn multi_get(
     let pairs = keys.iter().zip(found);
     Ok(pairs.map(move |((key, _), found)| {
         let lasts = lasts(&found);
-        Ok((value(&keyspace.operator, at, key, found)?, lasts))
+        Ok((value(keyspace, at, key, found)?, lasts))
     }))
 }
 
@@ -138,14 +185,6 @@ pub(crate) fn multi_get(
 #[cold]
 pub(crate) fn large(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Result<Slice> {
     let handle = Handle::decode(handle)?;
-    keyspace.shared.large.get(handle, key, ReadFor::Get)
-}
-
-/// The large value that operands above the tree apply to.
-#[cold]
-pub(crate) fn large_base(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Result<Slice> {
-    let handle = Handle::decode(handle)?;
-    check_operands(handle)?;
     keyspace.shared.large.get(handle, key, ReadFor::Get)
 }
 
@@ -234,6 +273,17 @@ mod tests {
 
     use super::*;
 
+    /// The value of what was found, where large values are their handles.
+    fn value_of(
+        operator: &Operator,
+        at: Moment<'_>,
+        key: &[u8],
+        found: Found,
+    ) -> Result<Option<Slice>> {
+        let read = |handle: &[u8]| Ok(Slice::copy(handle));
+        resolved(operator, &read, at, key, found)
+    }
+
     const AT: Moment<'static> = Moment {
         before: Lsn(1),
         now_ms: 100,
@@ -247,17 +297,17 @@ mod tests {
             let payload = expiry::payload(deadline_ms, b"v");
             let found = Found::Expiring(Slice::copy(&payload));
             assert!(!lasts(&found));
-            let read = value(&append, AT, b"k", found).unwrap();
+            let read = value_of(&append, AT, b"k", found).unwrap();
             assert_eq!(read.as_deref(), alone.map(str::as_bytes));
             let mut stack = Vec::new();
             Stack::encode(StackBase::Expiring(&payload), [&b"a"[..]], &mut stack);
             let found = Found::Operands(Slice::copy(&stack));
             assert!(!lasts(&found));
-            let read = value(&append, AT, b"k", found).unwrap().unwrap();
+            let read = value_of(&append, AT, b"k", found).unwrap().unwrap();
             assert_eq!(read, under_operand);
         }
         let short = Found::Expiring(Slice::copy(b"short"));
-        let error = value(&append, AT, b"k", short).unwrap_err();
+        let error = value_of(&append, AT, b"k", short).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 
@@ -265,10 +315,10 @@ mod tests {
     fn operands_are_applied_and_handles_refused_with_key_and_kind() {
         let append = Operator::named("append", &[]);
         let slice = Slice::copy(b"bytes");
-        assert_eq!(value(&append, AT, b"k", Found::Nothing).unwrap(), None);
-        let found = value(&append, AT, b"k", Found::Value(slice.clone())).unwrap();
+        assert_eq!(value_of(&append, AT, b"k", Found::Nothing).unwrap(), None);
+        let found = value_of(&append, AT, b"k", Found::Value(slice.clone())).unwrap();
         assert_eq!(found.as_deref(), Some(&b"bytes"[..]));
-        let error = value(&append, AT, b"\x01k", Found::Handle(slice)).unwrap_err();
+        let error = value_of(&append, AT, b"\x01k", Found::Handle(slice)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NewerFormat);
         let text = error.to_string();
         assert!(text.contains("\\x01k") && text.contains("handle"), "{text}");
@@ -276,10 +326,10 @@ mod tests {
             let mut stack = Vec::new();
             Stack::encode(base, [&b"a"[..], b"b"], &mut stack);
             let found = Found::Operands(Slice::copy(&stack));
-            let applied = value(&append, AT, b"k", found.clone()).unwrap();
+            let applied = value_of(&append, AT, b"k", found.clone()).unwrap();
             assert_eq!(applied.as_deref(), Some(expected.as_bytes()));
             for operator in [Operator::default(), Operator::named("mine", &[])] {
-                let error = value(&operator, AT, b"k", found.clone()).unwrap_err();
+                let error = value_of(&operator, AT, b"k", found.clone()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Operator, "{error}");
             }
         }
@@ -288,7 +338,7 @@ mod tests {
         Stack::encode(StackBase::Older, [&b"a"[..]], &mut stack);
         let found = Found::Operands(Slice::copy(&stack));
         assert_eq!(
-            value(&append, AT, b"k", found).unwrap_err().kind(),
+            value_of(&append, AT, b"k", found).unwrap_err().kind(),
             ErrorKind::Corrupt
         );
     }

@@ -1,7 +1,8 @@
 //! Where a salvage puts the records of one keyspace: the certain ones, and the others.
 
 use terrapin_base::{
-    Error, ErrorKind, Fold, Lsn, Message, Operator, Result, Stack, StackBase, mutant,
+    Error, ErrorKind, Fold, Lsn, Message, Operator, Result, Stack, StackBase, expiry,
+    handle_deadline_ms, mutant,
 };
 
 use super::{DamagedRange, UNCERTAIN};
@@ -168,9 +169,12 @@ fn move_as_is(from: &Keyspace, to: &Keyspace, key: &[u8]) -> Result<()> {
     from.observed(|keyspace, at| messages(keyspace, at, stored, &mut fold))?;
     match fold.finish(&Operator::default(), stored, Some(0)) {
         Message::Delete => return Ok(()),
-        Message::Separated(_) => {
+        Message::Separated(handle) => {
+            // It may have expired.
             if let Some(value) = from.get(key)? {
-                write_as_is(to, key, Message::Put(&value))?;
+                let expiring = handle_deadline_ms(handle).map(|ms| expiry::payload(ms, &value));
+                let put = Message::Put(&value);
+                write_as_is(to, key, expiring.as_deref().map_or(put, Message::Expiring))?;
             }
         }
         Message::Stack(bytes) => write_stack(to, key, &Stack::decode(bytes)?)?,

@@ -14,7 +14,7 @@ use terrapin_base::{
     Charge, Error, ErrorKind, KeyspaceId, Lsn, Message, Purpose, Result, Slice, mutant,
 };
 use terrapin_pages::ReadFor;
-use terrapin_valuelog::Handle;
+use terrapin_valuelog::{Handle, check_operands};
 
 use crate::engine::clock::{Ends, Moment};
 use crate::engine::core::Core;
@@ -30,6 +30,7 @@ use crate::types::transaction::{CommitLsn, Isolation, TransactionOptions};
 use crate::write::Asks;
 use crate::write::conditional::check_durability;
 use crate::write::footprint::{RangeNumber, Reads};
+use crate::write::large::LastingValue;
 use crate::write::unchanged::Unchanged;
 use writes::{Mark, Operands, Own, Writes};
 
@@ -212,7 +213,9 @@ impl Tx {
         let own = operands.large_base();
         let own = own.map(|handle| own_large(&keyspace.shared, key, handle));
         let own = own.transpose()?;
-        operands.value(&keyspace.operator, key, own.as_deref().or(of_view))
+        let base = own.as_deref().or(of_view);
+        check_operands(base.map_or(0, <[u8]>::len))?;
+        operands.value(&keyspace.operator, key, base)
     }
 
     /// The value of a key that the transaction's view has.
@@ -294,7 +297,7 @@ impl Tx {
         }
     }
 
-    /// Adds a put, a delete or a merge. The operand of a merge was
+    /// Adds a put of a value that is not large, a delete or a merge. The operand of a merge was
     /// [checked](Core::check_operand).
     pub fn write(
         &mut self,
@@ -303,13 +306,21 @@ impl Tx {
         message: Message<'_>,
     ) -> Result<()> {
         self.check_write(shared)?;
-        match self.core().large_of(shared, key, message) {
-            Some(value) => {
-                let large = self.core().write_large(shared, key, value)?;
-                self.writes.add_large(shared.id, key, large)?;
-            }
-            None => self.writes.add(shared.id, key, message)?,
-        }
+        self.writes.add(shared.id, key, message)?;
+        self.charge();
+        Ok(())
+    }
+
+    /// Adds a put of a large value, which is written into its page first.
+    pub fn write_large(
+        &mut self,
+        shared: &KeyspaceShared,
+        key: &[u8],
+        value: LastingValue<'_>,
+    ) -> Result<()> {
+        self.check_write(shared)?;
+        let large = self.core().write_large(shared, key, value)?;
+        self.writes.add_large(shared.id, key, large)?;
         self.charge();
         Ok(())
     }

@@ -29,7 +29,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Message, Result, Slice, mutant};
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Message, Result, Slice, expiry, mutant};
 use terrapin_recordcache::Collection;
 use terrapin_valuelog::large::OwnedLarge;
 use terrapin_wal::{Append, Appended, Copied, From, Log, Reach, Touch, Touched};
@@ -65,10 +65,8 @@ pub(crate) enum Decision<'a, R> {
 
 /// The new state of a key.
 pub(crate) enum New<'a> {
-    /// It has this value.
-    Put(Cow<'a, [u8]>),
-    /// It has the value of this payload until a deadline ([`terrapin_base::expiry`]).
-    Expiring(Vec<u8>),
+    /// It has this value, until a deadline in milliseconds since 1970 if there is one.
+    Put(Cow<'a, [u8]>, Option<u64>),
     /// It has this large value, which was written.
     Large(Arc<OwnedLarge>),
     /// It has no value.
@@ -118,14 +116,14 @@ impl Core {
         Ok(())
     }
 
-    /// Reads a key, decides by its value and deadline, and writes if nothing changed the key
-    /// meanwhile; else it tries again.
+    /// Reads a key, decides by its value, and writes if nothing changed the key meanwhile; else it
+    /// tries again.
     pub fn write_if<'a, R>(
         &self,
         shared: &Arc<KeyspaceShared>,
         key: &[u8],
         durability: Durability,
-        mut decide: impl FnMut(&Option<Slice>, Option<u64>) -> Result<Decision<'a, R>>,
+        mut decide: impl FnMut(&Option<Slice>) -> Result<Decision<'a, R>>,
     ) -> Result<R> {
         check_durability(durability)?;
         check_sizes(key, Message::Delete)?;
@@ -147,7 +145,7 @@ impl Core {
             let read = (value, ends.first());
             let (read_last, new, result) = match last.take().filter(|(last, ..)| *last == read) {
                 Some(decided) => decided,
-                None => match decide(&read.0, read.1)? {
+                None => match decide(&read.0)? {
                     Decision::Leave(result) => return Ok(result),
                     Decision::Write(new, result) => (read, self.written(shared, key, new)?, result),
                 },
@@ -171,15 +169,13 @@ impl Core {
         key: &[u8],
         new: New<'a>,
     ) -> Result<New<'a>> {
-        let message = match &new {
-            New::Put(value) => Message::Put(value),
-            New::Expiring(payload) => Message::Expiring(payload),
-            New::Large(_) | New::Delete => return Ok(new),
-        };
-        Ok(match self.large_of(shared, key, message) {
-            Some(value) => New::Large(Arc::new(self.write_large(shared, key, value)?)),
-            None => new,
-        })
+        match &new {
+            New::Put(value, deadline_ms) if self.is_large(key.len(), value.len()) => {
+                let large = self.write_large(shared, key, (value, *deadline_ms))?;
+                Ok(New::Large(Arc::new(large)))
+            }
+            New::Put(..) | New::Large(_) | New::Delete => Ok(new),
+        }
     }
 
     /// Writes one put or delete if no record from `before` on touched the key, no ingest came since
@@ -194,9 +190,13 @@ impl Core {
         patience: &mut Patience,
     ) -> Result<bool> {
         let (before, seen, ends) = read;
+        let payload;
         let message = match new {
-            New::Put(value) => Message::Put(value),
-            New::Expiring(payload) => Message::Expiring(payload),
+            New::Put(value, None) => Message::Put(value),
+            New::Put(value, Some(deadline_ms)) => {
+                payload = expiry::payload(*deadline_ms, value);
+                Message::Expiring(&payload)
+            }
             New::Delete => Message::Delete,
             New::Large(large) => {
                 return self.write_large_read(shared, (key, large), durability, read, patience);

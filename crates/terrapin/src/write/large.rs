@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, VALUE_BYTES_MAX, expiry};
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Message, Result, expiry};
 use terrapin_valuelog::large::{LargeWriter, OwnedLarge};
 
 use crate::engine::core::Core;
-use crate::engine::state::{KeyspaceShared, State};
+use crate::engine::state::KeyspaceShared;
 use crate::log_record::format::put_large;
 use crate::types::options::Durability;
 use crate::write::{Asks, PreparedBatch};
@@ -20,8 +20,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// `TooLarge`; `Unsupported` if the keyspace takes none; `KeyspaceNotFound`; `NoSpace`;
-    /// `ReadOnly`; `Poisoned`; `Closed`; those of the device.
+    /// `TooLarge`; `KeyspaceNotFound`; `NoSpace`; `ReadOnly`; `Poisoned`; `Closed`; those of the
+    /// device.
     pub fn begin_large(
         &self,
         shared: &KeyspaceShared,
@@ -37,26 +37,24 @@ impl Core {
                 .with("limit", KEY_BYTES_MAX));
         }
         let state = self.state.load();
-        takes_large(self, &state, shared, length)?;
+        if state.keyspaces.get(shared.id).is_none() {
+            return Err(self.dropped().with("keyspace", &shared.name));
+        }
         // Every later view pins this generation or a later one.
         LargeWriter::begin(&self.store, &self.budget, key, length, state.generation)
     }
 
     /// Whether a put of a value writes it into a page of its own: it is too long for a record.
-    /// Keyspaces that take no large values keep in records what fits. What fits nowhere is large,
-    /// so that the write says why it is refused.
     #[inline]
-    pub fn is_large(&self, shared: &KeyspaceShared, key_bytes: usize, value_bytes: usize) -> bool {
+    pub fn is_large(&self, key_bytes: usize, value_bytes: usize) -> bool {
         key_bytes.saturating_add(value_bytes) > self.settings.inline_bytes
-            && self.is_too_long(shared, key_bytes, value_bytes)
+            && self.is_too_long(key_bytes, value_bytes)
     }
 
     #[cold]
-    fn is_too_long(&self, shared: &KeyspaceShared, key_bytes: usize, value_bytes: usize) -> bool {
-        let settings = &self.settings;
-        match settings.fits_record(key_bytes, value_bytes) {
-            true if value_bytes <= settings.large_above => false,
-            true => takes_large(self, &self.state.load(), shared, value_bytes as u64).is_ok(),
+    fn is_too_long(&self, key_bytes: usize, value_bytes: usize) -> bool {
+        match self.settings.fits_record(key_bytes, value_bytes) {
+            true => value_bytes > self.settings.large_above,
             // A long key is an error of its own.
             false => key_bytes <= KEY_BYTES_MAX,
         }
@@ -80,12 +78,7 @@ impl Core {
 
     /// The value of a put, and its deadline, if it goes into a page of its own.
     #[inline]
-    pub fn large_of<'a>(
-        &self,
-        shared: &KeyspaceShared,
-        key: &[u8],
-        message: Message<'a>,
-    ) -> Option<LastingValue<'a>> {
+    pub fn large_of<'a>(&self, key: &[u8], message: Message<'a>) -> Option<LastingValue<'a>> {
         let (value, deadline_ms) = match message {
             Message::Put(value) => (value, None),
             Message::Expiring(payload) => {
@@ -96,7 +89,7 @@ impl Core {
                 return None;
             }
         };
-        let is_large = self.is_large(shared, key.len(), value.len());
+        let is_large = self.is_large(key.len(), value.len());
         is_large.then_some((value, deadline_ms))
     }
 
@@ -145,24 +138,4 @@ impl Core {
             durability,
         )
     }
-}
-
-/// Fails with `Unsupported` for a keyspace that takes no large value of this length.
-fn takes_large(core: &Core, state: &State, shared: &KeyspaceShared, length: u64) -> Result<()> {
-    let keyspace = state.keyspaces.get(shared.id);
-    let keyspace = keyspace.ok_or_else(|| core.dropped().with("keyspace", &shared.name))?;
-    let refused = |why: &'static str| {
-        let error = Error::new(ErrorKind::Unsupported, why);
-        Err(error
-            .with("keyspace", &shared.name)
-            .with("bytes", length)
-            .with("limit", VALUE_BYTES_MAX))
-    };
-    if keyspace.options.merge_operator.is_some() && length > VALUE_BYTES_MAX as u64 {
-        return refused(
-            "a keyspace with a merge operator takes no value that is longer than what an operator \
-             makes: put it into a keyspace without one, or split it over several keys",
-        );
-    }
-    Ok(())
 }

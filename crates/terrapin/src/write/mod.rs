@@ -13,6 +13,7 @@ pub mod footprint;
 pub mod large;
 pub mod lasting;
 pub mod pressure;
+pub mod renew;
 pub mod unchanged;
 
 use std::ops::Range;
@@ -187,7 +188,7 @@ impl Core {
     ) -> Result<()> {
         let bytes = key.len() + message.value_bytes();
         if key.len() > KEY_BYTES_MAX || bytes > self.settings.inline_bytes {
-            if let Some(value) = self.large_of(shared, key, message) {
+            if let Some(value) = self.large_of(key, message) {
                 return self.put_long(shared, key, value, durability);
             }
             check_sizes(key, message)?;

@@ -124,41 +124,40 @@ impl SeparatedVersion {
         self.table.get(Handle::decode(handle)?, key, purpose)
     }
 
+    /// The value in place of its handle. The handle of a value with a deadline stays: the caller
+    /// knows now, and an expired value is not read.
     fn resolve(&self, found: Found, key: &[u8]) -> Result<Found> {
         match found {
-            Found::Handle(handle) => {
-                let value = self.value(&handle, key, ReadFor::Get)?;
-                Ok(found_of(handle_deadline_ms(&handle), value))
+            Found::Handle(handle) if handle_deadline_ms(&handle).is_some() => {
+                Ok(Found::Handle(handle))
             }
-            Found::Operands(bytes) => self.based(bytes, key).map(Found::Operands),
+            Found::Handle(handle) => self.value(&handle, key, ReadFor::Get).map(Found::Value),
+            Found::Operands(bytes) => self.based(bytes, key, false).map(Found::Operands),
             found @ (Found::Nothing | Found::Value(_) | Found::Expiring(_)) => Ok(found),
         }
     }
 
-    /// Operands over the value itself in place of its handle.
-    fn based(&self, bytes: Slice, key: &[u8]) -> Result<Slice> {
+    /// Operands over the value itself in place of its handle. The handle of a value with a deadline
+    /// stays unless `all` are read.
+    fn based(&self, bytes: Slice, key: &[u8], all: bool) -> Result<Slice> {
         let stack = Stack::decode(&bytes)?;
         let StackBase::Handle(handle) = stack.base else {
             return Ok(bytes);
         };
-        check_operands(Handle::decode(handle)?)?;
+        let deadline_ms = handle_deadline_ms(handle);
+        if deadline_ms.is_some() && !all {
+            return Ok(bytes);
+        }
+        check_operands(Handle::decode(handle)?.value_bytes as usize)?;
         let value = self.value(handle, key, ReadFor::Get)?;
-        let mut based = Vec::new();
-        let expiring = handle_deadline_ms(handle).map(|ms| expiry::payload(ms, &value));
+        let expiring = deadline_ms.map(|deadline_ms| expiry::payload(deadline_ms, &value));
         let base = match &expiring {
             Some(payload) => StackBase::Expiring(payload),
             None => StackBase::Value(&value),
         };
+        let mut based = Vec::new();
         Stack::encode(base, stack.operands(), &mut based);
         Ok(Slice::from_vec(based))
-    }
-}
-
-/// A value that was read, with its deadline in milliseconds since 1970.
-fn found_of(deadline_ms: Option<u64>, value: Slice) -> Found {
-    match deadline_ms {
-        None => Found::Value(value),
-        Some(deadline_ms) => Found::Expiring(Slice::from_vec(expiry::payload(deadline_ms, &value))),
     }
 }
 
@@ -182,7 +181,7 @@ impl Values for DroppedValues {
     fn value(&self, key: &[u8], handle: &[u8]) -> Result<Slice> {
         let handle = Handle::decode(handle)?;
         // A handle that fails stays under its operands.
-        check_operands(handle)?;
+        check_operands(handle.value_bytes as usize)?;
         self.table.get(handle, key, ReadFor::Merge)
     }
 
@@ -223,9 +222,9 @@ impl Version for SeparatedVersion {
         let mut places = Vec::new();
         for (place, ((key, _), found)) in keys.iter().zip(&mut *out).enumerate() {
             match found {
-                Found::Handle(handle) => {
+                Found::Handle(handle) if handle_deadline_ms(handle).is_none() => {
                     wants.push((Handle::decode(handle)?, *key));
-                    places.push((place, handle_deadline_ms(handle)));
+                    places.push(place);
                 }
                 _ => *found = self.resolve(std::mem::take(found), key)?,
             }
@@ -233,10 +232,7 @@ impl Version for SeparatedVersion {
         let mut failed: Option<(usize, Error)> = None;
         self.table
             .get_many(&wants, ReadFor::Get, &mut |number, value| match value {
-                Ok(value) => {
-                    let (place, deadline_ms) = places[number];
-                    out[place] = found_of(deadline_ms, value);
-                }
+                Ok(value) => out[places[number]] = Found::Value(value),
                 Err(error) => {
                     if failed.as_ref().is_none_or(|(first, _)| number < *first) {
                         failed = Some((number, error));
@@ -412,7 +408,7 @@ impl Rescued for Resolving<'_> {
         let based;
         let resolved = match message {
             Message::Separated(handle) => self.version.value(handle, key, ReadFor::Verify),
-            Message::Stack(bytes) => self.version.based(Slice::copy(bytes), key),
+            Message::Stack(bytes) => self.version.based(Slice::copy(bytes), key, true),
             message => return self.rescued.message(key, message, is_certain),
         };
         let message = match (message, resolved) {
@@ -430,7 +426,8 @@ impl Rescued for Resolving<'_> {
                 based = bytes;
                 Message::Stack(&based)
             }
-            (_, Err(error)) => return self.rescued.lost_value(key, &error),
+            (_, Err(error)) if error.is_of_data() => return self.rescued.lost_value(key, &error),
+            (_, Err(error)) => return Err(error),
         };
         self.rescued.message(key, message, is_certain)
     }

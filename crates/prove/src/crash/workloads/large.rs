@@ -1,6 +1,8 @@
 //! Large values: their pages before, behind and without a record, in the log and in trees, and
 //! their end.
 
+use terrapin_model::Deadlines;
+
 use super::super::workload::Workload;
 
 pub(super) const ALL: &[Workload] = &[
@@ -79,6 +81,26 @@ checkpoint
 put a ~3@300
 merge a y sync
 delete b
+checkpoint",
+    },
+    Workload {
+        name: "large values with deadlines",
+        options: |c| {
+            c.large_above = Some(20);
+            c.deadlines = Deadlines::Near;
+        },
+        script: "\
+for 0..12 put k{} ~{}@60
+checkpoint
+put k000001 ~1@300 sync
+delete k000002
+pass 1500
+batch put k000003 ~3@90 ; delete k000004 ; put k000005 x
+merge k000006 more
+checkpoint
+pass 1500
+delete k000001 sync
+put k000006 ~7@300
 checkpoint",
     },
 ];

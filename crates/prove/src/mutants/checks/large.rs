@@ -1,8 +1,11 @@
 //! Checks of large values.
 
 use std::path::Path;
+use std::time::Duration;
 
-use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
+use terrapin::{
+    CheckpointDistance, Database, Durability, Keyspace, KeyspaceOptions, Options, StructureKind,
+};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
@@ -190,4 +193,92 @@ fn fill(database: &Database, keyspace: &Keyspace) -> Outcome {
         database.checkpoint().map_err(text("checkpoint"))?;
     }
     Ok(())
+}
+
+/// Large values end at their deadlines in every read, over kills and merges, and give their space
+/// back.
+pub(in crate::mutants) fn deadlines(_scratch: &Path) -> Outcome {
+    let structures = [
+        StructureKind::Leveled,
+        StructureKind::Tiered,
+        StructureKind::InPlace,
+        StructureKind::Hashed,
+    ];
+    for structure in structures {
+        for merged in [false, true] {
+            end(structure, merged).map_err(|error| format!("{structure:?} {merged}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn end(structure: StructureKind, merged: bool) -> Outcome {
+    let second = Duration::from_secs(1);
+    let disk = SimDisk::new(113);
+    let world = Process::new(1, disk.clone());
+    let database = world.open(&options()).map_err(text("open"))?;
+    let made = KeyspaceOptions::new().structure(structure);
+    let keyspace = database
+        .create_keyspace("k", made)
+        .map_err(text("create"))?;
+    let merging = made.merge_operator("append");
+    let merging = database.create_keyspace("merging", merging);
+    let merging = merging.map_err(text("create"))?;
+    let (long, less) = (value(1, MIB), value(2, 300_000));
+    for key in ["ends", "touched", "persists"] {
+        keyspace.put(key, "older").map_err(text("put"))?;
+        let put = keyspace.put_with_ttl(key, &long, 100 * second);
+        put.map_err(text("put"))?;
+    }
+    let put = merging.put_with_ttl("m", &less, 100 * second);
+    put.map_err(text("put"))?;
+    if merged {
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    merging.merge("m", "x").map_err(text("merge"))?;
+    let touched = keyspace.touch("touched", 300 * second);
+    let persists = keyspace.persist("persists");
+    if !touched.map_err(text("touch"))? || !persists.map_err(text("persist"))? {
+        return Err("a touch finds no value".to_owned());
+    }
+    let touched = keyspace.touch("persists", 200 * second);
+    touched.map_err(text("touch"))?;
+    if merged {
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    for _ in 0..3 {
+        has(&keyspace, "ends", &long)?;
+    }
+    drop((keyspace, merging));
+    world.kill(Some(database));
+    disk.crash_process();
+    let world = Process::new(2, disk);
+    world.sim.advance_ns(110_000_000_000);
+    let database = world.open(&options()).map_err(text("open"))?;
+    let open = |name| database.open_keyspace(name).map_err(text("open keyspace"));
+    let (keyspace, merging) = (open("k")?, open("merging")?);
+    let is_there = |key: &str| keyspace.get(key).map(|value| value.is_some());
+    for (key, expected) in [("ends", false), ("touched", true), ("persists", true)] {
+        if is_there(key).map_err(text("get"))? != expected {
+            return Err(format!("{key} is there: {}", !expected));
+        }
+    }
+    has(&merging, "m", b"x")?;
+    // Merges reach the leaves.
+    for round in 0..3 {
+        fill(&database, &merging)?;
+        merging.merge("m", "y").map_err(text("merge"))?;
+        fill(&database, &keyspace)?;
+        has(&merging, "m", &[&b"x"[..], &b"yyy"[..=round]].concat())?;
+    }
+    world.sim.advance_ns(200_000_000_000);
+    for key in ["ends", "touched", "persists"] {
+        if is_there(key).map_err(text("get"))? {
+            return Err(format!("{key} is there after its deadline"));
+        }
+        // Few records of the tree have expired, so only a write brings a merge here.
+        keyspace.delete(key).map_err(text("delete"))?;
+    }
+    drop((keyspace, merging));
+    database.close().map_err(text("close")).map(drop)
 }

@@ -27,6 +27,19 @@ const COMPARED: Script = Script::Check(
     checks::large::compared,
 );
 
+const DEADLINES: Script = Script::Check("large values with deadlines", checks::large::deadlines);
+
+/// A mutant that breaks the end of a large value at its deadline.
+const fn ends(name: &'static str, does: &'static str, file: &'static str) -> Mutant {
+    Mutant {
+        name,
+        does,
+        file,
+        breaks: "a large value ends at its deadline, and its space is free then",
+        script: DEADLINES,
+    }
+}
+
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "large-values-unsynced-before-log",
@@ -105,4 +118,29 @@ pub(super) const MUTANTS: &[Mutant] = &[
         breaks: "a transaction reads its own writes",
         script: Script::Conformance,
     },
+    ends(
+        "expiring-large-value-is-cached",
+        "the record cache takes a large value with a deadline",
+        "crates/terrapin/src/read/resolve.rs",
+    ),
+    ends(
+        "replay-forgets-large-deadlines",
+        "a replay of large values with deadlines does not begin to judge deadlines",
+        "crates/terrapin/src/log_record/format.rs",
+    ),
+    ends(
+        "renewed-large-values-keep-their-deadline",
+        "a touch puts a large value without its new deadline",
+        "crates/terrapin/src/write/renew.rs",
+    ),
+    ends(
+        "expired-large-values-stay",
+        "a merge that drops an expired large value keeps its page",
+        "crates/structure/src/k_way.rs",
+    ),
+    ends(
+        "operands-outlive-a-large-base",
+        "a merge keeps the page of an expired large value under its operands",
+        "crates/structure/src/values.rs",
+    ),
 ];
