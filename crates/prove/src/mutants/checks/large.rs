@@ -183,9 +183,12 @@ pub(in crate::mutants) fn compared(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
+/// Records of [`fill`].
+const FILLED: u32 = 3000;
+
 /// Several memtables.
 fn fill(database: &Database, keyspace: &Keyspace) -> Outcome {
-    for number in 0..3000 {
+    for number in 0..FILLED {
         let put = keyspace.put(format!("other {number}"), [7; 600]);
         put.map_err(text("put"))?;
     }
@@ -286,8 +289,10 @@ fn end(structure: StructureKind, merged: bool) -> Outcome {
     }
     // What stays are the operands of one key.
     for keyspace in [&keyspace, &merging] {
-        let deleted = keyspace.delete_range("other".."p");
-        deleted.map_err(text("delete_range"))?;
+        for number in 0..FILLED {
+            let deleted = keyspace.delete(format!("other {number}"));
+            deleted.map_err(text("delete"))?;
+        }
     }
     for _ in 0..60 {
         world.sim.advance_ns(2_000_000_000);
