@@ -31,8 +31,8 @@ impl Keyspace {
     /// The deadline is a moment of the wall clock. It passes while the database is closed, too. A
     /// clock that is set back does not bring an expired value back: see [`crate::Keyspace::ttl`].
     ///
-    /// A value with a deadline is stored with its key unless it is large ([`Keyspace::writer`]), and
-    /// takes 7 bytes more. The record cache does not hold it. Durability and errors as for
+    /// A value with a deadline is stored with its key unless it is large ([`Keyspace::writer`]).
+    /// It takes 7 bytes more. The record cache does not hold it. Durability and errors as for
     /// [`Keyspace::put`].
     ///
     /// ```
