@@ -406,7 +406,7 @@ impl Run {
     }
 
     /// Writes resume at once or when the new space is noticed, or the database says that it is
-    /// poisoned and stays so.
+    /// poisoned and stays so. Writes that a failed merge stalled resume once its retry has made room.
     fn resume(&mut self) -> Result<bool, String> {
         let write = Operation::Put {
             keyspace: "default".to_owned(),
@@ -415,7 +415,8 @@ impl Run {
             durability: Some(terrapin::Durability::Sync),
         };
         let mut answer = self.subject.apply(&write);
-        if matches!(answer, Answer::Failed(ErrorKind::NoSpace, _)) {
+        let waits = [ErrorKind::NoSpace, ErrorKind::Stalled];
+        if matches!(&answer, Answer::Failed(kind, _) if waits.contains(kind)) {
             self.subject.apply(&Operation::Pass {
                 ms: RESUMES_WITHIN_MS,
             });
