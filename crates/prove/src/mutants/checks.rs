@@ -6,6 +6,7 @@ pub(super) mod conditions;
 pub(super) mod expiry;
 pub(super) mod hashtrie;
 pub(super) mod ingests;
+pub(super) mod inplace;
 pub(super) mod large;
 pub(super) mod lives;
 pub(super) mod merges;

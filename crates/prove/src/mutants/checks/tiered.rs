@@ -22,7 +22,7 @@ fn tiered() -> KeyspaceOptions {
         .runs(4)
 }
 
-fn put(keyspace: &Keyspace, truth: &mut Truth, number: u64, round: u64) -> Outcome {
+pub(super) fn put(keyspace: &Keyspace, truth: &mut Truth, number: u64, round: u64) -> Outcome {
     let value = format!("{number} of round {round} ").repeat(3).into_bytes();
     let put = keyspace.put_with(key(number), &value, Durability::Process);
     put.map_err(text("put"))?;
@@ -31,7 +31,7 @@ fn put(keyspace: &Keyspace, truth: &mut Truth, number: u64, round: u64) -> Outco
 }
 
 /// Compares all records, in order and one by one.
-fn compare(keyspace: &Keyspace, truth: &Truth, what: &str) -> Outcome {
+pub(super) fn compare(keyspace: &Keyspace, truth: &Truth, what: &str) -> Outcome {
     let mut wanted = truth.iter();
     for record in keyspace.iter() {
         let (key, value) = record.map_err(text(what))?;
@@ -388,7 +388,7 @@ fn goes_on_beside_damage(options_of_keyspace: KeyspaceOptions, runs: &str) -> Ou
 }
 
 /// A figure of the keyspace's tree.
-fn figure(database: &Database, name: &str) -> Result<u64, String> {
+pub(super) fn figure(database: &Database, name: &str) -> Result<u64, String> {
     let stat = database.stat().map_err(text("stat"))?;
     let keyspace = stat.keyspaces.iter().find(|keyspace| keyspace.name == "k");
     let runs = keyspace.and_then(|keyspace| keyspace.tree.figure(name));

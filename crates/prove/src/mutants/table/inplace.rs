@@ -1,11 +1,16 @@
 //! The mutants of the page-grouped tree.
 
-use super::{Mutant, RANDOM, checks};
+use super::{Mutant, checks};
 use crate::mutants::script::Script;
 
 const DAMAGE: Script = Script::Check(
     "damage in a page-grouped tree",
     checks::tiered::damage_in_place,
+);
+
+const OVERWRITING: Script = Script::Check(
+    "overwriting in a page-grouped tree",
+    checks::inplace::overwriting,
 );
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -14,7 +19,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "a leaf's merge leaves out the oldest group that waits for it",
         file: "crates/inplace/src/task.rs",
         breaks: "a leaf that is merged takes in all that waits for it",
-        script: RANDOM,
+        script: OVERWRITING,
     },
     Mutant {
         name: "deletes-vanish-while-they-wait",
@@ -28,7 +33,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "a get asks the groups that wait from the oldest to the newest",
         file: "crates/inplace/src/get.rs",
         breaks: "a get sees the newest published write",
-        script: RANDOM,
+        script: OVERWRITING,
     },
     Mutant {
         name: "joined-groups-take-one-more-along",
@@ -56,6 +61,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: "a key that is a bound of the map is looked for in the leaf before it",
         file: "crates/inplace/src/format.rs",
         breaks: "leaves partition the keys",
-        script: RANDOM,
+        script: OVERWRITING,
     },
 ];
