@@ -406,7 +406,7 @@ impl Run {
     }
 
     /// Writes resume at once or when the new space is noticed, or the database says that it is
-    /// poisoned and stays so. Writes that a failed merge stalled resume once its retry has made room.
+    /// poisoned and stays so. Writes that a failed merge stalled resume once its retry made room.
     fn resume(&mut self) -> Result<bool, String> {
         let write = Operation::Put {
             keyspace: "default".to_owned(),
