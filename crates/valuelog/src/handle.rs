@@ -96,8 +96,8 @@ pub(crate) fn dangling(handle: Handle) -> Error {
         .with("place", handle.place)
 }
 
-/// Checks that operands may apply to a value of so many bytes: no operator makes one of more than
-/// 256 KiB.
+/// Checks the length of a value, in bytes, that operands apply to. An operator takes and makes
+/// values of at most 256 KiB.
 ///
 /// # Errors
 ///

@@ -20,7 +20,7 @@
 //! | a sync that fails once, and then lies | `Poisoned` until reopened; refused writes are not there, unless they were to be synced; reads go on | earlier acknowledged writes are there |
 //! | files and blocks of another copy of the store, which went on separately | | files but the ring: refused with `Corrupt`; blocks: as rot; the ring: as an empty one |
 //! | a copy made while the store is open | | refused with `Corrupt`, or a prefix of which every record reads right |
-//! | any of these, then a salvage | | each certain record is right; each missing one is in a reported range |
+//! | any, then a salvage | | a certain record is right; a missing one is in a reported range |
 //! | a full disk | `NoSpace`, and refused writes are not there; writes resume with space | nothing is lost |
 
 mod copies;

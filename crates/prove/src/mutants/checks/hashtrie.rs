@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use terrapin::{CheckpointDistance, Keyspace, KeyspaceOptions, SpaceAmplification, StructureKind};
+use terrapin::{CheckpointDistance, KeyspaceOptions, SpaceAmplification, StructureKind};
 use terrapin_disk::SimDisk;
 
+use super::tiered::compare_gets;
 use super::{Outcome, Truth, key, text, tiny};
 use crate::process::Process;
 
@@ -42,7 +43,7 @@ pub(in crate::mutants) fn overwriting(_scratch: &Path) -> Outcome {
         let held = tree.map_or(0, |k| k.tree.leaf_records + k.tree.buffered_records);
         most_permille = most_permille.max(held * 1000 / KEYS);
         if round % 10 == 9 {
-            compare(&keyspace, &truth)?;
+            compare_gets(&keyspace, &truth, &format!("round {round}"))?;
         }
     }
     drop(keyspace);
@@ -53,14 +54,4 @@ pub(in crate::mutants) fn overwriting(_scratch: &Path) -> Outcome {
             "the runs had {most_permille} records for each thousand"
         )),
     }
-}
-
-fn compare(keyspace: &Keyspace, truth: &Truth) -> Outcome {
-    for (key, value) in truth {
-        let got = keyspace.get(key).map_err(text("get"))?;
-        if got.as_deref() != Some(&value[..]) {
-            return Err(format!("a get of {key:?} has {got:?}"));
-        }
-    }
-    Ok(())
 }
