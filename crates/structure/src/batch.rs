@@ -49,6 +49,8 @@ pub struct Batch {
     copy_ends: Vec<(usize, usize)>,
     /// The copies that have a handle in place of their value, ascending.
     handles: Vec<usize>,
+    /// Of these, the copies whose handle stays ([`Batch::leave_handles`]), ascending.
+    left: Vec<usize>,
     /// The deadlines of records that have one, by the record's number, ascending: milliseconds
     /// since 1970.
     deadlines: Vec<(usize, u64)>,
@@ -106,6 +108,7 @@ impl Batch {
         self.bytes.clear();
         self.copy_ends.clear();
         self.handles.clear();
+        self.left.clear();
         self.deadlines.clear();
         self.lent_spans.clear();
         self.blocks.clear();
@@ -297,6 +300,23 @@ impl Batch {
         })
     }
 
+    /// Notes that handles stay in place of their values: those of these numbers among
+    /// [`Batch::handles`], ascending. Call it before [`Batch::fill_in`], which then gets the handles
+    /// as their values.
+    pub fn leave_handles(&mut self, numbers: &[usize]) {
+        let copies = numbers
+            .iter()
+            .filter_map(|&number| self.handles.get(number));
+        self.left = copies.copied().collect();
+    }
+
+    /// Whether a copy has a handle that stays.
+    #[inline]
+    #[must_use]
+    pub fn is_left(&self, copy: usize) -> bool {
+        self.left.binary_search(&copy).is_ok()
+    }
+
     /// Replaces the first handles by their values, in order. If there are fewer values than
     /// handles, the record of the first handle without a value goes, and so do all records behind
     /// it. Linear in the bytes of the batch and of the values.
@@ -441,7 +461,7 @@ impl Batch {
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.copy_ends.capacity() * size_of::<(usize, usize)>()
-            + self.handles.capacity() * size_of::<usize>()
+            + (self.handles.capacity() + self.left.capacity()) * size_of::<usize>()
             + self.deadlines.capacity() * size_of::<(usize, u64)>()
             + self.lent_spans.capacity() * size_of::<LentSpan>()
             + self.blocks.capacity() * size_of::<Arc<Block>>()

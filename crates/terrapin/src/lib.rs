@@ -186,6 +186,7 @@ pub use api::ingest::Ingest;
 pub use api::keyspace::Keyspace;
 pub use api::large::{ValueReader, ValueWriter};
 pub use api::snapshot::Snapshot;
+pub use api::streamed::{Streamed, StreamedRecord, StreamedValue};
 pub use api::transaction::Transaction;
 pub use api::unordered::{Position, Unordered};
 pub use disk_space::usage::SpaceUse;

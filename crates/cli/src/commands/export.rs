@@ -1,7 +1,8 @@
 //! `terrapin export`: the records of a keyspace or of a range, in key order, as of one moment.
 //! Those of a hashed keyspace come in no order. A file gets its new content only when everything
 //! was written, and keeps its permissions. A link to the file stays a link. Stdout gets csv by
-//! default, the format that carries any bytes.
+//! default, the format that carries any bytes. Values may have any length: large ones are read and
+//! written in pieces.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
@@ -10,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use terrapin_base::{Env, Error, Result};
+use terrapin::{StreamedValue, ValueReader};
+use terrapin_base::{Env, Error, ErrorKind, Result, Slice};
 
 use super::import::format_of;
-use super::scan::{Walk, WalkArgs};
+use super::scan::{StreamedWalk, WalkArgs};
 use crate::database::{DatabaseArgs, KeyspaceArgs};
 use crate::formats::{Dialect, Format, Writer};
 use crate::interrupt::Interrupt;
@@ -51,7 +53,8 @@ pub struct Export {
     header: bool,
     /// json, jsonl: write values that are the JSON text of a number, object, array, true, false or
     /// null as JSON, so that values imported from JSON come back unchanged (but a string that says
-    /// 12 becomes a number, and jsonl keeps a text of several lines as a string); not with --hex
+    /// 12 becomes a number, and jsonl keeps a text of several lines as a string, as both do with
+    /// values of more than a quarter of --memory); not with --hex
     #[arg(long)]
     typed: bool,
     /// csv: write a third column, expires_ms, with the deadline of the value in milliseconds since
@@ -71,7 +74,7 @@ pub struct Export {
 struct Records {
     /// The estimated number of records, if known.
     about: Option<u64>,
-    walk: Walk,
+    walk: StreamedWalk,
     /// Signals that end the export early.
     interrupt: Option<Interrupt>,
 }
@@ -116,7 +119,7 @@ impl Export {
         let limit = self.walk.limit.map_or(u64::MAX, |limit| limit as u64);
         let records = Records {
             about: about.map(|about| about.min(limit)),
-            walk: self.walk.of(&keyspace, self.hex)?,
+            walk: self.walk.of(&keyspace, self.hex)?.streamed(),
             interrupt: None,
         };
         let Some(path) = path else {
@@ -243,11 +246,28 @@ fn buffered<W: Write>(out: W) -> BufWriter<W> {
     BufWriter::with_capacity(256 << 10, out)
 }
 
+/// A large value whole, if the format looks whether it is JSON, and if memory holds it.
+fn whole<W: Write>(reader: &ValueReader, writer: &Writer<W>) -> Result<Option<Slice>> {
+    if !writer.is_typed() {
+        return Ok(None);
+    }
+    match reader.read_range(0..reader.len()) {
+        Err(error) if error.kind() == ErrorKind::TooLarge => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// Writes the records and returns their number.
 fn write_all<W: Write>(mut records: Records, mut writer: Writer<W>) -> Result<u64> {
     let bar = progress::of_records(records.about, "export");
     while let Some((key, value, expires_ms)) = records.walk.next()? {
-        writer.record(key, value, expires_ms)?;
+        match value {
+            StreamedValue::Bytes(value) => writer.record(key, value, expires_ms)?,
+            StreamedValue::Reader(mut reader) => match whole(&reader, &writer)? {
+                Some(value) => writer.record(key, &value, expires_ms)?,
+                None => writer.record_streamed(key, &mut reader, expires_ms)?,
+            },
+        }
         if writer.records().is_multiple_of(1024) {
             bar.set(writer.records());
             records

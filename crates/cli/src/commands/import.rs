@@ -6,6 +6,7 @@
 //! writes the records read so far.
 
 use std::cell::RefCell;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +17,7 @@ use terrapin_base::{Env, Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MA
 
 use crate::arguments::DurabilityName;
 use crate::database::{KeyspaceArgs, WriterArgs};
-use crate::formats::{self, Column, Columns, Dialect, Format, Record};
+use crate::formats::{self, Column, Columns, Dialect, Format, Long, Record, SPOOLED_FROM_BYTES};
 use crate::input::{Idle, InputFile, Watched};
 use crate::interrupt::{self, Interrupt};
 use crate::progress::Bar;
@@ -25,7 +26,9 @@ use crate::{arguments, output, own_files, progress};
 /// A batch's records or bytes. A larger batch costs no less per record.
 const BATCH_RECORDS_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 128 << 10;
-/// A value has at most this part (1/n) of the memory.
+/// Bytes of a long value that are copied at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// A value that is made of several columns has at most this part (1/n) of the memory.
 const MEMORY_PART: u64 = 4;
 
 /// Arguments of `import`.
@@ -33,8 +36,8 @@ const MEMORY_PART: u64 = 4;
 pub struct Import {
     #[command(flatten)]
     database: WriterArgs,
-    /// File to read; - is stdin. A value has at most a quarter of --memory, and at least 256 KiB
-    /// are taken; put --file takes longer ones. When the input pauses for a tenth of a second, the
+    /// File to read; - is stdin. Values have up to 1 GiB; one of more than 1 MiB goes to a temporary
+    /// file beside the database first. When the input pauses for a tenth of a second, the
     /// import writes the records that it has read. Ctrl-C ends the import after the last whole
     /// record, and it says how many records are stored
     #[arg(value_name = "FILE")]
@@ -123,13 +126,17 @@ impl Import {
         Ok(())
     }
 
-    /// Bytes of the longest value that is taken: what a get returns. A sorted ingest takes records.
+    /// Bytes of the longest value that is made of several columns.
     fn value_bytes_max(&self) -> usize {
-        let bytes = match self.sorted {
-            true => 0,
-            false => self.database.memory() / MEMORY_PART,
-        };
-        usize::try_from(bytes).map_or(VALUE_BYTES_MAX, |bytes| bytes.max(VALUE_BYTES_MAX))
+        let bytes = usize::try_from(self.database.memory() / MEMORY_PART);
+        bytes.map_or(VALUE_BYTES_MAX, |bytes| bytes.max(VALUE_BYTES_MAX))
+    }
+
+    /// The directory beside the database.
+    fn place(&self) -> PathBuf {
+        let place = self.database.path().parent();
+        let place = place.filter(|place| !place.as_os_str().is_empty());
+        place.unwrap_or(Path::new(".")).to_owned()
     }
 
     fn dialect(&self) -> Result<Dialect> {
@@ -143,6 +150,7 @@ impl Import {
             deadlines: self.deadlines,
             columns,
             value_bytes_max: self.value_bytes_max(),
+            spool: Some(self.place()),
             ..Dialect::plain(format_of(self.format, &self.input)?)
         };
         dialect.check()?;
@@ -173,10 +181,7 @@ pub fn check_sizes(record: &Record<'_>, value_bytes_max: usize) -> Result<()> {
         ("value", record.value.len(), value_bytes_max),
     ] {
         if bytes > limit {
-            let message = format!(
-                "malformed line {line}: the {what} is longer than the limit; a value has a \
-                 quarter of --memory, and put --file takes up to 1 GiB"
-            );
+            let message = format!("malformed line {line}: the {what} is longer than the limit");
             return Err(Error::new(ErrorKind::TooLarge, message)
                 .with("bytes", bytes)
                 .with("limit", limit));
@@ -247,9 +252,13 @@ impl Loader<'_> {
     }
 
     fn take(&mut self, record: Record<'_>) -> Result<()> {
-        check_sizes(&record, self.dialect.value_bytes_max)?;
+        let value_bytes_max = self.dialect.value_bytes_max.max(SPOOLED_FROM_BYTES);
+        check_sizes(&record, value_bytes_max)?;
         if self.import.sorted {
             return self.take_sorted(record);
+        }
+        if let Some(long) = record.long {
+            return self.take_long(record.key, long, record.expires_ms);
         }
         let Record { key, value, .. } = record;
         self.pending.bytes.extend_from_slice(key);
@@ -270,6 +279,33 @@ impl Loader<'_> {
         if due { self.acknowledge() } else { Ok(()) }
     }
 
+    /// Writes the waiting records, and then one with a long value.
+    fn take_long(&mut self, key: &[u8], long: &Long, expires_ms: Option<u64>) -> Result<()> {
+        self.write()?;
+        let durability: Durability = self.import.durability.into();
+        let target = self.open()?;
+        let mut writer = target.keyspace.writer_with(key, long.bytes(), durability)?;
+        let (mut from, mut piece) = (long.reader()?, vec![0; PIECE_BYTES]);
+        while writer.missing() > 0 {
+            let count = writer.missing().min(PIECE_BYTES as u64) as usize;
+            let read = from.read_exact(&mut piece[..count]);
+            read.map_err(|error| Error::io("cannot read the temporary file", error))?;
+            writer.append(&piece[..count])?;
+        }
+        match expires_ms {
+            None => writer.finish()?,
+            Some(ms) => writer.finish_expiring(moment(ms))?,
+        }
+        target.written += 1;
+        self.records += 1;
+        self.bar.set_records(self.records);
+        let every = self.ack_every();
+        match every.is_some_and(|every| self.records.is_multiple_of(every)) {
+            true => self.acknowledge(),
+            false => Ok(()),
+        }
+    }
+
     fn take_sorted(&mut self, record: Record<'_>) -> Result<()> {
         self.records += 1;
         self.warn_of_header(record.key, record.value);
@@ -283,9 +319,13 @@ impl Loader<'_> {
         if self.records.is_multiple_of(BATCH_RECORDS_MAX as u64) {
             self.bar.set_records(self.records);
         }
-        let added = match record.expires_ms {
-            None => ingest.add(record.key, record.value),
-            Some(ms) => ingest.add_expiring(record.key, record.value, moment(ms)),
+        let deadline = record.expires_ms.map(moment);
+        let added = match (record.long, deadline) {
+            (Some(long), deadline) => {
+                ingest.add_from(record.key, long.bytes(), &mut long.reader()?, deadline)
+            }
+            (None, None) => ingest.add(record.key, record.value),
+            (None, Some(deadline)) => ingest.add_expiring(record.key, record.value, deadline),
         };
         added.map_err(|error| error.with("line", record.line))
     }

@@ -76,7 +76,7 @@ impl Put {
         if let Some(length) = input.bytes.filter(|&bytes| bytes > VALUE_BYTES_MAX as u64)
             && !self.hex
         {
-            self.check_length(length, path)?;
+            Self::check_length(length, path)?;
             let file = input.file().try_clone().map_err(|e| failed(e, path))?;
             return Ok(Content::Large(Large {
                 file,
@@ -120,7 +120,7 @@ impl Put {
 
     /// A pipe's bytes in a file, since the length of a value comes before its bytes.
     fn spooled(&self, begun: &[u8], mut rest: &File, path: &Path) -> Result<Large> {
-        self.check_length(begun.len() as u64, path)?;
+        Self::check_length(begun.len() as u64, path)?;
         let place = self.database.path().parent();
         let place = place.filter(|place| !place.as_os_str().is_empty());
         let spooled = Temporary::within(Some(place.unwrap_or(Path::new("."))), "value")?;
@@ -135,7 +135,7 @@ impl Put {
             Ok((file, begun.len() as u64 + more))
         };
         let (file, length) = spool().map_err(|e| failed(e, path))?;
-        self.check_length(length, path)?;
+        Self::check_length(length, path)?;
         Ok(Large {
             file,
             length,
@@ -143,13 +143,9 @@ impl Put {
         })
     }
 
-    fn check_length(&self, length: u64, path: &Path) -> Result<()> {
-        let limit = match self.ttl {
-            Some(_) => VALUE_BYTES_MAX as u64,
-            None => LARGE_VALUE_BYTES_MAX,
-        };
-        if length > limit {
-            let error = too_large("value", limit as usize).with("bytes", length);
+    fn check_length(length: u64, path: &Path) -> Result<()> {
+        if length > LARGE_VALUE_BYTES_MAX {
+            let error = too_large("value", LARGE_VALUE_BYTES_MAX as usize).with("bytes", length);
             return Err(error.with("file", path.display()));
         }
         Ok(())
@@ -172,7 +168,10 @@ impl Put {
                 }
             }
         }
-        writer.finish()?;
+        match self.ttl {
+            Some(ttl) => writer.finish_with_ttl(ttl)?,
+            None => writer.finish()?,
+        }
         crate::database::close(&database)
     }
 }

@@ -4,10 +4,13 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Bound;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use terrapin::{KeyRange, Keys, Keyspace, Range, RecordAndDeadline, StructureKind, Unordered};
+use terrapin::{
+    KeyRange, Keys, Keyspace, Range, RecordAndDeadline, Streamed, StreamedRecord, StreamedValue,
+    StructureKind, Unordered,
+};
 use terrapin_base::{Result, expiry};
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
@@ -120,13 +123,61 @@ enum Records {
     Unordered { records: Unordered, keys_only: bool },
 }
 
+/// Records in the requested order, whose large values come as readers.
+pub struct StreamedWalk {
+    reverse: bool,
+    records: StreamedRecords,
+}
+
+enum StreamedRecords {
+    Whole(Streamed),
+    Keys(Keys),
+}
+
+impl StreamedWalk {
+    /// The next key, its value, and the value's deadline, borrowed until the next call. Without
+    /// value and deadline if only keys are wanted.
+    pub fn next(&mut self) -> Result<Option<(&[u8], StreamedValue<'_>, Option<u64>)>> {
+        fn shown(
+            (key, value, deadline): StreamedRecord<'_>,
+        ) -> (&[u8], StreamedValue<'_>, Option<u64>) {
+            (key, value, since_1970(deadline))
+        }
+        fn without_value(key: &[u8]) -> (&[u8], StreamedValue<'_>, Option<u64>) {
+            (key, StreamedValue::Bytes(&[]), None)
+        }
+        match (&mut self.records, self.reverse) {
+            (StreamedRecords::Whole(records), false) => Ok(records.next()?.map(shown)),
+            (StreamedRecords::Whole(records), true) => Ok(records.next_back()?.map(shown)),
+            (StreamedRecords::Keys(keys), false) => Ok(keys.next_ref()?.map(without_value)),
+            (StreamedRecords::Keys(keys), true) => Ok(keys.next_back_ref()?.map(without_value)),
+        }
+    }
+}
+
+fn since_1970(deadline: Option<SystemTime>) -> Option<u64> {
+    let since_1970 = deadline.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    since_1970.map(expiry::whole_ms_down)
+}
+
 impl Walk {
+    /// The same records, whose large values come as readers.
+    pub fn streamed(self) -> StreamedWalk {
+        StreamedWalk {
+            reverse: self.reverse,
+            records: match self.records {
+                Records::Whole(range) => StreamedRecords::Whole(range.streamed()),
+                Records::Keys(keys) => StreamedRecords::Keys(keys),
+                Records::Unordered { records, .. } => StreamedRecords::Whole(records.streamed()),
+            },
+        }
+    }
+
     /// The next key, its value and the value's deadline, in milliseconds since 1970, borrowed until
     /// the next call. Without value and deadline if only keys are wanted.
     pub fn next(&mut self) -> Result<Option<Walked<'_>>> {
         fn shown((key, value, deadline): RecordAndDeadline<'_>) -> Walked<'_> {
-            let since_1970 = deadline.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-            (key, value, since_1970.map(expiry::whole_ms_down))
+            (key, value, since_1970(deadline))
         }
         fn without_value(key: &[u8]) -> Walked<'_> {
             (key, &[], None)

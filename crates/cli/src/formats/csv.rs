@@ -4,6 +4,7 @@
 
 use terrapin_base::Result;
 
+use super::text::{Long, Part, Spool, give_back};
 use super::{Dialect, Record, Sink, Source};
 use crate::bytes;
 
@@ -52,11 +53,13 @@ impl Columns {
     }
 }
 
-/// One line: its fields, back to back.
+/// One line: its fields, back to back. Memory has nothing of long ones.
 #[derive(Default)]
 struct Row {
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// Long fields and their numbers.
+    long: Vec<(usize, Long)>,
 }
 
 impl Row {
@@ -67,6 +70,29 @@ impl Row {
     fn field(&self, number: usize) -> &[u8] {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[start..self.ends[number]]
+    }
+
+    fn long(&self, number: usize) -> Option<&Long> {
+        let found = self.long.iter().find(|(own, _)| *own == number);
+        found.map(|(_, long)| long)
+    }
+
+    /// Reads the next field.
+    fn read_field(&mut self, source: &mut Source<'_>) -> Result<End> {
+        let mut long = None;
+        let start = self.bytes.len();
+        let part = Part {
+            bytes: &mut self.bytes,
+            start,
+            long: &mut long,
+        };
+        let end = field(source, part)?;
+        if let Some(mut long) = long {
+            long.end()?;
+            self.long.push((self.ends.len(), long));
+        }
+        self.ends.push(self.bytes.len());
+        Ok(end)
     }
 
     fn fields(&self) -> impl Iterator<Item = &[u8]> {
@@ -81,13 +107,14 @@ impl Row {
             let is_empty = matches!(source.peek()?, Some(b'\r' | b'\n'));
             self.bytes.clear();
             self.ends.clear();
-            while field(source, &mut self.bytes)? == End::Comma {
-                self.ends.push(self.bytes.len());
+            for (_, long) in self.long.drain(..) {
+                give_back(long, &mut source.spool)?;
+            }
+            while self.read_field(source)? == End::Comma {
                 if self.len() == COLUMNS_MAX {
                     return Err(super::malformed(line, "there are too many columns"));
                 }
             }
-            self.ends.push(self.bytes.len());
             if !is_empty || self.len() > 1 {
                 return Ok(Some(line));
             }
@@ -104,11 +131,12 @@ enum End {
 }
 
 /// Appends a field's content.
-fn field(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<End> {
+fn field(source: &mut Source<'_>, mut out: Part<'_>) -> Result<End> {
     if source.peek()? == Some(b'"') {
-        quoted(source, out)?;
+        quoted(source, &mut out)?;
     } else {
-        source.until(out, |byte| b",\"\r\n".contains(&byte))?;
+        let add = &mut |run: &[u8], spool: &mut Spool| out.add(run, spool);
+        source.until_with(add, |byte| b",\"\r\n".contains(&byte))?;
     }
     match source.next()? {
         Some(b',') => Ok(End::Comma),
@@ -122,11 +150,12 @@ fn field(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<End> {
     }
 }
 
-fn quoted(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn quoted(source: &mut Source<'_>, out: &mut Part<'_>) -> Result<()> {
     let line = source.line();
     source.next()?;
     loop {
-        source.until(out, |byte| byte == b'"')?;
+        let add = &mut |run: &[u8], spool: &mut Spool| out.add(run, spool);
+        source.until_with(add, |byte| byte == b'"')?;
         if source.next()?.is_none() {
             return Err(super::malformed(line, "a quoted field does not end"));
         }
@@ -134,7 +163,7 @@ fn quoted(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
             return Ok(());
         }
         source.next()?;
-        out.push(b'"');
+        out.add(b"\"", &mut source.spool)?;
     }
 }
 
@@ -294,6 +323,10 @@ fn rest(header: &Row, key: usize) -> Result<Vec<(usize, Vec<u8>)>, String> {
 pub(super) fn read(source: &mut Source<'_>, dialect: &Dialect, sink: Sink<'_>) -> Result<()> {
     let columns = dialect.columns.as_ref();
     let has_header = dialect.header || columns.is_some_and(Columns::need_header);
+    if columns.is_some_and(|columns| columns.value.is_none()) {
+        // A value is made of all columns.
+        source.spool.directory = None;
+    }
     let (mut row, mut object) = (Row::default(), Vec::new());
     let mut places = None;
     while let Some(line) = row.read(source)? {
@@ -315,19 +348,25 @@ pub(super) fn read(source: &mut Source<'_>, dialect: &Dialect, sink: Sink<'_>) -
         };
         places.check(&row, line, columns.is_some())?;
         let key = row.field(places.key);
+        if row.long(places.key).is_some() {
+            return Err(super::malformed(
+                line,
+                "the key is far longer than the limit",
+            ));
+        }
         let expires = places.expires.map(|number| row.field(number));
         let expires_ms = super::deadline(line, expires.unwrap_or_default())?;
-        let record = |value| Record {
+        let record = |value, long| Record {
             expires_ms,
-            ..Record::lasting(line, key, value)
+            ..Record::lasting(line, key, (value, long))
         };
         match &places.value {
-            Value::Column(number) => sink(record(row.field(*number)))?,
+            Value::Column(number) => sink(record(row.field(*number), row.long(*number)))?,
             Value::Rest(columns) => {
                 Places::object(columns, &row, &mut object).map_err(|_| {
                     super::malformed(line, "a column is not UTF-8, which JSON wants")
                 })?;
-                sink(record(&object))?;
+                sink(record(&object, None))?;
             }
         }
     }
@@ -381,13 +420,18 @@ fn write_field(field: &[u8], out: &mut Vec<u8>) {
         return;
     }
     out.push(b'"');
-    for &byte in field {
+    write_quoted(field, out);
+    out.push(b'"');
+}
+
+/// Writes a part of a field between quotes.
+pub(super) fn write_quoted(part: &[u8], out: &mut Vec<u8>) {
+    for &byte in part {
         if byte == b'"' {
             out.push(b'"');
         }
         out.push(byte);
     }
-    out.push(b'"');
 }
 
 #[cfg(test)]

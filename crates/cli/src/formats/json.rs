@@ -3,7 +3,11 @@
 
 use terrapin_base::Result;
 
+use super::text::{Out, Text};
 use super::{Record, Sink, Source};
+
+/// Most arrays and objects around a part of a value.
+const DEPTH_MAX: usize = 1 << 20;
 
 /// The values that are read.
 #[derive(Clone, Copy, PartialEq)]
@@ -15,7 +19,7 @@ pub(super) enum Values {
 }
 
 pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
-    let (mut key, mut found) = (Vec::new(), Vec::new());
+    let (mut key, mut found) = (Vec::new(), Text::default());
     space(source)?;
     match source.next()? {
         Some(b'{') => {}
@@ -38,7 +42,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
             colon(source)?;
             space(source)?;
             value(source, values, &mut found)?;
-            sink(Record::lasting(line, &key, &found))?;
+            sink(Record::lasting(line, &key, found.ended()?))?;
             space(source)?;
             match source.peek()? {
                 Some(b',') => source.next()?,
@@ -76,21 +80,21 @@ pub(super) fn colon(source: &mut Source<'_>) -> Result<()> {
 }
 
 /// Reads a value: a string's content, or the text of anything else.
-pub(super) fn value(source: &mut Source<'_>, values: Values, out: &mut Vec<u8>) -> Result<()> {
+pub(super) fn value(source: &mut Source<'_>, values: Values, out: &mut impl Out) -> Result<()> {
     if source.peek()? == Some(b'"') {
         return string(source, out);
     }
     if values == Values::Strings {
         return Err(source.malformed("with --hex, a value is a string"));
     }
-    out.clear();
+    source.empty(out)?;
     text(source, out)?;
     check_utf8(source, out)
 }
 
 /// Reads a string and resolves its escapes.
-pub(super) fn string(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
-    out.clear();
+pub(super) fn string(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
+    source.empty(out)?;
     if source.peek()? != Some(b'"') {
         return Err(source.malformed("there is no string where one should be"));
     }
@@ -115,14 +119,14 @@ fn unended(source: &Source<'_>) -> terrapin_base::Error {
     source.malformed("a string does not end, or has a control character in it")
 }
 
-fn check_utf8(source: &Source<'_>, text: &[u8]) -> Result<()> {
-    match std::str::from_utf8(text) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(source.malformed("it is not UTF-8")),
+fn check_utf8(source: &Source<'_>, text: &impl Out) -> Result<()> {
+    match text.is_utf8() {
+        true => Ok(()),
+        false => Err(source.malformed("it is not UTF-8")),
     }
 }
 
-fn escape(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn escape(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
     let byte = match source.peek()? {
         Some(byte @ (b'"' | b'\\' | b'/')) => byte,
         Some(b'b') => 8,
@@ -133,14 +137,13 @@ fn escape(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
         Some(b'u') => {
             source.next()?;
             let character = unicode(source)?;
-            out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-            return Ok(());
+            let mut utf8 = [0; 4];
+            return source.add(out, character.encode_utf8(&mut utf8).as_bytes());
         }
         _ => return Err(source.malformed("there is no such escape in a string")),
     };
     source.next()?;
-    out.push(byte);
-    Ok(())
+    source.add(out, &[byte])
 }
 
 /// Behind `\u`: four digits, and four more behind another `\u` if the first are half of a pair.
@@ -182,9 +185,12 @@ fn four_digits(source: &mut Source<'_>) -> Result<u32> {
 
 /// Copies a value that is not a string as it is, and checks its grammar. Depth costs one byte per
 /// level, not stack.
-fn text(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn text(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
     let mut open = Vec::new();
     loop {
+        if open.len() > DEPTH_MAX {
+            return Err(source.malformed("a value is nested too deeply"));
+        }
         match source.peek()? {
             Some(b'{') => {
                 copy(source, out)?;
@@ -214,7 +220,6 @@ fn text(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
         }
         // A value has ended; its container may end too.
         loop {
-            source.check_length(out)?;
             let Some(&close) = open.last() else {
                 return Ok(());
             };
@@ -238,20 +243,21 @@ fn text(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-fn copy(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
-    out.extend(source.next()?);
-    Ok(())
+fn copy(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
+    match source.next()? {
+        Some(byte) => source.add(out, &[byte]),
+        None => Ok(()),
+    }
 }
 
-fn copy_space(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn copy_space(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
     while matches!(source.peek()?, Some(b' ' | b'\t' | b'\r' | b'\n')) {
         copy(source, out)?;
-        source.check_length(out)?;
     }
     Ok(())
 }
 
-fn copy_name(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn copy_name(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
     copy_string(source, out)?;
     copy_space(source, out)?;
     if source.peek()? != Some(b':') {
@@ -261,12 +267,12 @@ fn copy_name(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     copy_space(source, out)
 }
 
-fn copy_string(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn copy_string(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
     if source.peek()? != Some(b'"') {
         return Err(source.malformed("there is no string where one should be"));
     }
     copy(source, out)?;
-    let mut said = Vec::new();
+    let mut said: Vec<u8> = Vec::new();
     loop {
         source.until(out, |byte| byte == b'"' || byte == b'\\' || byte < 0x20)?;
         match source.peek()? {
@@ -287,7 +293,9 @@ fn copy_string(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
                     other => {
                         said.clear();
                         escape(source, &mut said)?;
-                        out.extend(other);
+                        if let Some(byte) = other {
+                            source.add(out, &[byte])?;
+                        }
                     }
                 }
             }
@@ -296,7 +304,7 @@ fn copy_string(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-fn copy_word(source: &mut Source<'_>, out: &mut Vec<u8>, word: &[u8]) -> Result<()> {
+fn copy_word(source: &mut Source<'_>, out: &mut impl Out, word: &[u8]) -> Result<()> {
     for &byte in word {
         if source.peek()? != Some(byte) {
             return Err(source.malformed("there is no value where one should be"));
@@ -306,7 +314,7 @@ fn copy_word(source: &mut Source<'_>, out: &mut Vec<u8>, word: &[u8]) -> Result<
     Ok(())
 }
 
-fn copy_number(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn copy_number(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
     if source.peek()? == Some(b'-') {
         copy(source, out)?;
     }
@@ -329,10 +337,10 @@ fn copy_number(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn copy_digits(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
-    let before = out.len();
+fn copy_digits(source: &mut Source<'_>, out: &mut impl Out) -> Result<()> {
+    let before = out.length();
     source.until(out, |byte| !byte.is_ascii_digit())?;
-    if out.len() == before {
+    if out.length() == before {
         return Err(source.malformed("a number lacks its digits"));
     }
     Ok(())
@@ -383,10 +391,38 @@ pub(super) fn end(empty: bool, keys_only: bool, out: &mut Vec<u8>) {
     });
 }
 
+/// Why bytes that are no text are refused.
+pub(super) const NO_BYTES: &str =
+    "json cannot carry bytes that are not UTF-8; it can with --hex, and csv can";
+
+/// Writes a part of a string, which may end within a character, and escapes only what must be
+/// escaped.
+pub(super) fn write_escaped(part: &[u8], out: &mut Vec<u8>) {
+    for &byte in part {
+        let short = match byte {
+            b'"' | b'\\' => byte,
+            8 => b'b',
+            b'\t' => b't',
+            b'\n' => b'n',
+            12 => b'f',
+            b'\r' => b'r',
+            0..0x20 => {
+                out.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
+                continue;
+            }
+            _ => {
+                out.push(byte);
+                continue;
+            }
+        };
+        out.extend_from_slice(&[b'\\', short]);
+    }
+}
+
 /// Writes a string and escapes only what must be escaped.
 pub(super) fn write_string(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err("json cannot carry bytes that are not UTF-8; it can with --hex, and csv can");
+        return Err(NO_BYTES);
     };
     serde_json::to_writer(out, text).map_err(|_| "json cannot carry this text; csv can")
 }

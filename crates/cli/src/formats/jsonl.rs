@@ -5,11 +5,12 @@
 use terrapin_base::{ErrorKind, Result};
 
 use super::json::{Values, colon, is_text_of_no_string, string, value, write_string};
+use super::text::Text;
 use super::{Record, Sink, Source};
 use crate::bytes;
 
 pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
-    let (mut name, mut key, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut name, mut key, mut found) = (Vec::new(), Vec::new(), Text::default());
     let mut expires = Vec::new();
     loop {
         space(source)?;
@@ -86,7 +87,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
         }
         sink(Record {
             expires_ms: super::deadline(line, &expires)?,
-            ..Record::lasting(line, &key, &found)
+            ..Record::lasting(line, &key, found.ended()?)
         })?;
     }
 }

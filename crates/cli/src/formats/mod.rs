@@ -10,17 +10,19 @@
 //! A byte order mark at the beginning of an input is skipped. A text whose first record begins with
 //! one gets another, so that it comes back.
 //!
-//! Readers hold one record at a time, and at most the size of the largest record, whatever the
-//! input. Errors name the line, the byte and the last good key. With hexadecimal digits (`--hex`)
+//! Readers hold one record at a time, and at most 1 MiB of it, whatever the input. A longer value
+//! goes to a temporary file, if the caller takes such ([`text`]). Errors name the line, the byte and the last good key. With hexadecimal digits (`--hex`)
 //! every format carries every record.
 
 mod csv;
 mod json;
 mod jsonl;
 mod source;
+mod text;
 mod tsv;
 
-use std::io::Write;
+use std::io::{Read, Seek, Write};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use terrapin_base::expiry::DEADLINE_MS_MAX;
@@ -30,6 +32,11 @@ use crate::bytes;
 use crate::input::Input;
 pub use csv::{Column, Columns};
 use source::{BYTE_ORDER_MARK, Source, malformed};
+use text::Utf8;
+pub use text::{Long, SPOOLED_FROM_BYTES};
+
+/// Bytes of a long value that are read at once.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,8 +84,11 @@ pub struct Dialect {
     pub drop_deadlines: bool,
     /// csv is read from these columns.
     pub columns: Option<Columns>,
-    /// Bytes of the longest value that is read.
+    /// Bytes of the longest value in memory.
     pub value_bytes_max: usize,
+    /// The directory of a temporary file for longer values, up to 1 GiB. Without it, they are
+    /// refused.
+    pub spool: Option<PathBuf>,
 }
 
 impl Dialect {
@@ -95,6 +105,7 @@ impl Dialect {
             drop_deadlines: false,
             columns: None,
             value_bytes_max: VALUE_BYTES_MAX,
+            spool: None,
         }
     }
 
@@ -140,25 +151,28 @@ impl Dialect {
 }
 
 /// A record that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// The line on which it is.
     pub line: u64,
     /// Its key.
     pub key: &'a [u8],
-    /// Its value.
+    /// Its value, unless it is long.
     pub value: &'a [u8],
+    /// Its long value.
+    pub long: Option<&'a Long>,
     /// The deadline of the value, if it has one, in milliseconds since 1970.
     pub expires_ms: Option<u64>,
 }
 
 impl<'a> Record<'a> {
     /// A record whose value has no deadline.
-    fn lasting(line: u64, key: &'a [u8], value: &'a [u8]) -> Self {
+    fn lasting(line: u64, key: &'a [u8], (value, long): (&'a [u8], Option<&'a Long>)) -> Self {
         Record {
             line,
             key,
             value,
+            long,
             expires_ms: None,
         }
     }
@@ -189,7 +203,10 @@ pub type Sink<'a> = &'a mut dyn FnMut(Record<'_>) -> Result<()>;
 /// Reads all records of an input in order. Stops at the first error, also one of the sink.
 /// Malformed input is `InvalidArgument`.
 pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<()> {
-    let source = &mut Source::new(input).taking(dialect.value_bytes_max);
+    let source = &mut Source::new(input);
+    source.spool.directory.clone_from(&dialect.spool);
+    source.spool.value_bytes_max = dialect.value_bytes_max;
+    source.spool.hex = dialect.hex;
     let mut last_key = None::<Vec<u8>>;
     let read = read_source(dialect, source, &mut |record| {
         sink(record)?;
@@ -225,7 +242,8 @@ fn read_source(dialect: &Dialect, source: &mut Source<'_>, sink: Sink<'_>) -> Re
         key_bytes.clear();
         value_bytes.clear();
         let is_key = bytes::decode_hex(record.key, &mut key_bytes);
-        if !is_key || !bytes::decode_hex(record.value, &mut value_bytes) {
+        let is_sound = record.long.is_none_or(Long::is_sound);
+        if !is_key || !is_sound || !bytes::decode_hex(record.value, &mut value_bytes) {
             return Err(malformed(
                 record.line,
                 "with --hex, keys and values are pairs of hexadecimal digits",
@@ -273,6 +291,12 @@ impl<W: Write> Writer<W> {
         }
     }
 
+    /// Whether values that are JSON are written as such.
+    #[must_use]
+    pub fn is_typed(&self) -> bool {
+        self.dialect.typed
+    }
+
     /// The number of records written.
     #[must_use]
     pub fn records(&self) -> u64 {
@@ -282,6 +306,12 @@ impl<W: Write> Writer<W> {
     /// Writes one record. `expires_ms` is the deadline of the value, in milliseconds since 1970.
     /// `Unsupported` if the format cannot carry it: the message names one that can.
     pub fn record(&mut self, key: &[u8], value: &[u8], expires_ms: Option<u64>) -> Result<()> {
+        self.lay_out(key, value, expires_ms)?;
+        self.put_line()
+    }
+
+    /// Makes the text of a record, and what stands in front of the first one.
+    fn lay_out(&mut self, key: &[u8], value: &[u8], expires_ms: Option<u64>) -> Result<()> {
         let drops = self.dialect.drop_deadlines || self.dialect.keys_only;
         let expires_ms = expires_ms.filter(|_| !drops);
         let (mut shown_key, mut shown_value) = (key, (!self.dialect.keys_only).then_some(value));
@@ -325,14 +355,68 @@ impl<W: Write> Writer<W> {
                 jsonl::write(shown_key, value, typed, &mut self.line)
             }
         };
-        carried
-            .map_err(|why| Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key)))?;
+        carried.map_err(|why| refused(key, why))
+    }
+
+    /// Writes the text of a record, or its beginning.
+    fn put_line(&mut self) -> Result<()> {
         if self.records == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
             // A reader takes the first one for a byte order mark.
             self.out.write_all(BYTE_ORDER_MARK).map_err(output_failed)?;
         }
         self.records += 1;
         self.out.write_all(&self.line).map_err(output_failed)
+    }
+
+    /// Writes a record whose value is read in pieces, like [`Writer::record`]. A format that cannot
+    /// carry the value says so before anything of the record is written, for which it reads the
+    /// value once more. A value is a string here, also with [`Dialect::typed`].
+    pub fn record_streamed<V: Read + Seek>(
+        &mut self,
+        key: &[u8],
+        value: &mut V,
+        expires_ms: Option<u64>,
+    ) -> Result<()> {
+        if !self.dialect.hex {
+            let carried = carries(self.dialect.format, value)?;
+            carried.map_err(|why| refused(key, why))?;
+        }
+        self.lay_out(key, &[], expires_ms)?;
+        let mut behind = self.behind(expires_ms);
+        self.line.truncate(self.line.len() - behind.len());
+        let hex = self.dialect.hex;
+        if self.dialect.format == Format::Csv && !hex {
+            self.line.push(b'"');
+            behind.insert(0, b'"');
+        }
+        self.put_line()?;
+        let (format, line, out) = (self.dialect.format, &mut self.line, &mut self.out);
+        in_pieces(value, &mut |piece| {
+            line.clear();
+            match format {
+                _ if hex => bytes::encode_hex(piece, line),
+                Format::Tsv => line.extend_from_slice(piece),
+                Format::Csv => csv::write_quoted(piece, line),
+                Format::Json | Format::Jsonl => json::write_escaped(piece, line),
+            }
+            out.write_all(line).map_err(output_failed)
+        })?;
+        self.out.write_all(&behind).map_err(output_failed)
+    }
+
+    /// What stands behind a value that is not JSON of its own.
+    fn behind(&self, expires_ms: Option<u64>) -> Vec<u8> {
+        let expires_ms = expires_ms.filter(|_| !self.dialect.drop_deadlines);
+        let text = match (self.dialect.format, expires_ms) {
+            (Format::Tsv, _) => "\n".to_owned(),
+            (Format::Csv, Some(ms)) => format!(",{ms}\r\n"),
+            (Format::Csv, None) if self.dialect.deadlines => ",\r\n".to_owned(),
+            (Format::Csv, None) => "\r\n".to_owned(),
+            (Format::Json, _) => "\"".to_owned(),
+            (Format::Jsonl, Some(ms)) => format!("\",\"expires_ms\":{ms}}}\n"),
+            (Format::Jsonl, None) => "\"}\n".to_owned(),
+        };
+        text.into_bytes()
     }
 
     /// Writes the end of the format and flushes. Returns the number of records.
@@ -355,6 +439,51 @@ impl<W: Write> Writer<W> {
 fn begin(dialect: &Dialect, out: &mut Vec<u8>) {
     if dialect.format == Format::Csv && dialect.header {
         csv::write_header(dialect, out);
+    }
+}
+
+/// The error of a record that the format cannot carry.
+fn refused(key: &[u8], why: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key))
+}
+
+/// Whether a format carries a value, if not as digits: why not.
+fn carries<V: Read + Seek>(format: Format, value: &mut V) -> Result<Result<(), &'static str>> {
+    let (mut utf8, mut lines) = (Utf8::default(), false);
+    match format {
+        Format::Csv => {}
+        Format::Tsv => in_pieces(value, &mut |piece| {
+            lines |= piece.contains(&b'\n');
+            Ok(())
+        })?,
+        Format::Json | Format::Jsonl => in_pieces(value, &mut |piece| {
+            utf8.add(piece);
+            Ok(())
+        })?,
+    }
+    Ok(match (lines, utf8.is_whole()) {
+        (true, _) => Err(tsv::NO_LINES),
+        (false, false) => Err(json::NO_BYTES),
+        (false, true) => Ok(()),
+    })
+}
+
+/// Reads a value from its beginning to its end.
+fn in_pieces<V: Read + Seek>(
+    value: &mut V,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let failed = |error: std::io::Error| match error.downcast::<Error>() {
+        Ok(error) => error,
+        Err(error) => Error::io("cannot read the value", error),
+    };
+    let mut piece = vec![0; PIECE_BYTES];
+    value.rewind().map_err(failed)?;
+    loop {
+        match value.read(&mut piece).map_err(failed)? {
+            0 => return Ok(()),
+            count => take(&piece[..count])?,
+        }
     }
 }
 

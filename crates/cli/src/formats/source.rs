@@ -1,15 +1,11 @@
-//! An input that is read in large pieces and scanned byte by byte. It tracks the line and limits
-//! the memory of a record.
+//! An input that is read in large pieces and scanned byte by byte. It tracks the line.
 
-use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, Result};
 
+use super::text::{Out, Spool};
 use crate::input::Input;
 
 const PIECE_BYTES: usize = 256 << 10;
-
-/// The most bytes kept of one key, value or line, for each byte of the longest value: twice what it
-/// takes as hexadecimal digits. Every such record fits, and no input makes the reader grow.
-const TEXT_PER_BYTE: usize = 4;
 
 /// The byte order mark, which some programs write before a UTF-8 text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -28,8 +24,8 @@ pub(super) struct Source<'a> {
     line: u64,
     /// Bytes of the input before the piece.
     before: u64,
-    /// Bytes of the longest value.
-    value_bytes_max: usize,
+    /// Where long values go.
+    pub spool: Spool,
 }
 
 impl<'a> Source<'a> {
@@ -41,14 +37,8 @@ impl<'a> Source<'a> {
             end: 0,
             line: 1,
             before: 0,
-            value_bytes_max: VALUE_BYTES_MAX,
+            spool: Spool::new(),
         }
-    }
-
-    /// Takes values of up to this many bytes.
-    pub fn taking(mut self, value_bytes_max: usize) -> Self {
-        self.value_bytes_max = value_bytes_max;
-        self
     }
 
     /// The line of the next byte, from 1.
@@ -121,34 +111,40 @@ impl<'a> Source<'a> {
     }
 
     /// Appends bytes up to the first one that `stops`, which is not consumed, or to the end.
-    pub fn until(&mut self, out: &mut Vec<u8>, stops: impl Fn(u8) -> bool) -> Result<()> {
-        loop {
-            let piece = self.available()?;
-            if piece.is_empty() {
-                return Ok(());
-            }
+    pub fn until(&mut self, out: &mut impl Out, stops: impl Fn(u8) -> bool) -> Result<()> {
+        self.until_with(&mut |run, spool| out.add(run, spool), stops)
+    }
+
+    /// [`Source::until`], where `add` takes the pieces.
+    pub fn until_with(
+        &mut self,
+        add: &mut dyn FnMut(&[u8], &mut Spool) -> Result<()>,
+        stops: impl Fn(u8) -> bool,
+    ) -> Result<()> {
+        while !self.available()?.is_empty() {
+            let piece = &self.piece[self.at..self.end];
             let stop = piece.iter().position(|&byte| stops(byte));
             let run = &piece[..stop.unwrap_or(piece.len())];
-            let (count, lines) = (run.len(), run.iter().filter(|&&byte| byte == b'\n').count());
-            out.extend_from_slice(run);
-            self.at += count;
+            let lines = run.iter().filter(|&&byte| byte == b'\n').count();
+            let added = add(run, &mut self.spool);
+            self.at += run.len();
             self.line += lines as u64;
-            self.check_length(out)?;
+            added.map_err(|error| error.with("line", self.line))?;
             if stop.is_some() {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
-    /// Refuses text longer than anything that can be stored.
-    pub fn check_length(&self, text: &[u8]) -> Result<()> {
-        if text.len() <= self.value_bytes_max.saturating_mul(TEXT_PER_BYTE) {
-            return Ok(());
-        }
-        Err(
-            Error::new(ErrorKind::TooLarge, "a record is far larger than the limit")
-                .with("line", self.line)
-                .with("value limit", self.value_bytes_max),
-        )
+    /// Appends bytes to a text.
+    pub fn add(&mut self, out: &mut impl Out, bytes: &[u8]) -> Result<()> {
+        let added = out.add(bytes, &mut self.spool);
+        added.map_err(|error| error.with("line", self.line))
+    }
+
+    /// Forgets a text.
+    pub fn empty(&mut self, out: &mut impl Out) -> Result<()> {
+        out.empty(&mut self.spool)
     }
 }

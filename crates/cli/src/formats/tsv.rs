@@ -3,14 +3,15 @@
 
 use terrapin_base::Result;
 
+use super::text::Text;
 use super::{Record, Sink, Source};
 
 pub(super) fn read(source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
-    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let (mut key, mut value) = (Vec::new(), Text::default());
     while source.peek()?.is_some() {
         let line = source.line();
         key.clear();
-        value.clear();
+        source.empty(&mut value)?;
         source.until(&mut key, |byte| byte == b'\t' || byte == b'\n')?;
         if source.peek()? != Some(b'\t') {
             return Err(source.malformed("there is no tab between key and value"));
@@ -18,10 +19,14 @@ pub(super) fn read(source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
         source.next()?;
         source.until(&mut value, |byte| byte == b'\n')?;
         source.next()?;
-        sink(Record::lasting(line, &key, &value))?;
+        sink(Record::lasting(line, &key, value.ended()?))?;
     }
     Ok(())
 }
+
+/// Why a value with a newline is refused.
+pub(super) const NO_LINES: &str =
+    "tsv cannot carry a value with a newline in it; csv can, or --hex";
 
 pub(super) fn write(
     key: &[u8],
@@ -34,7 +39,7 @@ pub(super) fn write(
     out.extend_from_slice(key);
     if let Some(value) = value {
         if value.contains(&b'\n') {
-            return Err("tsv cannot carry a value with a newline in it; csv can, or --hex");
+            return Err(NO_LINES);
         }
         out.push(b'\t');
         out.extend_from_slice(value);

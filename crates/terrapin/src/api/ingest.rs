@@ -1,9 +1,11 @@
 //! Sorted ingest: a keyspace takes in records that come in the order of their keys.
 
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use terrapin_base::{Message, Result, expiry};
+use terrapin_base::{Error, Message, Result, expiry};
+use terrapin_valuelog::large::PIECE_BYTES;
 
 use crate::api::keyspace::Keyspace;
 use crate::checkpoint::ingest::Ingesting;
@@ -26,8 +28,9 @@ impl Keyspace {
     /// call them. One ingest at a time goes into a keyspace.
     ///
     /// The ingest holds one group of [`Options::group_bytes`](crate::Options::group_bytes) in
-    /// memory, and some hundred bytes for each group of the last thousand. O(records), and
-    /// O(records) of the leaves that it writes again.
+    /// memory, and some hundred bytes for each group of the last thousand, and for each large value
+    /// ([`Keyspace::writer`]). O(records), and O(records) of the leaves that it writes again. Large
+    /// values are written once; [`Ingest::add_from`] streams one.
     ///
     /// # Errors
     ///
@@ -146,10 +149,61 @@ impl Ingest {
         self.ingesting.add(key.as_ref(), message)
     }
 
+    /// Takes in a record whose value is the next `length` bytes of `value`, at most 1 GiB
+    /// ([`LARGE_VALUE_BYTES_MAX`](crate::LARGE_VALUE_BYTES_MAX)). Memory holds 1 MiB of it. The
+    /// value lasts until a deadline, or as long as the keyspace says.
+    ///
+    /// Errors: those of [`Ingest::add`]; `Io` if `value` fails; `InvalidArgument` if it ends early.
+    pub fn add_from(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        length: u64,
+        value: &mut dyn io::Read,
+        deadline: Option<SystemTime>,
+    ) -> Result<()> {
+        let (key, core) = (key.as_ref(), self.ingesting.core());
+        let value_bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        let piece_bytes = value_bytes.min(PIECE_BYTES as usize);
+        let mut piece = vec![0; piece_bytes];
+        if !core.is_large(key.len(), value_bytes) {
+            piece.resize(value_bytes, 0);
+            value.read_exact(&mut piece).map_err(unread)?;
+            return match deadline {
+                None => self.add(key, piece),
+                Some(deadline) => self.add_expiring(key, piece, deadline),
+            };
+        }
+        let deadline_ms = match deadline {
+            None => default_deadline(core, self.ingesting.shared()),
+            Some(deadline) => {
+                core.clock.begin(&core.env);
+                Some(deadline_of(deadline))
+            }
+        };
+        let mut writer = self.ingesting.begin_large(key, length)?;
+        while writer.missing() > 0 {
+            let bytes = writer.missing().min(piece_bytes as u64) as usize;
+            value.read_exact(&mut piece[..bytes]).map_err(unread)?;
+            writer.write(&piece[..bytes])?;
+        }
+        let written = writer.finish(deadline_ms)?;
+        self.ingesting.add_written(key, written)
+    }
+
     /// Makes the records durable and visible together. Returns their number. Errors: those of
     /// [`Keyspace::ingest`].
     pub fn finish(self) -> Result<u64> {
         self.ingesting.finish()
+    }
+}
+
+/// The error of a value that cannot be read whole.
+fn unread(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            Error::invalid("the value has fewer bytes than it was said to have")
+        }
+        _ => Error::io("cannot read the value", error),
     }
 }
 

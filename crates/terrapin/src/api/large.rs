@@ -156,14 +156,12 @@ impl Snapshot {
 fn reader_of(keyspace: &KeyspaceState, at: Moment<'_>, key: &[u8]) -> Result<Option<ValueReader>> {
     let opened = open(keyspace, at, key)?;
     let limit = keyspace.shared.large.get_bytes_max();
-    Ok(opened.map(|opened| ValueReader {
-        from: match opened {
+    Ok(opened.map(|opened| {
+        let from = match opened {
             Opened::Value(value) => From::Memory(value),
             Opened::Large(reader) => From::Page(Box::new(reader)),
-        },
-        at: 0,
-        limit,
-        piece: (0..0, Vec::new()),
+        };
+        ValueReader::new(from, limit)
     }))
 }
 
@@ -297,6 +295,20 @@ enum From {
 }
 
 impl ValueReader {
+    /// A reader of a large value.
+    pub(super) fn of_page(reader: Box<LargeReader>, limit: u64) -> Self {
+        ValueReader::new(From::Page(reader), limit)
+    }
+
+    fn new(from: From, limit: u64) -> Self {
+        ValueReader {
+            from,
+            at: 0,
+            limit,
+            piece: (0..0, Vec::new()),
+        }
+    }
+
     /// Bytes of the value.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -11,5 +11,6 @@ pub mod large;
 pub mod range_deletes;
 pub mod reads;
 pub mod snapshot;
+pub mod streamed;
 pub mod transaction;
 pub mod unordered;

@@ -8,6 +8,7 @@ use terrapin_structure::{KeyBounds, MergeOptions};
 
 use crate::api::keyspace::Keyspace;
 use crate::api::snapshot::Snapshot;
+use crate::api::streamed::Streamed;
 use crate::read::iter::{Range, RecordAndDeadline};
 use crate::read::sorted::{Sorted, Sorter};
 use crate::types::key_form::KeyForm;
@@ -218,6 +219,12 @@ impl Unordered {
         Some(Position::of(self.form, last))
     }
 
+    /// The records from here on, of which large values are read in pieces: see
+    /// [`Range::streamed`].
+    pub fn streamed(self) -> Streamed {
+        Streamed::new(self.range, self.form)
+    }
+
     /// The next record, borrowed until the next call: see [`Range::next_ref`].
     pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if self.is_over {
@@ -258,7 +265,7 @@ fn note(last: &mut Option<Vec<u8>>, key: &[u8]) {
 }
 
 /// The user's key of a stored key.
-fn given(form: KeyForm, stored: &[u8]) -> Result<&[u8]> {
+pub(super) fn given(form: KeyForm, stored: &[u8]) -> Result<&[u8]> {
     let given = stored.get(form.prefix_bytes()..);
     given.ok_or_else(|| Error::corrupt("a key of a hashed keyspace has no hash"))
 }

@@ -12,7 +12,9 @@
 //!    conditional write takes the old tree for the new one.
 //!
 //! An error, a panic of the caller's iterator, or a close of the database gives the pages back and
-//! ends the hold. After a crash the trees do not name the pages, so they are free.
+//! ends the hold. After a crash the trees do not name the pages, so they are free. That holds for
+//! the pages of large values, too, which the ingest writes like a put: the log does not name them,
+//! and the tree adopts them with the graft.
 //!
 //! For a structure that does not take in sorted records ([`Structure::ingests`]), and for a
 //! keyspace with separated values, the records become a tree of their own, which a merge then
@@ -32,6 +34,8 @@ use terrapin_structure::{
     Direction, Erased, Estimate, Found, Ingest, MergeInput, MergeOptions, MergeStep, Merged,
     MessageCursor, Scan, Structure, Version,
 };
+use terrapin_valuelog::Handle;
+use terrapin_valuelog::large::{LargeRef, LargeWriter, OwnedLarge};
 
 use crate::checkpoint::job::graft::{cleared, is_of};
 use crate::checkpoint::request::checkpoint_through;
@@ -42,6 +46,7 @@ use crate::engine::ingests::{Grafted, Hold, Outcome, Ready};
 use crate::engine::running_merge::guarded;
 use crate::engine::state::KeyspaceShared;
 use crate::log_record::check_sizes;
+use crate::write::large::LastingValue;
 
 /// Rest of a caller that waits for the checkpoint under way, in nanoseconds, in case it missed the
 /// signal.
@@ -57,6 +62,8 @@ pub(crate) struct Ingesting {
     builder: Box<dyn Ingest>,
     /// For a structure that takes in no sorted records: that structure.
     merges_into: Option<Arc<dyn Structure>>,
+    /// Large values that were written. Dropping them gives their pages back.
+    large: Vec<OwnedLarge>,
     /// The last key.
     last: Vec<u8>,
     records: u64,
@@ -143,6 +150,7 @@ impl Ingesting {
             options,
             builder,
             merges_into,
+            large: Vec::new(),
             last: Vec::new(),
             records: 0,
             bytes: 0,
@@ -152,15 +160,62 @@ impl Ingesting {
     /// Takes in a record. Its key is above all before.
     #[inline]
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<()> {
-        check_sizes(key, message).map_err(|error| error.with("position", self.records))?;
-        if self.records > 0 && *key <= *self.last && !mutant::active("ingest-takes-any-order") {
-            return Err(self.out_of_order(key));
+        if let Some(value) = self.core.large_of(key, message) {
+            return self.add_long(key, value);
         }
+        check_sizes(key, message).map_err(|error| error.with("position", self.records))?;
+        self.check_order(key)?;
         self.builder.add(key, message)?;
+        self.count(key, message.value_bytes() as u64)
+    }
+
+    #[cold]
+    fn add_long(&mut self, key: &[u8], (value, deadline_ms): LastingValue<'_>) -> Result<()> {
+        let mut writer = self.begin_large(key, value.len() as u64)?;
+        writer.write(value)?;
+        self.add_written(key, writer.finish(deadline_ms)?)
+    }
+
+    /// Begins to write the large value of a record, whose key is above all before. Its page is not
+    /// in the log: until the tree is durable, it is free after a crash.
+    pub fn begin_large(&self, key: &[u8], length: u64) -> Result<LargeWriter> {
+        self.check_order(key)?;
+        let begun = self.core.begin_large(&self.shared, key, length);
+        begun.map_err(|error| error.with("position", self.records))
+    }
+
+    /// Takes in a record whose large value was written.
+    pub fn add_written(&mut self, key: &[u8], large: OwnedLarge) -> Result<()> {
+        let LargeRef {
+            length,
+            deadline_ms,
+            ..
+        } = *large.large();
+        let mut handle = Vec::with_capacity(Handle::BYTES_MAX);
+        large
+            .large()
+            .handle()
+            .encode_large(deadline_ms, &mut handle);
+        self.large.push(large);
+        self.builder.add(key, Message::Separated(&handle))?;
+        self.count(key, length)
+    }
+
+    #[inline]
+    fn check_order(&self, key: &[u8]) -> Result<()> {
+        match self.records > 0 && *key <= *self.last && !mutant::active("ingest-takes-any-order") {
+            true => Err(self.out_of_order(key)),
+            false => Ok(()),
+        }
+    }
+
+    /// Counts a record that was taken in.
+    #[inline]
+    fn count(&mut self, key: &[u8], value_bytes: u64) -> Result<()> {
         self.last.clear();
         self.last.extend_from_slice(key);
         self.records += 1;
-        let bytes = (key.len() + message.value_bytes()) as u64;
+        let bytes = key.len() as u64 + value_bytes;
         self.bytes += bytes;
         match self.until_look.checked_sub(bytes) {
             Some(left) => self.until_look = left,
@@ -190,9 +245,10 @@ impl Ingesting {
     /// Makes the records durable and visible. Returns their number.
     pub fn finish(mut self) -> Result<u64> {
         self.look()?;
-        let Self { builder, .. } = self;
+        let Self { builder, large, .. } = self;
         let merged = guarded(|| builder.finish())?;
         let (core, shared) = (self.core, self.shared);
+        let has_handles = !large.is_empty();
         let merged = match &self.merges_into {
             None => merged,
             Some(structure) => {
@@ -204,7 +260,7 @@ impl Ingesting {
                     &core,
                     structure,
                     &self.base.version,
-                    merged,
+                    (merged, has_handles),
                     totals,
                     &self.options,
                 )?
@@ -216,6 +272,7 @@ impl Ingesting {
             base: self.base.version,
             version: merged.version,
             changes: merged.changes,
+            large,
             records: self.records,
             outcome: outcome.clone(),
         };
@@ -364,7 +421,7 @@ fn merge(
     core: &Core,
     structure: &Arc<dyn Structure>,
     base: &Arc<dyn Version>,
-    records: Merged,
+    (records, has_handles): (Merged, bool),
     totals: Estimate,
     options: &MergeOptions,
 ) -> Result<Merged> {
@@ -373,6 +430,7 @@ fn merge(
     let input = Arc::new(Records {
         version: records.version,
         totals,
+        has_handles,
     });
     let merge = guarded(|| structure.begin_merge(base, input, options))?;
     let merged = loop {
@@ -390,6 +448,8 @@ fn merge(
 struct Records {
     version: Arc<dyn Version>,
     totals: Estimate,
+    /// Some are handles of large values.
+    has_handles: bool,
 }
 
 /// A cursor over a tree's records. The record is copied, since a scan lends it for one call.
@@ -442,6 +502,10 @@ impl MergeInput for Records {
     fn erased(&self) -> &[Erased] {
         &[]
     }
+
+    fn has_handles(&self) -> bool {
+        self.has_handles
+    }
 }
 
 impl MessageCursor for RecordCursor {
@@ -467,12 +531,20 @@ impl MessageCursor for RecordCursor {
             }
         }
         self.kind = MessageKind::Put;
-        // The scan shows nothing of a value with a deadline.
-        if self.payload.is_empty()
-            && let Found::Expiring(payload) = self.version.get(&self.key, hash64(&self.key))?
-        {
-            self.kind = MessageKind::Expiring;
-            self.payload.extend_from_slice(&payload);
+        // The scan shows nothing of a value with a deadline, and of a large one.
+        if self.payload.is_empty() {
+            let hash = hash64(&self.key);
+            let found = match self.version.stored_values() {
+                Some(values) => values.get_unread(&self.key, hash)?,
+                None => self.version.get(&self.key, hash)?,
+            };
+            let (kind, payload) = match &found {
+                Found::Expiring(payload) => (MessageKind::Expiring, payload),
+                Found::Handle(handle) => (MessageKind::Separated, handle),
+                Found::Nothing | Found::Value(_) | Found::Operands(_) => return Ok(()),
+            };
+            self.kind = kind;
+            self.payload.extend_from_slice(payload);
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, KeyspaceId};
 use terrapin_pages::Changes;
 use terrapin_structure::Version;
+use terrapin_valuelog::large::OwnedLarge;
 
 /// The ingests of one open database.
 #[derive(Default)]
@@ -53,6 +54,8 @@ pub(crate) struct Ready {
     pub version: Arc<dyn Version>,
     /// Its pages.
     pub changes: Changes,
+    /// The large values that it adopts. Dropping them gives their pages back.
+    pub large: Vec<OwnedLarge>,
     /// Number of records that were taken in.
     pub records: u64,
     /// Where the outcome goes.

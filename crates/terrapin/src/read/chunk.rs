@@ -83,6 +83,14 @@ impl Chunk {
         (&bytes[start..key_end], &bytes[key_end..end])
     }
 
+    /// Whether a record that was taken has the handle of its value in place of the value.
+    pub fn has_handle(&mut self, record: usize) -> bool {
+        match self.records.locate(record, &mut self.run) {
+            Located::Lent(..) => false,
+            Located::Copied(copy) => self.records.is_left(copy),
+        }
+    }
+
     /// The deadline of a record that was taken, if its value has one.
     pub fn deadline(&self, record: usize) -> Option<SystemTime> {
         let deadline_ms = self.records.deadline_ms(record)?;

@@ -23,6 +23,8 @@ use std::time::SystemTime;
 use terrapin_base::{Error, KeyspaceId, Result, Slice, mutant};
 use terrapin_disk::Process;
 use terrapin_structure::{BatchLimits, Direction};
+use terrapin_valuelog::Handle;
+use terrapin_valuelog::large::LargeReader;
 
 use crate::engine::view::ViewHandle;
 use crate::read::chunk::{CHUNK_BYTES_MAX, Chunk};
@@ -88,12 +90,21 @@ pub struct Range {
     is_limited: bool,
     /// Whether the caller takes no values.
     keys_only: bool,
-    /// Large values are not read: their handles and this number stand for them.
-    large_tag: Option<u64>,
+    /// What it shows of large values.
+    large: resolve::Large,
 }
 
 /// A key, its value, and the deadline of the value if it has one.
 pub type RecordAndDeadline<'a> = (&'a [u8], &'a [u8], Option<SystemTime>);
+
+/// A record of [`Range::next_left`].
+pub(crate) type LeftRecord<'a> = (&'a [u8], Left<'a>, Option<SystemTime>);
+
+/// A value: its bytes, or a reader of a large one, and the longest range that it returns.
+pub(crate) enum Left<'a> {
+    Value(&'a [u8]),
+    Large(Box<LargeReader>, u64),
+}
 
 /// One end of a range.
 struct End {
@@ -152,7 +163,7 @@ impl Range {
             left: usize::MAX,
             is_limited: false,
             keys_only: false,
-            large_tag: None,
+            large: resolve::Large::Read,
         }
     }
 
@@ -197,8 +208,46 @@ impl Range {
     /// Shows the handles of large values and a number that no user knows in place of the values:
     /// for comparisons.
     pub(crate) fn with_large_by_handle(mut self, tag: u64) -> Self {
-        self.large_tag = Some(tag);
+        self.large = resolve::Large::Tagged(tag);
         self
+    }
+
+    /// Leaves large values unread, for [`Range::next_left`], which alone may be called.
+    pub(crate) fn with_large_left(mut self) -> Self {
+        self.large = resolve::Large::Left;
+        self
+    }
+
+    /// The next record of a direction and its deadline. It has a reader of a large value.
+    pub(crate) fn next_left(&mut self, direction: Direction) -> Result<Option<LeftRecord<'_>>> {
+        // The last record of a limit gives up the view.
+        let view = self.handle.clone();
+        let (end, record) = match self.take_fetched(direction) {
+            Some(record) => (direction, record),
+            None => match self.find(direction, true)? {
+                Some(found) => (found.end, found.record),
+                None => return Ok(None),
+            },
+        };
+        let id = self.keyspace;
+        let chunk = &mut self.end(end).fetched;
+        let (deadline, has_handle) = (chunk.deadline(record), chunk.has_handle(record));
+        let (key, bytes) = chunk.record(record);
+        let value = match (has_handle, view) {
+            (false, _) => Left::Value(bytes),
+            (true, None) => return Err(Error::internal("a range without a view has a record")),
+            (true, Some(view)) => {
+                let held = view.view().held()?;
+                let shared = &held.keyspace(id)?.shared;
+                let opened = shared.large.open(Handle::decode(bytes)?, key);
+                let named = |error: Error| error.with("keyspace", &shared.name);
+                Left::Large(
+                    Box::new(opened.map_err(named)?),
+                    shared.large.get_bytes_max(),
+                )
+            }
+        };
+        Ok(Some((key, value, deadline)))
     }
 
     /// The next record from the front, borrowed until the next call. Unlike [`Iterator::next`], it
@@ -549,7 +598,7 @@ impl Range {
         let filled = match batch.has_handles() {
             true => {
                 let mut cost = resolve::ValueReads::default();
-                let resolved = resolve::handles(keyspace, batch, self.large_tag, &mut cost);
+                let resolved = resolve::handles(keyspace, batch, self.large, &mut cost);
                 core.range_read_values(keyspace, cost);
                 resolved.and(filled)
             }

@@ -188,6 +188,18 @@ pub(crate) fn large(keyspace: &KeyspaceState, key: &[u8], handle: &[u8]) -> Resu
     keyspace.shared.large.get(handle, key, ReadFor::Get)
 }
 
+/// What a range shows of large values.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Large {
+    /// Their bytes.
+    #[default]
+    Read,
+    /// Their handles, and this number, which no user knows.
+    Tagged(u64),
+    /// Their handles, of which the chunk knows.
+    Left,
+}
+
 /// What the values of a range's chunk cost to read.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ValueReads {
@@ -196,13 +208,13 @@ pub(crate) struct ValueReads {
 }
 
 /// Replaces the handles of a range's chunk by their values, which are read together. After an
-/// error, the chunk has the records before the value that could not be read. With a `tag`, large
-/// values are not read: their handles stand for them, and the tag, which no user knows.
+/// error, the chunk has the records before the value that could not be read. `large` values may
+/// stay unread.
 #[cold]
 pub(crate) fn handles(
     keyspace: &KeyspaceState,
     chunk: &mut Batch,
-    tag: Option<u64>,
+    large_values: Large,
     cost: &mut ValueReads,
 ) -> Result<()> {
     if mutant::active("range-shows-handles") {
@@ -211,13 +223,18 @@ pub(crate) fn handles(
     let wants: Vec<_> = chunk.handles().collect();
     let mut found: Vec<Option<Result<Slice>>> = Vec::new();
     found.resize_with(wants.len(), || None);
-    if let Some(tag) = tag {
-        for ((_, handle), found) in wants.iter().zip(&mut found) {
-            if Handle::decode(handle)?.is_large() {
-                let tagged = [handle, &tag.to_le_bytes()[..]].concat();
-                *found = Some(Ok(Slice::from_vec(tagged)));
+    let mut left = Vec::new();
+    for (number, ((_, handle), found)) in wants.iter().zip(&mut found).enumerate() {
+        let shown = match large_values {
+            Large::Read => break,
+            _ if !Handle::decode(handle)?.is_large() => continue,
+            Large::Tagged(tag) => Slice::from_vec([handle, &tag.to_le_bytes()[..]].concat()),
+            Large::Left => {
+                left.push(number);
+                Slice::copy(handle)
             }
-        }
+        };
+        *found = Some(Ok(shown));
     }
     let rest = (0..wants.len()).filter(|&number| found[number].is_none());
     let numbers: Vec<usize> = rest.collect();
@@ -253,6 +270,7 @@ pub(crate) fn handles(
             }
         }
     }
+    chunk.leave_handles(&left);
     chunk.fill_in(&values);
     failed
 }

@@ -164,7 +164,7 @@ impl Births {
 }
 
 /// The part of a large value of an input.
-fn adopted(store: &PageStore, handle: &[u8]) -> Result<PartRef> {
+pub(super) fn adopted(store: &PageStore, handle: &[u8]) -> Result<PartRef> {
     let handle = Handle::decode(handle)?;
     let page = store.place_of(PageId(handle.birth));
     page.filter(|_| handle.is_large())

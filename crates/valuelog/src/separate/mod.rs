@@ -14,6 +14,7 @@
 
 mod births;
 mod collecting;
+mod ingest;
 mod input;
 mod merge;
 mod ordering;
@@ -30,6 +31,7 @@ use terrapin_structure::{
     Structure, StructureId, ToCompact, Version,
 };
 
+use ingest::LargeIngest;
 use merge::SeparatingMerge;
 use merge::inner_options;
 use root::SeparatedRoot;
@@ -143,7 +145,7 @@ impl Structure for Separating {
 }
 
 impl Ingests for Separating {
-    /// Only for keyspaces without separated values and without a threshold.
+    /// Only for keyspaces without separated values and without a threshold. Large values may come.
     fn begin_ingest(
         &self,
         base: &Arc<dyn Version>,
@@ -151,7 +153,10 @@ impl Ingests for Separating {
     ) -> Result<Option<Box<dyn Ingest>>> {
         match self.inner.ingests() {
             Some(ingests) if separated(base).is_none() && options.separate_from.is_none() => {
-                ingests.begin_ingest(base, options)
+                let (inner, values) = LargeIngest::options(self, options);
+                let begun = ingests.begin_ingest(base, &inner)?;
+                let around = |inner| Box::new(LargeIngest::new(self, inner, values, options));
+                Ok(begun.map(|inner| around(inner) as Box<dyn Ingest>))
             }
             _ => Ok(None),
         }

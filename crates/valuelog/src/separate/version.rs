@@ -114,10 +114,7 @@ impl SeparatedVersion {
 
     /// What a merge of the inner version asks and tells about handles.
     pub(super) fn values(&self) -> Arc<DroppedValues> {
-        Arc::new(DroppedValues {
-            table: self.table.clone(),
-            dropped: Mutex::default(),
-        })
+        DroppedValues::of(self.table.clone())
     }
 
     fn value(&self, handle: &[u8], key: &[u8], purpose: ReadFor) -> Result<Slice> {
@@ -168,6 +165,13 @@ pub(super) struct DroppedValues {
 }
 
 impl DroppedValues {
+    pub(super) fn of(table: ValueTable) -> Arc<Self> {
+        Arc::new(DroppedValues {
+            table,
+            dropped: Mutex::default(),
+        })
+    }
+
     pub(super) fn take(&self) -> Vec<Handle> {
         std::mem::take(&mut *self.dropped.lock())
     }

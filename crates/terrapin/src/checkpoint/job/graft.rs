@@ -3,12 +3,14 @@
 //! Such a checkpoint has one part, which is merged already. Its pages are the ingest's. It leaves
 //! all memtables alone, so writes that came meanwhile stay above the new tree, in memory as in the
 //! log. If it fails before a slot is written, the pages are given back and the tree stays as it is.
+//! The pages of large values are the ingest's until the tree is durable, and the tree's then.
 
 use std::sync::Arc;
 
 use terrapin_base::{Error, ErrorKind, KeyspaceId, mutant};
 use terrapin_pages::Changes;
 use terrapin_structure::Version;
+use terrapin_valuelog::large::OwnedLarge;
 
 use super::Coordinator;
 use crate::checkpoint::outcome::Part;
@@ -20,6 +22,8 @@ use crate::engine::state::{KeyspaceState, State};
 pub(super) struct Graft {
     keyspace: KeyspaceId,
     outcome: Arc<Outcome>,
+    /// The large values that the tree adopts. They have their pages until it is durable.
+    large: Vec<OwnedLarge>,
 }
 
 impl Coordinator {
@@ -41,6 +45,7 @@ impl Coordinator {
             self.graft = Some(Graft {
                 keyspace: keyspace.id,
                 outcome: ready.outcome,
+                large: ready.large,
             });
             return Some((part, ready.changes));
         }
@@ -56,6 +61,15 @@ impl Coordinator {
             // The catalog names a tree that the keyspace does not have.
             self.core.schedule.let_tree_go();
         }
+        // After `Poisoned`, the next open may find the tree.
+        let stays = match &grafted {
+            Grafted::Visible | Grafted::Overtaken => true,
+            Grafted::Failed(error) => error.kind() == ErrorKind::Poisoned,
+        };
+        if stays {
+            graft.large.iter().for_each(OwnedLarge::give);
+        }
+        drop(graft.large);
         graft.outcome.set(grafted);
         self.core.schedule.progress().notify();
         true
@@ -72,6 +86,7 @@ impl Coordinator {
 /// Gives back the pages of a tree that no keyspace takes.
 pub(crate) fn give_back(core: &Core, ready: Ready, error: Error) {
     core.store.abandon(ready.changes);
+    drop(ready.large);
     ready.outcome.set(Grafted::Failed(error));
     core.schedule.progress().notify();
 }
