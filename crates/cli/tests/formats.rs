@@ -359,14 +359,17 @@ fn an_import_that_cannot_begin_creates_nothing() {
         assert!(error.contains(said), "{error}");
         assert!(!db.exists(), "{error}");
     }
-    // A value has at most a quarter of the memory.
-    let long = place.write("long.tsv", [b"k\t", &[b'v'; (2 << 20) + 1][..]].concat());
-    let small = ["import", text(&db), text(&long), "--memory", "8MiB"];
-    let error = fail(&small);
-    assert!(
-        error.contains("2097152") && error.contains("put --file"),
-        "{error}"
-    );
+    // A value that is made of columns is in memory: at most a quarter of that.
+    let long = [
+        b"id,a\n1,".to_vec(),
+        vec![b'v'; (2 << 20) + 1],
+        b"\n".to_vec(),
+    ]
+    .concat();
+    let long = place.write("long.csv", long);
+    let of_columns = ["--csv-key", "id", "--memory", "8MiB"];
+    let error = fail(&[&["import", text(&db), text(&long)][..], &of_columns].concat());
+    assert!(error.contains("2097152"), "{error}");
     assert!(!db.exists(), "{error}");
     // The error names the file and the position, although nothing was stored.
     let torn = place.write("torn.tsv", "a\t1\nb\n");

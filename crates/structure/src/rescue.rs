@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use terrapin_base::{Error, Message, Result};
+use terrapin_pages::PageUse;
 
 use crate::{Direction, Found, Ordered};
 
@@ -17,6 +18,18 @@ pub trait Rescued {
     /// A message of a key is there, and its value is lost. It is newer than all messages of the key
     /// that came before, so none of those is certain any more.
     fn lost_value(&mut self, key: &[u8], cause: &Error) -> Result<()>;
+    /// A put of a large value, like a message. Its handle is there, and its page is known. The
+    /// receiver reads the value, piece by piece, and finds out whether it is lost.
+    fn large_value(
+        &mut self,
+        key: &[u8],
+        (page, handle): (&PageUse, &[u8]),
+        is_certain: bool,
+    ) -> Result<()> {
+        let _ = (page, handle, is_certain);
+        Err(Error::internal("a large value in a structure without such")
+            .with("key", key.escape_ascii()))
+    }
 }
 
 /// What a version holds for a key.

@@ -233,7 +233,8 @@ impl ValueWriter {
         self.finish_until(Some(deadline_of(deadline)))
     }
 
-    fn finish_until(self, deadline_ms: Option<u64>) -> Result<()> {
+    /// Puts the value until a deadline, or for ever, whatever the keyspace says.
+    pub(crate) fn finish_until(self, deadline_ms: Option<u64>) -> Result<()> {
         let (keyspace, missing) = (&self.keyspace, self.missing());
         if missing > 0 {
             return Err(

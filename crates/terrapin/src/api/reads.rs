@@ -1,5 +1,7 @@
 //! Reads of a keyspace's newest state: gets, ranges, estimates.
 
+use std::ops::Bound;
+
 use terrapin_base::{Error, Result, Slice};
 
 use crate::api::keyspace::Keyspace;
@@ -234,8 +236,9 @@ impl Keyspace {
     /// # Ok(()) }
     /// ```
     pub fn is_empty(&self) -> Result<bool> {
-        let first = self.unordered().limit(1).next().transpose()?;
-        Ok(first.is_none())
+        // The first value may be too large to be returned.
+        let all = self.stored_range((Bound::Unbounded, Bound::Unbounded));
+        Ok(all.limit(1).keys().next().transpose()?.is_none())
     }
 
     /// The estimated number of records: [`Keyspace::approximate`] of all keys. It works with every

@@ -4,7 +4,9 @@
 //! sound newer place says otherwise. If a damaged newer place could have said otherwise, the record
 //! goes to a keyspace of its own: `NAME.uncertain`. So no deleted record returns among the certain
 //! ones. Messages of a key come oldest first, so a later one replaces what an earlier one left in
-//! either keyspace. Values with operands of merges are uncertain: their base may be lost.
+//! either keyspace. Values with operands of merges are uncertain: their base may be lost. Large
+//! values are copied piece by piece, so they may have any length. Each piece is checked, and the copy
+//! has checksums of its own.
 
 mod sink;
 
@@ -15,10 +17,10 @@ use std::sync::Arc;
 
 use terrapin_base::{
     Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Message, Result,
-    expiry, mutant,
+    handle_deadline_ms, mutant,
 };
 use terrapin_disk::Disk;
-use terrapin_pages::{PageStore, ReadFor, StoreOptions};
+use terrapin_pages::{PageStore, PageUse, StoreOptions};
 use terrapin_structure::Rescued;
 use terrapin_valuelog::Handle;
 use terrapin_valuelog::large::{LargeRef, LargeValues};
@@ -37,7 +39,7 @@ use crate::open::files::{check_log, log_options, never_was, scan_log};
 use crate::types::options::Options;
 use crate::types::options::settings::Settings;
 use crate::types::structures::StructureParts;
-use sink::Sink;
+use sink::{Large, Sink};
 
 /// What the keyspace of uncertain records is called, behind the name of the keyspace.
 pub const UNCERTAIN: &str = ".uncertain";
@@ -91,6 +93,23 @@ impl SalvageReport {
         match sink.take(key, message, is_certain, &self.damaged)? {
             true => self.certain += 1,
             false => self.uncertain += 1,
+        }
+        Ok(())
+    }
+
+    /// Copies a large value of a stored key to its keyspace. What is damaged is lost, as is what the
+    /// device cannot read. All other errors are the salvage's.
+    fn take_large(
+        &mut self,
+        sink: &Sink,
+        key: &[u8],
+        large: &Large<'_>,
+        is_certain: bool,
+    ) -> Result<()> {
+        match sink.take_large(key, large, is_certain)? {
+            None if is_certain => self.certain += 1,
+            None => self.uncertain += 1,
+            Some(cause) => self.loses_value(sink, key, &cause)?,
         }
         Ok(())
     }
@@ -280,6 +299,7 @@ impl Damaged {
             ..SalvageReport::default()
         };
         let is_log_sound = self.log.is_none() || mutant::active("salvage-trusts-damaged-log");
+        let values = LargeValues::new(&self.store);
         let mut keyspaces = BTreeMap::new();
         for stored in &self.base.stored {
             let mut sink = Sink::new(database, &stored.name, stored.options)?;
@@ -287,6 +307,7 @@ impl Damaged {
             sink.from = applied.unwrap_or(self.base.catalog.applied);
             if let Some(tree) = self.base.catalog.tree(stored.id) {
                 let mut counting = Counting {
+                    values: &values,
                     sink: &sink,
                     report: &mut report,
                     is_log_sound,
@@ -301,7 +322,7 @@ impl Damaged {
             keyspaces.insert(stored.id, sink);
         }
         let mut log = LogSalvage {
-            values: LargeValues::new(&self.store),
+            values,
             database,
             keyspaces,
             next_id: self.base.catalog.next_id,
@@ -332,6 +353,7 @@ impl Damaged {
 
 /// Gives the messages of a tree to a sink, and notes its damage.
 struct Counting<'a> {
+    values: &'a LargeValues,
     sink: &'a Sink,
     report: &'a mut SalvageReport,
     is_log_sound: bool,
@@ -355,6 +377,23 @@ impl Rescued for Counting<'_> {
 
     fn lost_value(&mut self, key: &[u8], cause: &Error) -> Result<()> {
         self.report.loses_value(self.sink, key, cause)
+    }
+
+    fn large_value(
+        &mut self,
+        key: &[u8],
+        (page, handle): (&PageUse, &[u8]),
+        is_certain: bool,
+    ) -> Result<()> {
+        let large = Large {
+            values: self.values,
+            page,
+            handle: Handle::decode(handle)?,
+            checksum: None,
+            deadline_ms: handle_deadline_ms(handle),
+        };
+        let is_certain = is_certain && self.is_log_sound;
+        self.report.take_large(self.sink, key, &large, is_certain)
     }
 }
 
@@ -387,23 +426,15 @@ impl LogSalvage<'_> {
                         report.take(sink, key, message, self.is_log_sound)?;
                     }
                     Change::Large(key, bytes) => {
-                        let (large, handle) = LargeRef::decode(bytes)?;
-                        let handle = Handle::decode(handle)?;
-                        let read = self
-                            .values
-                            .get_in(&large.page, handle, key, ReadFor::Verify);
-                        match read {
-                            Ok(value) => {
-                                let expiring =
-                                    large.deadline_ms.map(|ms| expiry::payload(ms, &value));
-                                let message = match &expiring {
-                                    Some(payload) => Message::Expiring(payload),
-                                    None => Message::Put(&value),
-                                };
-                                report.take(sink, key, message, self.is_log_sound)?;
-                            }
-                            Err(error) => report.loses_value(sink, key, &error)?,
-                        }
+                        let (named, _) = LargeRef::decode(bytes)?;
+                        let large = Large {
+                            values: &self.values,
+                            page: &named.page,
+                            handle: named.handle(),
+                            checksum: Some(named.checksum),
+                            deadline_ms: named.deadline_ms,
+                        };
+                        report.take_large(sink, key, &large, self.is_log_sound)?;
                     }
                     Change::DeleteRange(from, to) => {
                         let to = to.map_or(Bound::Unbounded, Bound::Excluded);

@@ -1,9 +1,14 @@
 //! Where a salvage puts the records of one keyspace: the certain ones, and the others.
 
+use std::io::{self, Read};
+
 use terrapin_base::{
-    Error, ErrorKind, Fold, Lsn, Message, Operator, Result, Stack, StackBase, expiry,
-    handle_deadline_ms, mutant,
+    Error, ErrorKind, Fold, Lsn, Message, Operator, Result, Stack, StackBase, handle_deadline_ms,
+    mutant,
 };
+use terrapin_pages::{PageUse, ReadFor};
+use terrapin_valuelog::Handle;
+use terrapin_valuelog::large::{LargeReader, LargeValues, PIECE_BYTES};
 
 use super::{DamagedRange, UNCERTAIN};
 use crate::api::database::Database;
@@ -21,6 +26,38 @@ pub(super) struct Sink {
     pub uncertain: Option<Keyspace>,
     /// The trees have the log's records below this LSN.
     pub from: Lsn,
+}
+
+/// A large value of the damaged database.
+pub(super) struct Large<'a> {
+    pub values: &'a LargeValues,
+    pub page: &'a PageUse,
+    pub handle: Handle,
+    /// The checksum of the page's footer, if it is known.
+    pub checksum: Option<u32>,
+    pub deadline_ms: Option<u64>,
+}
+
+impl Large<'_> {
+    fn open(&self, key: &[u8]) -> Result<LargeReader> {
+        let purpose = ReadFor::Verify;
+        let reader = self.values.open_in(self.page, self.handle, key, purpose)?;
+        match self.checksum {
+            Some(known) if known != reader.checksum() => {
+                let error = Error::corrupt("another large value lies here");
+                Err(error.with("page", self.page.id))
+            }
+            _ => Ok(reader),
+        }
+    }
+}
+
+/// The error of a value that is damaged or that the device cannot read. Other errors are returned.
+fn lost<T>(read: Result<T>) -> Result<Result<T, Error>> {
+    match read {
+        Err(error) if error.is_of_data() => Ok(Err(error)),
+        read => read.map(Ok),
+    }
 }
 
 impl Sink {
@@ -73,6 +110,57 @@ impl Sink {
         Ok(is_certain)
     }
 
+    /// Takes a large value of a stored key that is newer than all before, like [`Sink::take`].
+    /// Returns why it is lost, if it is: nothing has changed then.
+    pub(super) fn take_large(
+        &self,
+        key: &[u8],
+        large: &Large<'_>,
+        is_certain: bool,
+    ) -> Result<Option<Error>> {
+        let reader = match lost(large.open(key))? {
+            Ok(reader) => reader,
+            Err(error) => return Ok(Some(error)),
+        };
+        let length = reader.length();
+        let mut into = None;
+        if let Some((own, other)) = self.sides(is_certain) {
+            let key = self.form.given(key);
+            let durability = own.core().settings.durability;
+            into = Some((own.writer_with(key, length, durability)?, other, key));
+        }
+        let mut piece = Vec::new();
+        let mut at = 0;
+        while at < length {
+            let end = length.min(at + PIECE_BYTES);
+            piece.clear();
+            let read = reader.read(at..end, &mut |bytes| piece.extend_from_slice(bytes));
+            if let Err(error) = lost(read)? {
+                return Ok(Some(error));
+            }
+            if let Some((writer, ..)) = &mut into {
+                writer.append(&piece)?;
+            }
+            at = end;
+        }
+        if let Some((writer, other, key)) = into {
+            writer.finish_until(large.deadline_ms)?;
+            if has(other, key)? {
+                other.delete(key)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The keyspace that takes a record, and the other one.
+    fn sides(&self, is_certain: bool) -> Option<(&Keyspace, &Keyspace)> {
+        let (certain, uncertain) = (self.certain.as_ref()?, self.uncertain.as_ref()?);
+        match is_certain || mutant::active("salvage-ignores-newer-damage") {
+            true => Some((certain, uncertain)),
+            false => Some((uncertain, certain)),
+        }
+    }
+
     /// Whether it is certain what operands apply to.
     fn has_base(&self, key: &[u8], message: Message<'_>, damaged: &[DamagedRange]) -> Result<bool> {
         let covers = |range: &DamagedRange| {
@@ -101,16 +189,15 @@ impl Sink {
     }
 
     fn put(&self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
-        let (Some(certain), Some(uncertain)) = (&self.certain, &self.uncertain) else {
+        // The value that such operands apply to is not at hand.
+        let has_base = base_of(message)?.is_none_or(|base| !is_handle(base));
+        let Some((own, other)) = self.sides(is_certain && has_base) else {
             return Ok(());
         };
-        let is_certain = is_certain || mutant::active("salvage-ignores-newer-damage");
-        // The value that such operands apply to is not at hand.
-        let is_certain = is_certain && base_of(message)?.is_none_or(|base| !is_handle(base));
-        let (own, other) = match is_certain {
-            true => (certain, uncertain),
-            false => (uncertain, certain),
-        };
+        let is_certain = self
+            .certain
+            .as_ref()
+            .is_some_and(|certain| std::ptr::eq(certain, own));
         let key = self.form.given(key);
         match message {
             Message::Merge(operand) => {
@@ -171,16 +258,28 @@ fn move_as_is(from: &Keyspace, to: &Keyspace, key: &[u8]) -> Result<()> {
         Message::Delete => return Ok(()),
         Message::Separated(handle) => {
             // It may have expired.
-            if let Some(value) = from.get(key)? {
-                let expiring = handle_deadline_ms(handle).map(|ms| expiry::payload(ms, &value));
-                let put = Message::Put(&value);
-                write_as_is(to, key, expiring.as_deref().map_or(put, Message::Expiring))?;
+            if let Some(mut reader) = from.reader(key)? {
+                let durability = to.core().settings.durability;
+                let mut writer = to.writer_with(key, reader.len(), durability)?;
+                let mut piece = vec![0; reader.len().min(PIECE_BYTES) as usize];
+                while writer.missing() > 0 {
+                    let count = reader.read(&mut piece).map_err(unwrapped)?;
+                    writer.append(&piece[..count])?;
+                }
+                writer.finish_until(handle_deadline_ms(handle))?;
             }
         }
         Message::Stack(bytes) => write_stack(to, key, &Stack::decode(bytes)?)?,
         message => write_as_is(to, key, message)?,
     }
     from.delete(key)
+}
+
+/// The error of a reader of a value.
+fn unwrapped(error: io::Error) -> Error {
+    error
+        .downcast()
+        .unwrap_or_else(|error| Error::io("cannot read a value", error))
 }
 
 /// Writes operands and what they apply to, which is not older than they are.

@@ -103,13 +103,42 @@ impl LargeValues {
         self.place_of(handle, key)?;
         let held = self.store.hold_page(PageId(handle.birth));
         let held = held.ok_or_else(|| dangling(handle))?;
+        let page = *held.page();
+        self.reader((page, Some(held)), handle, key, ReadFor::Get)
+    }
+
+    /// A reader of the value of a handle of `key`, whose page is known. The caller keeps the page as
+    /// long as the reader is there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LargeValues::open`].
+    pub fn open_in(
+        &self,
+        page: &PageUse,
+        handle: Handle,
+        key: &[u8],
+        purpose: ReadFor,
+    ) -> Result<LargeReader> {
+        self.reader((*page, None), handle, key, purpose)
+    }
+
+    fn reader(
+        &self,
+        (page, held): (PageUse, Option<HeldPage>),
+        handle: Handle,
+        key: &[u8],
+        purpose: ReadFor,
+    ) -> Result<LargeReader> {
         let length = u64::from(handle.value_bytes);
-        let tail = read_tail(&self.store, held.page(), length, Some(key), ReadFor::Get)?;
+        let tail = read_tail(&self.store, &page, length, Some(key), purpose)?;
         Ok(LargeReader {
             store: self.store.clone(),
-            held,
+            page,
+            _held: held,
             length,
             tail,
+            purpose,
         })
     }
 
@@ -132,9 +161,12 @@ impl std::fmt::Debug for LargeValues {
 #[derive(Debug)]
 pub struct LargeReader {
     store: Arc<PageStore>,
-    held: HeldPage,
+    page: PageUse,
+    /// Keeps the page.
+    _held: Option<HeldPage>,
     length: u64,
     tail: Tail,
+    purpose: ReadFor,
 }
 
 impl LargeReader {
@@ -142,6 +174,12 @@ impl LargeReader {
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// The checksum of the page's footer.
+    #[must_use]
+    pub fn checksum(&self) -> u32 {
+        self.tail.checksum
     }
 
     /// Passes bytes of the value to `take`, in their order, piece by piece. Reads the pieces that
@@ -159,14 +197,14 @@ impl LargeReader {
         while at < end {
             let number = at / PIECE_BYTES;
             let start = number * PIECE_BYTES;
-            let value = (self.held.page(), self.length);
+            let value = (&self.page, self.length);
             let upto = end.min(start + PIECE_BYTES);
             read_piece(
                 &self.store,
                 value,
                 &self.tail,
                 number,
-                ReadFor::Get,
+                self.purpose,
                 |piece| {
                     take(&piece[(at - start) as usize..(upto - start) as usize]);
                 },

@@ -15,7 +15,7 @@ use terrapin_structure::{
 
 use super::collecting::tree_percent;
 use super::root::SeparatedRoot;
-use crate::handle::{Handle, check_operands};
+use crate::handle::{Handle, check_operands, dangling};
 use crate::page::holes;
 use crate::table::{PartRef, ValueTable};
 
@@ -407,9 +407,44 @@ struct Resolving<'a> {
     rescued: &'a mut dyn Rescued,
 }
 
+impl Resolving<'_> {
+    fn large(&mut self, key: &[u8], handle: &[u8], is_certain: bool) -> Result<()> {
+        let decoded = Handle::decode(handle)?;
+        let part = self.version.table.part(decoded.birth);
+        match part.and_then(|part| part.ok_or_else(|| dangling(decoded))) {
+            Ok(part) => {
+                let place = (&part.page, handle);
+                self.rescued.large_value(key, place, is_certain)
+            }
+            Err(error) if error.is_of_data() => self.rescued.lost_value(key, &error),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl Rescued for Resolving<'_> {
     fn message(&mut self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
         let based;
+        match message {
+            Message::Separated(handle) if Handle::decode(handle)?.is_large() => {
+                return self.large(key, handle, is_certain);
+            }
+            Message::Stack(bytes) => {
+                let stack = Stack::decode(bytes)?;
+                if let StackBase::Handle(handle) = stack.base
+                    && Handle::decode(handle)?.is_large()
+                {
+                    // First what the operands apply to, which may be too long for them.
+                    self.large(key, handle, is_certain)?;
+                    let mut above = Vec::new();
+                    Stack::encode(StackBase::Older, stack.operands(), &mut above);
+                    return self
+                        .rescued
+                        .message(key, Message::Stack(&above), is_certain);
+                }
+            }
+            _ => {}
+        }
         let resolved = match message {
             Message::Separated(handle) => self.version.value(handle, key, ReadFor::Verify),
             Message::Stack(bytes) => self.version.based(Slice::copy(bytes), key, true),
