@@ -134,16 +134,17 @@ enum StreamedRecords {
     Keys(Keys),
 }
 
+/// A key, its value or a reader of it, and the deadline, in milliseconds since 1970.
+pub type WalkedInPieces<'a> = (&'a [u8], StreamedValue<'a>, Option<u64>);
+
 impl StreamedWalk {
     /// The next key, its value, and the value's deadline, borrowed until the next call. Without
     /// value and deadline if only keys are wanted.
-    pub fn next(&mut self) -> Result<Option<(&[u8], StreamedValue<'_>, Option<u64>)>> {
-        fn shown(
-            (key, value, deadline): StreamedRecord<'_>,
-        ) -> (&[u8], StreamedValue<'_>, Option<u64>) {
+    pub fn next(&mut self) -> Result<Option<WalkedInPieces<'_>>> {
+        fn shown((key, value, deadline): StreamedRecord<'_>) -> WalkedInPieces<'_> {
             (key, value, since_1970(deadline))
         }
-        fn without_value(key: &[u8]) -> (&[u8], StreamedValue<'_>, Option<u64>) {
+        fn without_value(key: &[u8]) -> WalkedInPieces<'_> {
             (key, StreamedValue::Bytes(&[]), None)
         }
         match (&mut self.records, self.reverse) {
