@@ -301,8 +301,8 @@ impl Batch {
     }
 
     /// Notes that handles stay in place of their values: those of these numbers among
-    /// [`Batch::handles`], ascending. Call it before [`Batch::fill_in`], which then gets the handles
-    /// as their values.
+    /// [`Batch::handles`], ascending. Call it before [`Batch::fill_in`], which then gets the
+    /// handles as their values.
     pub fn leave_handles(&mut self, numbers: &[usize]) {
         let copies = numbers
             .iter()

@@ -36,8 +36,8 @@ const MEMORY_PART: u64 = 4;
 pub struct Import {
     #[command(flatten)]
     database: WriterArgs,
-    /// File to read; - is stdin. Values have up to 1 GiB; one of more than 1 MiB goes to a temporary
-    /// file beside the database first. When the input pauses for a tenth of a second, the
+    /// File to read; - is stdin. Values have up to 1 GiB. One of more than 1 MiB goes to a
+    /// temporary file beside the database first. When the input pauses for a tenth of a second, the
     /// import writes the records that it has read. Ctrl-C ends the import after the last whole
     /// record, and it says how many records are stored
     #[arg(value_name = "FILE")]

@@ -43,7 +43,7 @@ impl Range {
 pub enum StreamedValue<'a> {
     /// The value.
     Bytes(&'a [u8]),
-    /// A reader of a large value ([`Keyspace::writer`]). It outlives the range.
+    /// A reader of a large value ([`crate::Keyspace::writer`]). It outlives the range.
     Reader(ValueReader),
 }
 

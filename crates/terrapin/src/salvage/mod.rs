@@ -5,8 +5,8 @@
 //! goes to a keyspace of its own: `NAME.uncertain`. So no deleted record returns among the certain
 //! ones. Messages of a key come oldest first, so a later one replaces what an earlier one left in
 //! either keyspace. Values with operands of merges are uncertain: their base may be lost. Large
-//! values are copied piece by piece, so they may have any length. Each piece is checked, and the copy
-//! has checksums of its own.
+//! values are copied piece by piece, so they may have any length. Each piece is checked, and the
+//! copy has checksums of its own.
 
 mod sink;
 
@@ -97,8 +97,8 @@ impl SalvageReport {
         Ok(())
     }
 
-    /// Copies a large value of a stored key to its keyspace. What is damaged is lost, as is what the
-    /// device cannot read. All other errors are the salvage's.
+    /// Copies a large value of a stored key to its keyspace. What is damaged is lost, as is what
+    /// the device cannot read. All other errors are the salvage's.
     fn take_large(
         &mut self,
         sink: &Sink,

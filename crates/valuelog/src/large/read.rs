@@ -107,8 +107,8 @@ impl LargeValues {
         self.reader((page, Some(held)), handle, key, ReadFor::Get)
     }
 
-    /// A reader of the value of a handle of `key`, whose page is known. The caller keeps the page as
-    /// long as the reader is there.
+    /// A reader of the value of a handle of `key`, whose page is known. The caller keeps the page
+    /// as long as the reader is there.
     ///
     /// # Errors
     ///
