@@ -119,8 +119,12 @@ pub(crate) fn newest(leaf: &Leaf) -> Result<&RunRef> {
 
 /// The prefixes of a run, from its list.
 pub(crate) fn prefixes_of(store: &PageStore, run: &RunRef) -> Result<Vec<u64>> {
-    let content = store.read_page(&run.list, PageKind::HashList)?;
-    let prefixes = list::decode(&content).map_err(|error| error.with("page", run.list.id))?;
+    decode_list(run, &store.read_page(&run.list, PageKind::HashList)?)
+}
+
+/// The prefixes of a run, from the content of its list.
+fn decode_list(run: &RunRef, content: &[u8]) -> Result<Vec<u64>> {
+    let prefixes = list::decode(content).map_err(|error| error.with("page", run.list.id))?;
     // A list of another run would hide records.
     let groups = &run.groups;
     let ends = groups.first().zip(groups.last());
@@ -135,9 +139,12 @@ pub(crate) fn prefixes_of(store: &PageStore, run: &RunRef) -> Result<Vec<u64>> {
     }
 }
 
-/// Builds a leaf's table from the lists of its runs.
+/// Builds a leaf's table from the lists of its runs, which are read together.
 pub(crate) fn build_table(store: &PageStore, leaf: &Leaf, stretch: Stretch) -> Result<Table> {
-    let lists = leaf.runs.iter().map(|run| prefixes_of(store, run));
+    let pages = leaf.runs.iter().map(|run| run.list);
+    let contents = store.read_pages(pages, PageKind::HashList)?;
+    let lists = leaf.runs.iter().zip(&contents);
+    let lists = lists.map(|(run, content)| decode_list(run, content));
     let lists = lists.collect::<Result<Vec<_>>>()?;
     let slots = leaf.runs.iter().map(|run| run.slot);
     let runs: Vec<_> = slots.zip(lists.iter().map(|list| &list[..])).collect();

@@ -233,6 +233,41 @@ fn objects_are_decoded_once_and_a_failed_decode_is_not_cached() {
 }
 
 #[test]
+fn pages_that_are_read_together_come_in_order_and_damage_names_its_page() {
+    let medium = SimDisk::new(7);
+    let store = create(&medium, options(4 * MIB, 0));
+    let lengths = [3000, 10, 200_000, 500_000, 1, 5000];
+    let mut pages: Vec<_> = lengths.map(|bytes| write_node(&store, bytes)).into();
+    pages.reverse();
+    let read = |kind| store.read_pages(pages.iter().copied(), kind);
+    let contents = read(PageKind::Node).unwrap();
+    let found: Vec<_> = contents.iter().map(Vec::len).rev().collect();
+    assert_eq!(found, lengths);
+    for (page, content) in pages.iter().zip(&contents) {
+        assert_eq!(*content, store.read_page(page, PageKind::Node).unwrap());
+    }
+    assert!(
+        store
+            .read_pages([].into_iter(), PageKind::Node)
+            .unwrap()
+            .is_empty()
+    );
+    let names = |error: Error, page: usize| {
+        let text = error.to_string();
+        let part = format!("page {}", pages[page].id);
+        assert!(
+            error.kind() == ErrorKind::Corrupt && text.contains(&part),
+            "{text}"
+        );
+    };
+    // The first page of the order, not of the file.
+    names(read(PageKind::HashList).unwrap_err(), 0);
+    assert!(medium.corrupt(DATA_FILE, pages[3].offset + 50, 4));
+    assert!(medium.corrupt(DATA_FILE, pages[5].offset + 50, 4));
+    names(read(PageKind::Node).unwrap_err(), 3);
+}
+
+#[test]
 fn a_damage_error_names_the_page_and_is_not_cached() {
     let medium = SimDisk::new(6);
     let (store, group) = cold(&medium, 4 * MIB);

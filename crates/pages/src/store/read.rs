@@ -21,7 +21,7 @@ use crate::block::Block;
 use crate::cache::{Key, Kind, Standing};
 use crate::group::{BlockPlace, GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
-use crate::page::{PageKind, PageRef, format};
+use crate::page::{PageKind, PageRef, PageUse, format};
 
 /// Most blocks whose lookups are prefetched at once: more than a scan has levels.
 const PREFETCHED_MAX: usize = 32;
@@ -73,6 +73,33 @@ impl PageStore {
     /// The content of a node or catalog page, read without the cache.
     pub fn read_page(&self, page: &PageRef, kind: PageKind) -> Result<Vec<u8>> {
         self.with_page(page, kind, |content| Ok(content.to_vec()))
+    }
+
+    /// The contents of some pages of a kind, in their order, read without the cache. The device
+    /// serves the reads in parallel.
+    ///
+    /// # Errors
+    ///
+    /// That of the first page that cannot be read.
+    pub fn read_pages(
+        &self,
+        pages: impl Iterator<Item = PageRef>,
+        kind: PageKind,
+    ) -> Result<Vec<Vec<u8>>> {
+        let whole = |page: PageRef| (PageUse::from(&page), 0..u64::from(page.bytes));
+        let pieces: Vec<_> = pages.map(whole).collect();
+        let mut contents: Vec<_> = pieces.iter().map(|_| Ok(Vec::new())).collect();
+        self.read_pieces(&pieces, ReadFor::Meta, &mut |number, bytes| {
+            let id = pieces[number].0.id;
+            contents[number] = bytes.and_then(|bytes| {
+                let content = format::content(bytes, kind, id).map(<[u8]>::to_vec);
+                content.map_err(|error| self.place_page(error, id))
+            });
+        })?;
+        let contents = contents.into_iter();
+        contents
+            .map(|content| content.map_err(|error| error.with("kind", kind.name())))
+            .collect()
     }
 
     fn with_page<T>(
