@@ -149,13 +149,30 @@ pub(crate) struct Counters {
     reads: [(AtomicU64, AtomicU64); 5],
     written: [AtomicU64; 6],
     reclaimed: AtomicU64,
+    /// How many bytes the reads for scans were shorter than long ones.
+    scans_short_by: AtomicU64,
 }
+
+/// A read of this many bytes is long: data in the best order need it, too.
+const LONG_READ_BYTES: u64 = 32 << 10;
+/// Bytes of a usual block.
+const BLOCK_BYTES: u64 = 4 << 10;
 
 impl Counters {
     pub(crate) fn read(&self, purpose: ReadFor, calls: u64, bytes: u64) {
         let (reads, read_bytes) = &self.reads[purpose as usize];
         reads.fetch_add(calls, Ordering::Relaxed);
         read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if purpose == ReadFor::Scan {
+            let short_by = (calls * LONG_READ_BYTES).saturating_sub(bytes);
+            self.scans_short_by.fetch_add(short_by, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads for scans. A read of a block counts fully, a longer one in part, and one of 32 KiB not
+    /// at all.
+    pub(crate) fn short_scan_reads(&self) -> u64 {
+        self.scans_short_by.load(Ordering::Relaxed) / (LONG_READ_BYTES - BLOCK_BYTES)
     }
 
     pub(crate) fn reads(&self, purpose: ReadFor) -> u64 {

@@ -421,6 +421,13 @@ impl PageStore {
         self.counters.reads(ReadFor::Scan)
     }
 
+    /// As [`PageStore::scan_reads`], but a read counts in proportion to what it lacks of 32 KiB:
+    /// that of a block fully, and one of 32 KiB not at all.
+    #[must_use]
+    pub fn short_scan_reads(&self) -> u64 {
+        self.counters.short_scan_reads()
+    }
+
     /// Bytes on disk of pages that trees refer to. Pages of side roots and of unfinished merges are
     /// included.
     #[must_use]

@@ -7,12 +7,13 @@
 //! (`checkpoint::job`). This is the rule of renting until the rent equals the price, and then
 //! buying. It never pays more than twice the least cost in hindsight.
 //!
-//! Where users mostly ask for ranges, the engine expects more of them, and a part of the price is
-//! enough:
+//! Where users mostly ask for ranges, the engine expects more of them, and a quarter of the price
+//! is enough:
 //!
-//! - A quarter, of what ranges visited in memory.
-//! - An eighth, of device reads, if ranges wait for the device. Blocks outside memory were written
-//!   long ago.
+//! - Of what ranges visited in memory.
+//! - Of device reads, if ranges wait for the device. A read of 32 KiB pays nothing, since leaves
+//!   need it, too. Records of runs pay the full price then: the time that they take is not what
+//!   ranges wait for.
 //!
 //! Blocks in memory were written lately, and the next memtable brings new ones. While buffers hold
 //! little, visits in memory therefore pay less, and ranges must pay the full price. LevelDB counts
@@ -52,10 +53,9 @@ const WRITTEN_MAX: u64 = 16;
 const VISIT_BYTES_THEN: u64 = 64;
 /// Merging this many bytes takes as long as reading a block from the device: forty microseconds.
 const READ_BYTES: u64 = 5 << 10;
-/// Each visit and each record counts this many times where the engine expects more ranges.
+/// Each visit counts this many times where the engine expects more ranges. So does each read if
+/// they wait for the device, and each record if they do not.
 const GO_ON: u64 = 4;
-/// Each read counts this many times where ranges also wait for the device.
-const GO_ON_WAITING: u64 = 8;
 /// Ranges wait for the device if there is at least one read for each this many ranges.
 const RANGES_A_READ: u64 = 2;
 /// A range notes the deletes that it passed only if there were at least this many, and this many
@@ -66,6 +66,8 @@ const PASSED_A_RECORD: u64 = 4;
 /// more for every [`VALUES_A_READ`] bytes of values.
 const NEEDED_READS: u64 = 2;
 const VALUES_A_READ: u64 = 32 << 10;
+/// What each further read pays for order.
+const VALUE_READ_BYTES: u64 = 40 << 10;
 /// Ranges that passed this many deletes have paid for merging their span. Passing them took about
 /// fifty milliseconds.
 const PASSED_MAX: u64 = 1 << 20;
@@ -77,7 +79,8 @@ struct Ranges {
     runs: u64,
     /// Records that ranges fetched.
     records: u64,
-    /// Reads from the device by ranges.
+    /// Reads from the device by ranges, long ones in part
+    /// ([`terrapin_pages::PageStore::short_scan_reads`]).
     reads: u64,
     outlook: Outlook,
 }
@@ -102,17 +105,18 @@ impl Ranges {
             u128::from(all) * u128::from(to_do.buffered_bytes)
                 / u128::from(to_do.merged_bytes.max(1))
         };
-        let (for_visits, for_reads) = match self.outlook {
-            Outlook::Mixed => (1, 1),
-            Outlook::GoOn => (GO_ON, 1),
-            Outlook::Wait => (GO_ON, GO_ON_WAITING),
+        let (for_visits, for_records, for_reads) = match self.outlook {
+            Outlook::Mixed => (1, 1, 1),
+            Outlook::GoOn => (GO_ON, GO_ON, 1),
+            Outlook::Wait => (GO_ON, 1, GO_ON),
         };
         let runs = u128::from(self.runs);
         let visited = match to_do.merged_bytes / WRITTEN_MAX > to_do.buffered_bytes {
             true => runs * u128::from(VISIT_BYTES_THEN),
             false => {
                 let chosen = of_runs(self.records) * u128::from(RECORD_BYTES);
-                (runs * u128::from(VISIT_BYTES) + chosen) * u128::from(for_visits)
+                let visits = runs * u128::from(VISIT_BYTES) * u128::from(for_visits);
+                visits + chosen * u128::from(for_records)
             }
         };
         let read = of_runs(self.reads) * u128::from(READ_BYTES);
@@ -181,7 +185,7 @@ impl Core {
         let before = visits.scattered.fetch_add(spared, Ordering::Relaxed);
         let paid = before
             .saturating_add(spared)
-            .saturating_mul(READ_BYTES * GO_ON_WAITING);
+            .saturating_mul(VALUE_READ_BYTES);
         let collects = keyspace.structure.collects();
         let price = collects.map_or(u64::MAX, |c| c.bytes_to_order(&keyspace.version));
         if paid < price || self.schedule.disk_is_full() || mutant::active("order-is-never-paid") {
@@ -239,6 +243,7 @@ struct Done {
     operations: Operations,
     records: u64,
     reads: u64,
+    short_reads: u64,
 }
 
 impl Done {
@@ -247,6 +252,7 @@ impl Done {
             operations: core.operations(),
             records: core.counters.scanned_records.get(),
             reads: core.store.scan_reads(),
+            short_reads: core.store.short_scan_reads(),
         }
     }
 
@@ -256,6 +262,7 @@ impl Done {
             operations: self.operations.since(then.operations),
             records: self.records.saturating_sub(then.records),
             reads: self.reads.saturating_sub(then.reads),
+            short_reads: self.short_reads.saturating_sub(then.short_reads),
         }
     }
 
@@ -330,7 +337,7 @@ impl Compactor {
                 Ok(None) | Err(_) => {}
             }
         }
-        let dearest = VISIT_BYTES * GO_ON + READ_BYTES * GO_ON_WAITING;
+        let dearest = (VISIT_BYTES + READ_BYTES) * GO_ON;
         Ok((least / dearest).min(LOOK_RUNS_MAX))
     }
 
@@ -356,7 +363,7 @@ impl Compactor {
         let ranges = Ranges {
             runs,
             records: part(done.records),
-            reads: part(done.reads),
+            reads: part(done.short_reads),
             outlook,
         };
         let Some(compacts) = keyspace.structure.compacts() else {
@@ -474,7 +481,7 @@ mod tests {
         let read = 200 * READ_BYTES;
         assert_eq!(paid(800, Outlook::Mixed), visited + read, "a quarter of it");
         assert_eq!(paid(800, Outlook::GoOn), visited * GO_ON + read);
-        let waiting = visited * GO_ON + read * GO_ON_WAITING;
+        let waiting = (visited + read) * GO_ON;
         assert_eq!(paid(800, Outlook::Wait), waiting);
         assert_eq!(Ranges::default().paid(ToCompact::default()), 0);
         let much = Ranges {
@@ -492,8 +499,11 @@ mod tests {
             records: 4000,
             ..VISITING
         };
-        let paid = 1000 * VISIT_BYTES + 1000 * RECORD_BYTES;
-        assert_eq!(ranges.paid(TO_DO), paid, "a quarter of them");
+        let paid = |outlook| Ranges { outlook, ..ranges }.paid(TO_DO);
+        let (visits, records) = (1000 * VISIT_BYTES, 1000 * RECORD_BYTES);
+        assert_eq!(paid(Outlook::Mixed), visits + records, "a quarter of them");
+        assert_eq!(paid(Outlook::GoOn), (visits + records) * GO_ON);
+        assert_eq!(paid(Outlook::Wait), visits * GO_ON + records);
     }
 
     #[test]
@@ -526,6 +536,7 @@ mod tests {
                 operations: operations(ranges, 1_000_000 + writes),
                 records: 50 * ranges,
                 reads,
+                short_reads: 0,
             };
             now.since(loaded).outlook()
         };
