@@ -109,6 +109,9 @@ struct Run {
     /// shows that everything works) [default: shape for shape, quick for other cells]
     #[arg(long, value_name = "NAME")]
     size: Option<Size>,
+    /// Records to load instead of the size's number; give such runs --results of their own
+    #[arg(long, value_name = "N")]
+    records: Option<u64>,
     /// Workloads besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all of these]; and
     /// those that run only if they are named: overwrite; range-1, -10, -100, -1000, -10000 (ranges
     /// of as many records), range-again (of 100); swaps and transactions, for engines with
@@ -191,6 +194,7 @@ impl Run {
         };
         let matrix = Matrix {
             size: self.size(),
+            records: self.records,
             phases: self.workloads.clone(),
             engines,
             repeats: self.repeats,

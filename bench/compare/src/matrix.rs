@@ -24,6 +24,8 @@ const COMPLAINT_LINES: usize = 4;
 pub struct Matrix {
     /// The size of all cells.
     pub size: Size,
+    /// Records to load instead of the size's number.
+    pub records: Option<u64>,
     /// Names of phases; none means all.
     pub phases: Vec<String>,
     /// The engines.
@@ -41,7 +43,10 @@ pub struct Matrix {
 impl Matrix {
     /// Runs what a cell lacks. Returns whether all of its runs succeeded.
     pub fn cell(&self, cell: Cell) -> Result<bool> {
-        let plan = Plan::new(self.size, cell, &self.phases)?;
+        let plan = match self.records {
+            Some(records) => Plan::with_records(self.size, cell, records, &self.phases)?,
+            None => Plan::new(self.size, cell, &self.phases)?,
+        };
         let engines: Vec<&Engine> = (self.engines.iter().copied())
             .filter(|e| e.fits(self.size))
             .collect();
@@ -356,6 +361,7 @@ mod tests {
     fn failed_runs_and_runs_with_other_memory_are_repeated() {
         let matrix = Matrix {
             size: Size::Tiny,
+            records: None,
             phases: Vec::new(),
             engines: Vec::new(),
             repeats: 1,

@@ -414,20 +414,25 @@ pub enum MemoryKind {
 impl Plan {
     /// The plan of a cell; no names means all phases that need not be named.
     pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
+        Self::with_records(size, cell, size.records(cell.record, cell.memory), names)
+    }
+
+    /// The plan of a cell with another number of records than its size has. The memory is the
+    /// cell's share of these records.
+    pub fn with_records(size: Size, cell: Cell, records: u64, names: &[String]) -> Result<Self> {
         let named = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         for name in names {
             if all_phases().all(|(known, ..)| !known.eq_ignore_ascii_case(name)) {
                 return Err(Error::invalid("there is no such phase").with("given", name));
             }
         }
-        let records = size.records(cell.record, cell.memory);
         let mut memory_bytes = cell.memory.of(records * cell.record.bytes() as u64);
         if size == Size::Tiny {
             memory_bytes = memory_bytes.max(2 * MEMORY_BYTES_MIN);
         }
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(Error::invalid(
-                "the cell's memory is less than Terrapin accepts; choose --size shape or full",
+                "the cell's memory is less than Terrapin accepts; choose --size shape or full, or more --records",
             )
             .with("cell", cell)
             .with("memory", memory_bytes)
@@ -563,6 +568,9 @@ mod tests {
         assert!(plan.data_bytes() >= 100 * MEMORY_BYTES_MIN);
         let error = Plan::new(Size::Quick, cell, &[]).unwrap_err();
         assert!(error.to_string().contains("--size shape"), "{error}");
+        let larger = Plan::with_records(Size::Quick, cell, plan.records, &[]).unwrap();
+        assert_eq!(larger.memory_bytes, plan.memory_bytes);
+        assert_ne!(larger, plan, "phases last as long as the size says");
         let directory = std::env::temp_dir().join(format!("compare-floor-{}", std::process::id()));
         let open = |memory| terrapin::Options::new().memory(memory).open(&directory);
         assert!(open(MEMORY_BYTES_MIN - 1).is_err());
