@@ -44,7 +44,7 @@ use crate::open::verify::{VerifyOptions, verify_on};
 pub use restore::{restore, restore_on};
 
 /// How long a backup rests beside other work, in times of what it takes to copy a piece.
-const REST_TIMES: u64 = 3;
+const REST_TIMES: u64 = 6;
 
 /// Options of a backup.
 #[derive(Clone, Copy, Debug, Default)]
