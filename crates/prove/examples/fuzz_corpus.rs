@@ -23,6 +23,7 @@ fn main() -> io::Result<()> {
     write("handle", seeds::handles())?;
     write("value", seeds::value_pages())?;
     write("table", seeds::tables())?;
+    write("put-large", seeds::large_puts())?;
     write("log", seeds::logs())?;
     write("ranges", seeds::ranges())
 }

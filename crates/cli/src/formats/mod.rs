@@ -11,8 +11,8 @@
 //! one gets another, so that it comes back.
 //!
 //! Readers hold one record at a time, and at most 1 MiB of it, whatever the input. A longer value
-//! goes to a temporary file, if the caller takes such ([`text`]). Errors name the line, the byte and
-//! the last good key. With hexadecimal digits (`--hex`) every format carries every record.
+//! goes to a temporary file, if the caller takes such ([`text`]). Errors name the line, the byte
+//! and the last good key. With hexadecimal digits (`--hex`) every format carries every record.
 
 mod csv;
 mod json;

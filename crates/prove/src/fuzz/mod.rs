@@ -10,6 +10,7 @@
 pub mod archive;
 mod campaign;
 mod exercise;
+pub mod large;
 pub mod mutate;
 pub mod ranges;
 pub mod repair;
@@ -36,7 +37,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target {
         name: "superblock",
         run: targets::superblock,
@@ -132,6 +133,12 @@ pub const TARGETS: [Target; 16] = [
         run: values::table,
         change: mutate::parts,
         bytes_max: 32 << 10,
+    },
+    Target {
+        name: "put-large",
+        run: large::put_large,
+        change: mutate::parts,
+        bytes_max: 48 << 10,
     },
 ];
 

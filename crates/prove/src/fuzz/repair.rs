@@ -11,10 +11,13 @@ const SECTOR_BYTES: usize = 512;
 const FOOTER_BYTES: usize = 128;
 const VALUE_FOOTER_BYTES: usize = 96;
 const VALUE_HEADER_BYTES: usize = 28;
+const LARGE_FOOTER_BYTES: usize = 64;
 const PARTITION_BYTES_MAX: usize = 4096;
 const PART_FILTER: u32 = 1 << 31;
 const PART_DIRECTORY: u32 = 0x4000_0000;
 const PART_VALUE_FOOTER: u32 = 0x4000_0001;
+const PART_LARGE_FOOTER: u32 = 0x4000_0002;
+const PART_LARGE_TAIL: u32 = 0x4000_0003;
 const PART_FOOTER: u32 = u32::MAX - 1;
 const PART_INDEX: u32 = u32::MAX;
 
@@ -138,6 +141,29 @@ pub(super) fn value_page(bytes: &mut [u8]) -> usize {
     }
     let records = record_bytes.min(page.len());
     self::records(&mut page[..records])
+}
+
+/// A large page: its value in one piece, key, checksums and footer. Returns the footer's checksum.
+pub(super) fn large_page(bytes: &mut [u8]) -> Option<u32> {
+    let end = bytes.len();
+    let footer = end.checked_sub(LARGE_FOOTER_BYTES)?;
+    if !bytes[footer..].starts_with(b"TPLARGE1") {
+        return None;
+    }
+    let id = u64_at(bytes, footer + 8)?;
+    let length = usize::try_from(u64_at(bytes, footer + 32)?).ok()?;
+    let key_bytes = u32_at(bytes, footer + 40)? as usize;
+    let checksums = length.saturating_add(key_bytes);
+    if length > 0 && checksums <= footer.saturating_sub(4) {
+        let crc = crc32c_append(part_seed(id, 0), &bytes[..length]);
+        put(bytes, checksums, crc);
+        let tail = &bytes[length..checksums + 4];
+        let crc = crc32c_append(part_seed(id, PART_LARGE_TAIL), tail);
+        put(bytes, footer + 44, crc);
+    }
+    let crc = crc32c_append(part_seed(id, PART_LARGE_FOOTER), &bytes[footer..end - 4]);
+    put(bytes, end - 4, crc);
+    Some(crc)
 }
 
 /// Records of a value page, one after the other.

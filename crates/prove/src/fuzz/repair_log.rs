@@ -1,6 +1,8 @@
 //! Repairs the checksums of changed logs: segment headers, and the records from a segment's first
 //! one on, into the ring. It is written from docs/FORMAT.md alone.
 
+use std::collections::BTreeMap;
+
 use terrapin_base::checksum::{crc32c, crc32c_append};
 
 use super::archive::File;
@@ -46,8 +48,53 @@ impl Known {
     }
 }
 
+/// A record's payload, wherever the log has it.
+#[derive(Clone, Debug)]
+pub struct Payload {
+    /// The record's kind.
+    pub kind: u8,
+    /// The copies, in segments and in the ring. Each is in pieces: file, offset and length.
+    copies: Vec<Vec<(usize, usize, usize)>>,
+}
+
+impl Payload {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self, files: &[File]) -> Vec<u8> {
+        let pieces = self.copies.first().into_iter().flatten();
+        let piece =
+            |&(file, at, bytes): &(usize, usize, usize)| &files[file].content[at..at + bytes];
+        pieces.flat_map(piece).copied().collect()
+    }
+
+    /// Puts bytes over those of each copy, cut to its length.
+    pub fn replace(&self, files: &mut [File], bytes: &[u8]) {
+        for copy in &self.copies {
+            let mut rest = bytes;
+            for &(file, at, room) in copy {
+                let (now, later) = rest.split_at(room.min(rest.len()));
+                files[file].content[at..at + now.len()].copy_from_slice(now);
+                rest = later;
+            }
+        }
+    }
+}
+
+/// The payloads of a log's records, oldest first.
+#[must_use]
+pub fn payloads(files: &[File]) -> Vec<Payload> {
+    let mut found = BTreeMap::new();
+    walk(&mut files.to_vec(), &mut found);
+    found.into_values().collect()
+}
+
 /// Repairs the segments and the ring among the files.
 pub fn log(files: &mut [File]) -> Option<Known> {
+    walk(files, &mut BTreeMap::new())
+}
+
+/// [`log`], which notes payloads by the LSN of their records.
+fn walk(files: &mut [File], found: &mut BTreeMap<u64, Payload>) -> Option<Known> {
     let mut segments = Vec::new();
     let mut database = None;
     for (at, file) in files.iter_mut().enumerate() {
@@ -88,6 +135,7 @@ pub fn log(files: &mut [File]) -> Option<Known> {
         in_ring: false,
         incarnation: 0,
         branch: 0,
+        found,
     };
     for segment in &segments {
         stream.incarnation = segment.incarnation;
@@ -114,9 +162,24 @@ struct Stream<'a> {
     in_ring: bool,
     incarnation: u32,
     branch: u64,
+    /// Payloads so far.
+    found: &'a mut BTreeMap<u64, Payload>,
 }
 
 impl Stream<'_> {
+    /// The pieces of some bytes from an LSN on.
+    fn pieces(&self, mut lsn: u64, mut count: usize) -> Option<Vec<(usize, usize, usize)>> {
+        let mut pieces = Vec::new();
+        while count > 0 {
+            let (file, at, left) = self.place(lsn)?;
+            let bytes = left.min(count);
+            pieces.push((file, at, bytes));
+            lsn = lsn.checked_add(bytes as u64)?;
+            count -= bytes;
+        }
+        Some(pieces)
+    }
+
     /// The place of the bytes from an LSN on: file, offset, and length without a gap.
     fn place(&self, lsn: u64) -> Option<(usize, usize, usize)> {
         if self.in_ring {
@@ -175,6 +238,12 @@ impl Stream<'_> {
             let (file, at, _) = self.place(at)?;
             *self.files[file].content.get_mut(at)? = value;
         }
+        let copy = self.pieces(lsn + RECORD_HEADER_BYTES, length as usize)?;
+        let none = Payload {
+            kind,
+            copies: Vec::new(),
+        };
+        self.found.entry(lsn).or_insert(none).copies.push(copy);
         Some(lsn + RECORD_HEADER_BYTES + u64::from(length))
     }
 }

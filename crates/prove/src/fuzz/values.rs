@@ -20,10 +20,10 @@ const TEMPLATE: &str = "separated";
 const UNIT: usize = 512;
 
 /// A page group or value page of a data file: where it starts, and its bytes.
-type Place = (usize, usize);
+pub(super) type Place = (usize, usize);
 
 /// The places that end in a footer of this magic, whose length lies at byte 24.
-fn places(data: &[u8], magic: &[u8], footer_bytes: usize) -> Vec<Place> {
+pub(super) fn places(data: &[u8], magic: &[u8], footer_bytes: usize) -> Vec<Place> {
     (2..=data.len() / UNIT)
         .map(|unit| unit * UNIT)
         .filter_map(|end| {
@@ -60,7 +60,7 @@ fn opened(change: impl FnOnce(&mut Vec<u8>) -> usize) -> bool {
 }
 
 /// Puts bytes over those of a place, cut to its length.
-fn replace(data: &mut [u8], place: Place, bytes: &[u8]) {
+pub(super) fn replace(data: &mut [u8], place: Place, bytes: &[u8]) {
     let (start, room) = place;
     let count = bytes.len().min(room);
     data[start..start + count].copy_from_slice(&bytes[..count]);

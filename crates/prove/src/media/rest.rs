@@ -265,7 +265,8 @@ impl Resting {
         // gives way to it.
         let killed = !self.end.is_power_cut() && self.end != End::Closed;
         let older_slot = damage.in_slot && killed;
-        if (!damage.in_data || older_slot)
+        let may_end_log = damage.in_data && plan.data_may_end_log();
+        if (!damage.in_data || older_slot || may_end_log)
             && let Ok(state) = subject.state()
         {
             // A damaged end of the log may look torn.

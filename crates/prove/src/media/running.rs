@@ -84,6 +84,8 @@ struct Run {
     refused: bool,
     capacity: u64,
     syncs: u64,
+    /// Damage in the data file may end the log ([`Plan::data_may_end_log`]).
+    data_may_end_log: bool,
 }
 
 /// How the workload ended.
@@ -108,6 +110,7 @@ impl Run {
             refused: false,
             capacity: 0,
             syncs: u64::MAX,
+            data_may_end_log: plan.data_may_end_log(),
         })
     }
 
@@ -180,6 +183,12 @@ impl Run {
             let astray = hit.astray.as_ref().map_or("data", |(file, _)| file);
             hit.file == "data" && astray == "data"
         })
+    }
+
+    /// Whether a lost end of the log may look torn: its own bytes are affected, or large pages that
+    /// its newest records name.
+    fn may_end_log(&self) -> bool {
+        !self.only_data() || self.data_may_end_log
     }
 
     /// Whether the fault may cause an error.
@@ -293,7 +302,7 @@ impl Run {
             Ok(state) => self.take(&state, Survives::Acknowledged),
             Err(error) => {
                 is_of_medium_error(&error)?;
-                if !self.only_data() {
+                if self.may_end_log() {
                     // It is also unknown how much of the log is lost.
                     self.unknown = true;
                 }
@@ -307,7 +316,7 @@ impl Run {
 
     fn take(&mut self, state: &State, survives: Survives) -> Result<(), String> {
         let survives = match (&self.strike, survives) {
-            (Strike::Write(_), survives) if self.only_data() => survives,
+            (Strike::Write(_), survives) if !self.may_end_log() => survives,
             // A lost end of the log looks like a torn tail.
             (Strike::Write(_), Survives::Acknowledged) => Survives::Durable,
             (Strike::Write(_), _) => Survives::Marked,
@@ -437,7 +446,7 @@ impl Run {
                 if self.unknown
                     || survives == Survives::Durable
                     || self.oracle.holds_unlogged()
-                    || !self.only_data()
+                    || self.may_end_log()
                 {
                     // A part of the records does not show how far the store is set back.
                     salvaged(self.subject.configuration(), &at_rest)?;

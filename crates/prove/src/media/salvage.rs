@@ -12,6 +12,8 @@ use terrapin_model::{Configuration, State};
 use super::store::is_of_medium_error;
 
 /// Most key and value bytes that one damaged block may cost, in blocks: blocks are compressed, and
+/// Bytes of the handle of a large value, about.
+const HANDLE_BYTES: usize = 16;
 /// a record may be longer than a block.
 const LOST_BLOCKS: usize = 16;
 
@@ -75,6 +77,9 @@ impl Salvaged {
         expected: &State,
         in_data: bool,
     ) -> Result<(), String> {
+        // A damaged large page ends the log, perhaps below what a checkpoint relies on.
+        let may_end_log = configuration.large_above.is_some();
+        let in_data = in_data && !(may_end_log && self.report.log.is_some());
         if in_data && let Some(log) = &self.report.log {
             return Err(format!("the log is sound, and salvage says {log}"));
         }
@@ -139,8 +144,12 @@ impl Salvaged {
                 ));
             }
             if !is_uncertain {
-                lost_bytes += key.len() + value.len();
-                longest = longest.max(key.len() + value.len());
+                // Of a large value, a block has the handle.
+                let above = configuration.large_above.map(|above| above as usize);
+                let is_large = above.is_some_and(|above| value.len() > above);
+                let in_block = if is_large { HANDLE_BYTES } else { value.len() };
+                lost_bytes += key.len() + in_block;
+                longest = longest.max(key.len() + in_block);
             }
         }
         let is_tree = matches!(structure, StructureKind::Leveled | StructureKind::Tiered);

@@ -42,6 +42,8 @@ impl Plan {
         // A draw of its own, so that plans without separated values stay as they were.
         let thresholds = [None, None, Some(0), Some(24)];
         configuration.separate_from = *Random::new(seed.rotate_left(32)).pick(&thresholds);
+        let lengths = [None, None, None, Some(0), Some(20), Some(200)];
+        configuration.large_above = *Random::new(seed.rotate_left(16)).pick(&lengths);
         if has_long_log {
             configuration.chi = Some(500);
             configuration.memory_bytes = 8 << 20;
@@ -58,6 +60,25 @@ impl Plan {
             seed,
             operations,
             configuration,
+        }
+    }
+
+    /// Whether damage in the data file may end the log: its newest records name large pages there,
+    /// and the first page that is not whole ends it, unless it was synced.
+    pub fn data_may_end_log(&self) -> bool {
+        self.configuration.large_above.is_some()
+    }
+
+    /// The plan with the same configuration otherwise, and no operations.
+    pub fn without_large_values(&self) -> Plan {
+        let configuration = Configuration {
+            large_above: None,
+            ..self.configuration.clone()
+        };
+        Plan {
+            seed: self.seed,
+            configuration,
+            operations: Vec::new(),
         }
     }
 

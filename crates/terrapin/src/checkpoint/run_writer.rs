@@ -113,6 +113,11 @@ impl RunWriter {
                     MergeStep::Done => {}
                 }
                 let merged = guarded(|| merge.finish())?;
+                if mutant::active("folds-take-large-pages") {
+                    let pages = self.memtable.large.ids();
+                    let give_back = |id| self.core.store.abandon_large(id, false);
+                    pages.into_iter().for_each(give_back);
+                }
                 let next = long.take();
                 self.stage = Stage::Done;
                 self.take(merged.version, self.core.store.private(merged.changes));

@@ -23,6 +23,28 @@ use crate::keyspaces::catalog::format::Stored;
 use crate::log_record::{Change, Operations};
 use crate::open::base::Base;
 
+/// Who looks for the large values of a log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// An open, or a verification.
+    Open,
+    /// A reader beside a writer, which goes on with the log. Its values are whole.
+    Beside,
+    /// A salvage, which passes over damage of what was synced, and over what cannot be read.
+    Salvage,
+}
+
+impl Sought {
+    /// An open, beside a writer or alone.
+    pub fn of_open(is_beside: bool) -> Self {
+        if is_beside {
+            Sought::Beside
+        } else {
+            Sought::Open
+        }
+    }
+}
+
 /// Large pages of the log's records.
 #[derive(Default)]
 pub(crate) struct LoggedLarge {
@@ -30,11 +52,13 @@ pub(crate) struct LoggedLarge {
     pub pages: Vec<PageUse>,
     /// Those of records that are not known to be synced.
     unsynced: Vec<PageUse>,
+    /// Values of synced records, of which only the footers were checked, and their keys.
+    synced: Vec<(LargeRef, Box<[u8]>)>,
 }
 
 impl LoggedLarge {
     /// Looks at all records of a scanned log, and ends the log at the first whose value is not
-    /// whole. `is_beside`: a writer goes on with the log, and its values are whole.
+    /// whole.
     ///
     /// # Errors
     ///
@@ -44,41 +68,75 @@ impl LoggedLarge {
         found: &mut Recovery,
         base: &Base,
         store: &PageStore,
-        is_beside: bool,
+        sought: Sought,
     ) -> Result<LoggedLarge> {
         let synced = found.synced();
-        let mut all: BTreeMap<PageId, (PageUse, bool)> = BTreeMap::new();
+        let mut all: BTreeMap<PageId, (LargeRef, Box<[u8]>, bool)> = BTreeMap::new();
         found.end_at(&mut |record| {
             let is_synced = record.lsn < synced;
-            for large in larges((&base.catalog, &base.stored), &record) {
-                if all.contains_key(&large.page.id) {
+            for (large, key) in larges((&base.catalog, &base.stored), &record) {
+                let known = all.get(&large.page.id);
+                if known.is_some_and(|(own, of, _)| *own == large && **of == *key) {
                     continue;
                 }
-                match check_large(store, &large, !is_synced) {
+                let is_corrupt = |error: &Error| error.kind() == ErrorKind::Corrupt;
+                let mut checked = check_large(store, &large, key, !is_synced);
+                if !is_synced && checked.as_ref().is_err_and(is_corrupt) {
+                    // A read may go wrong once. Only what is damaged ends the log.
+                    checked = check_large(store, &large, key, true);
+                }
+                match checked {
                     Err(_) if mutant::active("large-values-unchecked-at-open") => {}
                     Ok(()) => {}
-                    Err(error) if error.is_of_data() && is_beside => {
+                    Err(error) if error.is_of_data() && sought == Sought::Beside => {
                         let message = "the writer took the space of a large value: try again";
                         return Err(Error::new(ErrorKind::Overtaken, message).with("cause", error));
                     }
                     // What the device does not read now may be whole.
-                    Err(error) if error.kind() == ErrorKind::Corrupt && !is_synced => {
+                    Err(error) if is_corrupt(&error) && !is_synced => {
                         tracing::warn!(%error, lsn = record.lsn.0, "the log ends at a large value that is not whole");
                         return Ok(ControlFlow::Break(()));
                     }
+                    Err(error) if error.is_of_data() && sought == Sought::Salvage => {}
                     Err(error) => return Err(error.with("record at LSN", record.lsn)),
                 }
-                all.insert(large.page.id, (large.page, is_synced));
+                let key = Box::<[u8]>::from(key);
+                all.entry(large.page.id).or_insert((large, key, is_synced));
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let unsynced = all.values().filter(|(_, is_synced)| !is_synced);
-        let unsynced = unsynced.map(|(page, _)| *page).collect();
-        let mut pages: Vec<_> = all.into_values().map(|(page, _)| page).collect();
+        let unsynced = all.values().filter(|(_, _, is_synced)| !is_synced);
+        let unsynced = unsynced.map(|(large, ..)| large.page).collect();
+        let mut pages: Vec<_> = all.values().map(|(large, ..)| large.page).collect();
         if mutant::active("large-pages-of-the-log-are-free") {
             pages.clear();
         }
-        Ok(LoggedLarge { pages, unsynced })
+        let synced = all.into_values().filter(|(_, _, is_synced)| *is_synced);
+        let synced = synced.map(|(large, key, _)| (large, key)).collect();
+        Ok(LoggedLarge {
+            pages,
+            unsynced,
+            synced,
+        })
+    }
+
+    /// Checks all pieces of the values of which an open reads the footers alone. `damage` takes
+    /// what is wrong.
+    ///
+    /// # Errors
+    ///
+    /// Those of `damage`.
+    pub fn check_pieces(
+        &self,
+        store: &PageStore,
+        damage: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
+        for (large, key) in &self.synced {
+            if let Err(error) = check_large(store, large, key, true) {
+                damage(error)?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks, for a reader beside a writer, that the writer made no checkpoint since generation
@@ -125,7 +183,7 @@ pub(crate) fn hold_logged(
 ) -> Result<Vec<HeldPage>> {
     let mut held = Vec::new();
     found.end_at(&mut |record| {
-        for large in larges(base, &record) {
+        for (large, _) in larges(base, &record) {
             let page = store.hold_page(large.page.id).ok_or_else(|| {
                 let message = "checkpoints freed a large value while the backup began: try again";
                 Error::new(ErrorKind::Overtaken, message).with("page", large.page.id)
@@ -137,14 +195,18 @@ pub(crate) fn hold_logged(
     Ok(held)
 }
 
-/// The large values of a record that counts. The replay reports records that are damaged.
-fn larges((catalog, stored): (&Catalog, &[Stored]), record: &Record<'_>) -> Vec<LargeRef> {
+/// The large values of a record that counts, and their keys. The replay reports records that are
+/// damaged.
+fn larges<'a>(
+    (catalog, stored): (&Catalog, &[Stored]),
+    record: &Record<'a>,
+) -> Vec<(LargeRef, &'a [u8])> {
     let Some(operations) = Operations::decode(record.kind, record.payload) else {
         return Vec::new();
     };
     let mut found = Vec::new();
     for operation in operations.map_while(Result::ok) {
-        let Change::Large(_, bytes) = operation.change else {
+        let Change::Large(key, bytes) = operation.change else {
             continue;
         };
         let is_stored = stored.iter().any(|stored| stored.id == operation.keyspace);
@@ -158,7 +220,7 @@ fn larges((catalog, stored): (&Catalog, &[Stored]), record: &Record<'_>) -> Vec<
         };
         let counts = record.lsn >= applied || mutant::active("applied-records-name-large-pages");
         if counts && let Ok((large, _)) = LargeRef::decode(bytes) {
-            found.push(large);
+            found.push((large, key));
         }
     }
     found

@@ -47,7 +47,7 @@ use crate::engine::structures::Structures;
 use crate::open::base::Base;
 use crate::open::directory::{open_directory, refuse_foreign};
 use crate::open::files::{Files, absent, check_log, draw_branch, log_options, never_was, scan_log};
-use crate::open::large::LoggedLarge;
+use crate::open::large::{LoggedLarge, Sought};
 use crate::open::start::{Start, start};
 use crate::open::verify::check_copy;
 use crate::types::options::Options;
@@ -238,7 +238,12 @@ fn open_gated(
                 None => scan_log(&env, &disk, options, needed_from)?,
                 Some(_) => Recovery::scan_beside_writer(&env, &disk, options, needed_from)?,
             };
-            let large = LoggedLarge::find(&mut found, &base, &files.store, at.is_some())?;
+            let large = LoggedLarge::find(
+                &mut found,
+                &base,
+                &files.store,
+                Sought::of_open(at.is_some()),
+            )?;
             if let Some(at) = at {
                 large.check_still_newest(&disk, at)?;
             }

@@ -27,7 +27,7 @@ use crate::open::base::Base;
 use crate::open::beside::{Alone, Entered, Place, Tries, enter};
 use crate::open::directory::open_directory;
 use crate::open::files::{absent, check_log, has_log, log_options, never_was, scan_log};
-use crate::open::large::LoggedLarge;
+use crate::open::large::{LoggedLarge, Sought};
 use crate::open::page_uses::PageUses;
 use crate::open::recovery::{check_change, check_created};
 use crate::types::key_form::KeyForm;
@@ -571,8 +571,14 @@ fn verify_log(
     let mut large = LoggedLarge::default();
     let mut replay = match scanned {
         Ok(mut recovery) => {
-            match LoggedLarge::find(&mut recovery, base, store, is_beside) {
-                Ok(found) => large = found,
+            match LoggedLarge::find(&mut recovery, base, store, Sought::of_open(is_beside)) {
+                Ok(found) => {
+                    if !is_beside {
+                        let name = "a large value that the log names";
+                        found.check_pieces(store, &mut |error| report.damage(name, error))?;
+                    }
+                    large = found;
+                }
                 Err(error) => report.damage("log", error)?,
             }
             if let Err(error) = check_log(&recovery, superblock, &base.catalog) {

@@ -36,6 +36,7 @@ use crate::open::base::Base;
 use crate::open::beside::{Alone, Entered, Tries, enter};
 use crate::open::directory::open_directory;
 use crate::open::files::{check_log, log_options, never_was, scan_log};
+use crate::open::large::{LoggedLarge, Sought};
 use crate::types::options::Options;
 use crate::types::options::settings::Settings;
 use crate::types::structures::StructureParts;
@@ -266,7 +267,11 @@ impl Damaged {
             Some(_) => Recovery::scan_beside_writer(env, disk, log(), needed_from),
             None => scan_log(env, disk, log(), needed_from),
         };
-        let scanned = scanned.and_then(|found| {
+        let scanned = scanned.and_then(|mut found| {
+            // The log ends where it ends for an open.
+            if beside.is_none() {
+                LoggedLarge::find(&mut found, &base, &store, Sought::Salvage)?;
+            }
             check_log(&found, &superblock, &base.catalog)?;
             Ok(found)
         });

@@ -55,7 +55,9 @@ impl Large<'_> {
 /// The error of a value that is damaged or that the device cannot read. Other errors are returned.
 fn lost<T>(read: Result<T>) -> Result<Result<T, Error>> {
     match read {
-        Err(error) if error.is_of_data() => Ok(Err(error)),
+        Err(error) if error.is_of_data() || mutant::active("salvage-takes-errors-for-loss") => {
+            Ok(Err(error))
+        }
         read => read.map(Ok),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, Message, Result};
+use terrapin_base::{Error, Message, Result, mutant};
 use terrapin_pages::{Changes, PageStore, SpaceClass};
 use terrapin_structure::{Ingest, MergeOptions, Merged};
 
@@ -61,7 +61,9 @@ impl LargeIngest {
 impl Ingest for LargeIngest {
     #[inline]
     fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<()> {
-        if let Message::Separated(handle) = message {
+        if let Message::Separated(handle) = message
+            && !mutant::active("ingest-forgets-large-pages")
+        {
             let part = adopted(self.store(), handle)?;
             self.edit.adopt(part);
         }

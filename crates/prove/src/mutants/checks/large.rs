@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use terrapin::salvage::salvage_on;
 use terrapin::{
-    CheckpointDistance, Database, Durability, Keyspace, KeyspaceOptions, Options, StructureKind,
+    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Options,
+    StructureKind,
 };
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
@@ -181,6 +183,139 @@ pub(in crate::mutants) fn compared(_scratch: &Path) -> Outcome {
     drop(keyspace);
     world.kill(Some(database));
     Ok(())
+}
+
+/// Views have the large values that they saw in memtables, and so has the newest state, whatever
+/// runs take the memtables' place.
+pub(in crate::mutants) fn folded(_scratch: &Path) -> Outcome {
+    let world = Process::new(1, SimDisk::new(114));
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let old = |key: u64| value(10 + key, MIB);
+    for round in 0..3 {
+        for key in 0..3 {
+            let put = keyspace.put(format!("key {key}"), old(round + key));
+            put.map_err(text("put"))?;
+        }
+        let view = database.snapshot().map_err(text("snapshot"))?;
+        keyspace
+            .put("key 0", old(20 + round))
+            .map_err(text("put"))?;
+        world.sim.advance_ns(3_000_000_000);
+        match round {
+            0 => keyspace.clear().map_err(text("clear"))?,
+            _ => database.checkpoint().map_err(text("checkpoint"))?,
+        }
+        world.sim.settle();
+        // Space that was given back is used again.
+        for number in 0..6 {
+            let put = keyspace.put(format!("other {number}"), value(90 + number, MIB));
+            put.map_err(text("put"))?;
+        }
+        for key in 0..3 {
+            let found = view.get(&keyspace, format!("key {key}"));
+            let found = found.map_err(text("get of a view"))?;
+            if found.as_deref() != Some(&old(round + key)[..]) {
+                return Err(format!("a view has another value of key {key}"));
+            }
+        }
+        if round > 0 {
+            has(&keyspace, "key 0", &old(20 + round))?;
+            has(&keyspace, "key 1", &old(round + 1))?;
+        }
+        drop(view);
+    }
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(())
+}
+
+/// A copy of a damaged value never looks sound, and an error of the system loses no value.
+pub(in crate::mutants) fn copied(_scratch: &Path) -> Outcome {
+    let disk = SimDisk::new(115);
+    let world = Process::new(1, disk.clone());
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let long = value(1, 2 * MIB);
+    let minute = Duration::from_secs(60);
+    let put = keyspace.put_with_ttl("long", &long, minute);
+    put.map_err(text("put"))?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    drop(keyspace);
+    world.kill(Some(database));
+    let salvaged = |disk: &SimDisk| {
+        let new = Process::new(3, SimDisk::new(116));
+        let copy = new.open(&options()).map_err(text("open"))?;
+        let report = salvage_on(&new.env, &disk.handle(), &options(), &copy);
+        new.kill(Some(copy));
+        Ok::<_, String>(report)
+    };
+    for nth in 1..30 {
+        let disk = disk.fork();
+        let fault = Fault::nth(nth, FaultError::TooManyFiles);
+        disk.inject(fault.on(Op::Read).of("data"));
+        if let Ok(report) = salvaged(&disk)?
+            && !report.is_whole()
+        {
+            return Err(format!(
+                "read {nth} failed, and the salvage says {report:?}"
+            ));
+        }
+    }
+    let data = disk.content("data").unwrap_or_default();
+    let mark = &long[MIB + 800..MIB + 900];
+    let at = data.windows(100).position(|bytes| bytes == mark);
+    let at = at.ok_or("the value is not on the disk")?;
+    disk.corrupt("data", at as u64, 0x10);
+    match salvaged(&disk)? {
+        Ok(report) if report.is_whole() => {
+            return Err("a salvage copied a damaged value".to_owned());
+        }
+        salvaged => drop(salvaged.map_err(text("salvage"))?),
+    }
+    let world = Process::new(2, disk);
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let touched = keyspace.touch("long", 2 * minute);
+    drop(keyspace);
+    world.kill(Some(database));
+    match touched {
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
+        touched => Err(format!("a touch of a damaged value: {touched:?}")),
+    }
+}
+
+/// The large values of an ingest have their pages, over a kill, and give them back at their end.
+pub(in crate::mutants) fn ingested(_scratch: &Path) -> Outcome {
+    let disk = SimDisk::new(117);
+    let world = Process::new(1, disk.clone());
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let records = (0..4u64).map(|number| (format!("key {number}"), value(number, MIB)));
+    keyspace.ingest(records).map_err(text("ingest"))?;
+    drop(keyspace);
+    world.kill(Some(database));
+    disk.crash_process();
+    let world = Process::new(2, disk);
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    for number in 0..6 {
+        let put = keyspace.put(format!("other {number}"), value(90 + number, MIB));
+        put.map_err(text("put"))?;
+    }
+    for number in 0..4 {
+        has(&keyspace, &format!("key {number}"), &value(number, MIB))?;
+    }
+    keyspace.clear().map_err(text("clear"))?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    world.sim.settle();
+    let live = database.metrics().data_live_bytes;
+    drop(keyspace);
+    world.kill(Some(database));
+    match live < MIB as u64 {
+        true => Ok(()),
+        false => Err(format!("{live} live bytes of an empty keyspace")),
+    }
 }
 
 /// Records of [`fill`].

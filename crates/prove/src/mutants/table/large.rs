@@ -27,6 +27,12 @@ const COMPARED: Script = Script::Check(
     checks::large::compared,
 );
 
+const FOLDED: Script = Script::Check("large values of views", checks::large::folded);
+
+const COPIED: Script = Script::Check("copies of large values", checks::large::copied);
+
+const INGESTED: Script = Script::Check("ingests of large values", checks::large::ingested);
+
 const DEADLINES: Script = Script::Check("large values with deadlines", checks::large::deadlines);
 
 /// A mutant that breaks the end of a large value at its deadline.
@@ -68,6 +74,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/terrapin/src/open/large.rs",
         breaks: "D17: only records at or above the applied LSN count",
         script: CRASHES,
+    },
+    Mutant {
+        name: "folds-take-large-pages",
+        does: "a run for views gives the large pages of its memtable back",
+        file: "crates/terrapin/src/checkpoint/run_writer.rs",
+        breaks: "a large page is its memtable's until a commit, and private merges report no drops",
+        script: FOLDED,
+    },
+    Mutant {
+        name: "large-copies-are-not-checked",
+        does: "a read of a large value does not look at the checksums of its pieces",
+        file: "crates/valuelog/src/large/read.rs",
+        breaks: "damage is never copied: copies make checksums anew",
+        script: COPIED,
+    },
+    Mutant {
+        name: "salvage-takes-errors-for-loss",
+        does: "a salvage takes any error of a large value for its loss",
+        file: "crates/terrapin/src/salvage/sink.rs",
+        breaks: "a salvage tells what is damaged, and fails for all other reasons",
+        script: COPIED,
+    },
+    Mutant {
+        name: "ingest-forgets-large-pages",
+        does: "the tree of an ingest has the handles of large values, and not their pages",
+        file: "crates/valuelog/src/separate/ingest.rs",
+        breaks: "an ingest is there whole or not at all",
+        script: INGESTED,
     },
     Mutant {
         name: "failed-checkpoint-frees-large-pages",
