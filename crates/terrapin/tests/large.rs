@@ -7,35 +7,15 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
 use common::World;
+use common::large::{self, MIB, value};
 use terrapin::{
-    CheckpointDistance, Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Lifetime,
-    Options, Requirement, Slice, StreamedValue, StructureKind, VALUE_BYTES_MAX,
+    Database, Durability, ErrorKind, Keyspace, KeyspaceOptions, Lifetime, Options, Requirement,
+    Slice, StreamedValue, StructureKind, VALUE_BYTES_MAX,
 };
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
-const MIB: usize = 1 << 20;
-
 fn options() -> Options {
-    Options::new()
-        .memory(16 << 20)
-        .ring_bytes(2 << 20)
-        .group_bytes(16 << 10)
-        .checkpoint_distance(CheckpointDistance::Fixed(4))
-        .background_threads(1)
-}
-
-/// A value whose every MiB differs.
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut out = vec![0; bytes];
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for chunk in out.chunks_mut(8) {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(seed | 1);
-        let word = state.to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    }
-    out
+    large::options(16 << 20)
 }
 
 fn has(found: Option<Slice>, expected: &[u8]) {

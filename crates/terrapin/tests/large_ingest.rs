@@ -2,44 +2,23 @@
 
 mod common;
 
-use std::io::Read;
 use std::time::{Duration, SystemTime};
 
 use common::World;
+use common::large::{self, MIB, has, value};
 use terrapin::{
-    CheckpointDistance, Database, ErrorKind, Keyspace, KeyspaceOptions, Lifetime, Options,
-    StructureKind, VALUE_BYTES_MAX,
+    Database, ErrorKind, Keyspace, KeyspaceOptions, Lifetime, Options, StructureKind,
+    VALUE_BYTES_MAX,
 };
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_structure::Figure;
 
-const MIB: usize = 1 << 20;
-
 fn options() -> Options {
-    Options::new()
-        .memory(8 << 20)
-        .ring_bytes(2 << 20)
-        .group_bytes(16 << 10)
-        .checkpoint_distance(CheckpointDistance::Fixed(4))
-        .background_threads(1)
-}
-
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let step = (seed as usize * 2 + 1) & 0xff;
-    (0..bytes)
-        .map(|at| ((at >> 8) + at * step + seed as usize) as u8)
-        .collect()
+    large::options(8 << 20)
 }
 
 fn live_bytes(database: &Database) -> u64 {
     database.metrics().data_live_bytes
-}
-
-fn has(keyspace: &Keyspace, key: &str, expected: &[u8]) {
-    let mut found = Vec::new();
-    let mut reader = keyspace.reader(key).unwrap().unwrap();
-    reader.read_to_end(&mut found).unwrap();
-    assert!(found == expected, "{key}: {} bytes", found.len());
 }
 
 /// Lengths of the records of an ingest, by their numbers.

@@ -2,45 +2,17 @@
 
 mod common;
 
-use std::io::Read;
 use std::time::Duration;
 
 use common::World;
+use common::large::{self, MIB, has, value};
 use terrapin::salvage::{SalvageReport, salvage_on};
-use terrapin::{
-    CheckpointDistance, Database, ErrorKind, Keyspace, KeyspaceOptions, Lifetime, Options,
-    StructureKind,
-};
+use terrapin::{Database, ErrorKind, Keyspace, KeyspaceOptions, Lifetime, Options, StructureKind};
 use terrapin_disk::sim::{Fault, FaultError, Op};
-
-const MIB: usize = 1 << 20;
 
 /// A 32nd of the memory is 256 KiB, and a quarter is 2 MiB.
 fn options() -> Options {
-    Options::new()
-        .memory(8 << 20)
-        .ring_bytes(2 << 20)
-        .group_bytes(16 << 10)
-        .checkpoint_distance(CheckpointDistance::Fixed(4))
-        .background_threads(1)
-}
-
-fn value(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = (0..bytes / 8 + 1).flat_map(|_| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(seed | 1);
-        state.to_le_bytes()
-    });
-    words.take(bytes).collect()
-}
-
-fn has(keyspace: &Keyspace, key: &str, expected: &[u8]) {
-    let mut found = Vec::new();
-    let mut reader = keyspace.reader(key).unwrap().unwrap();
-    reader.read_to_end(&mut found).unwrap();
-    assert!(found == expected, "{key}: {} bytes", found.len());
+    large::options(8 << 20)
 }
 
 /// Flips a bit of a value on the disk.

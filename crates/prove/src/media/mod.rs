@@ -13,7 +13,7 @@
 //! | the same in the log or its ring, killed process | | refused with `Corrupt`, or at least everything synced is there, and a prefix of the rest: damage above the last mark looks like a torn tail |
 //! | the same in the log, after an idle time and a power cut | | the same: the last sync's mark is durable (decision 0030) |
 //! | the same in the log, after a power cut during writes | | refused with `Corrupt`, or a prefix is there that lacks at most the last sync: without the ring it looks like a torn tail |
-//! | rot in the data file, in a large page that the log names | | as rot in the log: the first such page that is not whole ends the log, unless it was synced |
+//! | rot in a large page that the log names | | as rot in the log: it ends there, if unsynced |
 //! | a block of zeros, or an older copy of a whole file of the log | | as other rot there; older copies only after kills and closes, since a power cut takes the ring that would show them |
 //! | a lost, torn, misdirected, flipped or reverted write | as rot; merges that meet it are given up and reported, and writers may wait for them | as rot |
 //! | a stale read, a flipped read, a short read, `EIO` once | that operation fails, or succeeds by a retry | nothing is lost; the open may be refused as long as it lasts |

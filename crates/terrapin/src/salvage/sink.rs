@@ -126,7 +126,7 @@ impl Sink {
         };
         let length = reader.length();
         let mut into = None;
-        if let Some((own, other)) = self.sides(is_certain) {
+        if let Some((own, other)) = self.sides(counts_as_certain(is_certain)) {
             let key = self.form.given(key);
             let durability = own.core().settings.durability;
             into = Some((own.writer_with(key, length, durability)?, other, key));
@@ -157,7 +157,7 @@ impl Sink {
     /// The keyspace that takes a record, and the other one.
     fn sides(&self, is_certain: bool) -> Option<(&Keyspace, &Keyspace)> {
         let (certain, uncertain) = (self.certain.as_ref()?, self.uncertain.as_ref()?);
-        match is_certain || mutant::active("salvage-ignores-newer-damage") {
+        match is_certain {
             true => Some((certain, uncertain)),
             false => Some((uncertain, certain)),
         }
@@ -193,13 +193,10 @@ impl Sink {
     fn put(&self, key: &[u8], message: Message<'_>, is_certain: bool) -> Result<()> {
         // The value that such operands apply to is not at hand.
         let has_base = base_of(message)?.is_none_or(|base| !is_handle(base));
-        let Some((own, other)) = self.sides(is_certain && has_base) else {
+        let is_certain = counts_as_certain(is_certain) && has_base;
+        let Some((own, other)) = self.sides(is_certain) else {
             return Ok(());
         };
-        let is_certain = self
-            .certain
-            .as_ref()
-            .is_some_and(|certain| std::ptr::eq(certain, own));
         let key = self.form.given(key);
         match message {
             Message::Merge(operand) => {
@@ -241,6 +238,11 @@ impl Sink {
         }
         Ok(())
     }
+}
+
+/// Whether a record goes to the certain ones.
+fn counts_as_certain(is_certain: bool) -> bool {
+    is_certain || mutant::active("salvage-ignores-newer-damage")
 }
 
 /// Whether a keyspace has a record of a key, also if nobody registered its merge operator.

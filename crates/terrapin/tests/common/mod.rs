@@ -2,6 +2,8 @@
 //! that rare paths are common.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod large;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
