@@ -119,9 +119,10 @@ impl Budget {
     /// every read of a block needs.
     #[must_use]
     pub fn room_for_data(&self) -> u64 {
-        let room = self.room_beside_writes();
+        let room = self
+            .room_beside_writes()
+            .saturating_sub(self.used(Purpose::Locations));
         room.saturating_sub(self.used(Purpose::Metadata))
-            .saturating_sub(self.used(Purpose::Locations))
             .max(room / 2)
     }
 

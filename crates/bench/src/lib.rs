@@ -66,7 +66,7 @@ pub use record::{KeyKind, Records};
 pub use report::{Latencies, PhaseReport};
 pub use run::{Config, Driver, Phase, Progress, SCAN_RECORDS_MAX, check, check_loaded, run};
 pub use space::{SpaceReport, SpaceSeen, Written, measure_space};
-pub use store::{Client, FileBytes, Store, TerrapinStore};
+pub use store::{Client, FileBytes, ReadCounts, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 pub use transactions::{TransactionsReport, measure_transactions};
 pub use workload::{Mix, Workload};

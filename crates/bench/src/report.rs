@@ -1,7 +1,7 @@
 //! Figures of a phase: a line of a table for people, or a JSON object for programs.
 
 use crate::figures::Figures;
-use crate::store::FileBytes;
+use crate::store::{FileBytes, ReadCounts};
 
 /// Percentiles of a phase's operations, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,8 +39,8 @@ pub struct PhaseReport {
     pub device_bytes_written: u64,
     /// Bytes read, by the operating system's count for the process.
     pub device_bytes_read: u64,
-    /// Reads of the data file for gets and ranges, as the store counts.
-    pub device_reads: Option<u64>,
+    /// What gets and ranges read, as the store counts.
+    pub reads: Option<ReadCounts>,
     /// What of it went to the log and to the data file, as the store counts.
     pub written: Option<FileBytes>,
     /// Allocated bytes of the directory afterwards.
@@ -135,8 +135,8 @@ impl Figures for PhaseReport {
             mib(|written| written.data_bytes),
             self.space_amplification(),
             self.device_bytes_read as f64 / f64::from(1 << 20),
-            match self.device_reads {
-                Some(reads) => format!("{:.3}", ratio(reads, self.operations)),
+            match self.reads {
+                Some(reads) => format!("{:.3}", ratio(reads.device_reads, self.operations)),
                 None => "-".into(),
             },
             self.rss_peak_bytes as f64 / f64::from(1 << 20),
@@ -151,10 +151,14 @@ impl Figures for PhaseReport {
             Some(written) => of(written).to_string(),
             None => "null".into(),
         };
+        let read = |of: fn(&ReadCounts) -> u64| match &self.reads {
+            Some(reads) => of(reads).to_string(),
+            None => "null".into(),
+        };
         format!(
             "{{\"phase\":\"{}\",\"threads\":{},\"records\":{},\"operations\":{},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
              \"latency_us\":{{\"p50\":{:.3},\"p99\":{:.3},\"p999\":{:.3},\"p9999\":{:.3},\"max\":{:.3}}},\"user_bytes_written\":{},\
-             \"device_bytes_written\":{},\"device_bytes_read\":{},\"device_reads\":{},\"log_bytes_written\":{},\
+             \"device_bytes_written\":{},\"device_bytes_read\":{},\"device_reads\":{},\"location_hits\":{},\"location_bytes\":{},\"log_bytes_written\":{},\
              \"data_file_bytes_written\":{},\"write_amplification\":{:.4},\"space_bytes\":{},\
              \"space_amplification\":{:.4},\"rss_peak_bytes\":{},\"cpu_seconds\":{:.2},\"chi\":{},\"memory_bytes\":{}}}",
             self.phase,
@@ -171,8 +175,9 @@ impl Figures for PhaseReport {
             self.user_bytes_written,
             self.device_bytes_written,
             self.device_bytes_read,
-            self.device_reads
-                .map_or("null".into(), |reads| reads.to_string()),
+            read(|reads| reads.device_reads),
+            read(|reads| reads.location_hits),
+            read(|reads| reads.location_bytes),
             bytes(|written| written.log_bytes),
             bytes(|written| written.data_bytes),
             self.write_amplification(),

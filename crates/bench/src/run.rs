@@ -17,7 +17,7 @@ use crate::clients::in_threads;
 use crate::generator::{Distribution, Random, Zipfian, mix, scatter};
 use crate::record::Records;
 use crate::report::{Latencies, PhaseReport};
-use crate::store::{Client, FileBytes, Store};
+use crate::store::{Client, FileBytes, ReadCounts, Store};
 use crate::system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 use crate::watch::Watch;
 use crate::workload::{Action, Workload};
@@ -353,7 +353,7 @@ impl Outcome {
 struct Measure {
     before: Usage,
     written: Option<FileBytes>,
-    reads: Option<u64>,
+    reads: Option<ReadCounts>,
     start: Instant,
 }
 
@@ -401,8 +401,8 @@ impl Measure {
             space_bytes: allocated_bytes(driver.directory)?,
             written: (self.written.zip(driver.store.written()))
                 .map(|(before, after)| after.since(before)),
-            device_reads: (self.reads.zip(driver.store.reads()))
-                .map(|(before, after)| after.saturating_sub(before)),
+            reads: (self.reads.zip(driver.store.reads()))
+                .map(|(before, after)| after.since(before)),
             data_bytes: records * driver.config.shape.bytes(),
             rss_peak_bytes: rss_peak_bytes(),
             cpu_seconds: after.cpu_seconds - self.before.cpu_seconds,

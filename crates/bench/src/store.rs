@@ -38,10 +38,32 @@ pub trait Store: Sync {
         None
     }
 
-    /// Reads of the data file for gets and ranges, those of indexes and filters included, since the
-    /// store was opened; none where the store does not count them.
-    fn reads(&self) -> Option<u64> {
+    /// What gets and ranges read since the store was opened; none where the store does not count.
+    fn reads(&self) -> Option<ReadCounts> {
         None
+    }
+}
+
+/// What gets and ranges of a store read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Reads of the data file, those of indexes and filters included.
+    pub device_reads: u64,
+    /// Gets that the map of separated values answered.
+    pub location_hits: u64,
+    /// Bytes of that map, as of now.
+    pub location_bytes: u64,
+}
+
+impl ReadCounts {
+    /// What was read since another reading. The map's bytes are those of now.
+    #[must_use]
+    pub fn since(self, before: ReadCounts) -> ReadCounts {
+        ReadCounts {
+            device_reads: self.device_reads.saturating_sub(before.device_reads),
+            location_hits: self.location_hits.saturating_sub(before.location_hits),
+            location_bytes: self.location_bytes,
+        }
     }
 }
 
@@ -235,9 +257,14 @@ impl Store for TerrapinStore {
         })
     }
 
-    fn reads(&self) -> Option<u64> {
-        let reads = self.database.metrics().device_reads;
-        Some(reads.get_reads + reads.scan_reads + reads.meta_reads)
+    fn reads(&self) -> Option<ReadCounts> {
+        let metrics = self.database.metrics();
+        let reads = metrics.device_reads;
+        Some(ReadCounts {
+            device_reads: reads.get_reads + reads.scan_reads + reads.meta_reads,
+            location_hits: metrics.location_hits,
+            location_bytes: metrics.location_bytes,
+        })
     }
 }
 

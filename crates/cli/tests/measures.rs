@@ -5,7 +5,7 @@ mod common;
 use common::{TestDirectory, fail, run, succeed, text};
 use serde_json::Value;
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 22] = [
     "phase",
     "threads",
     "records",
@@ -17,6 +17,8 @@ const KEYS: [&str; 20] = [
     "device_bytes_written",
     "device_bytes_read",
     "device_reads",
+    "location_hits",
+    "location_bytes",
     "log_bytes_written",
     "data_file_bytes_written",
     "write_amplification",

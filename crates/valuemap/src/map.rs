@@ -309,6 +309,13 @@ impl LocationMap {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The part of [`LocationMap::bytes`] that entries take. Pages take the rest.
+    #[must_use]
+    pub fn entry_bytes(&self) -> u64 {
+        self.bytes()
+            .saturating_sub(self.page_bytes.load(Ordering::Relaxed))
+    }
+
     /// The bytes that the map may take.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {

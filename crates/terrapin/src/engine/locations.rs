@@ -26,8 +26,12 @@ use terrapin_valuemap::{Epoch, Location, LocationMap, Page, SizeClass};
 
 use crate::planning::location_share::{LocationSavings, first_bytes, most_bytes, next_bytes};
 
-/// Bytes that a known page takes, about.
-const PAGE_BYTES: u64 = 64;
+/// Bytes that a known page takes here, about.
+const KNOWN_BYTES: u64 = 64;
+/// Bytes that a known page takes here and in the map, about.
+const PAGE_BYTES: u64 = KNOWN_BYTES + 48;
+/// Known pages take at most this part (1/n) of what the map may take. Entries have the rest.
+const PAGES_PART: u64 = 2;
 /// Indexes of pages that were given up are freed once there are this many.
 const ENDED_MAX: usize = 1024;
 
@@ -37,6 +41,8 @@ pub(crate) struct Locations {
     known: Mutex<Known>,
     /// Gets that the map answered.
     hits: AtomicU64,
+    /// Gets that found a value by way of the tree.
+    found_in_trees: AtomicU64,
     last: Mutex<LocationSavings>,
 }
 
@@ -69,6 +75,7 @@ impl Locations {
                 memory: budget.charge(Purpose::Locations, 0),
             }),
             hits: AtomicU64::new(0),
+            found_in_trees: AtomicU64::new(0),
             last: Mutex::default(),
         }
     }
@@ -112,6 +119,7 @@ impl Locations {
         place: &ValuePlace,
         epoch: Epoch,
     ) -> bool {
+        self.found_in_trees.fetch_add(1, Ordering::Relaxed);
         let Some(class) = SizeClass::of(place.bytes) else {
             return false;
         };
@@ -134,6 +142,10 @@ impl Locations {
             return Some(*index);
         }
         if *known.newest.entry(collection.0).or_insert(moment) != moment {
+            return None;
+        }
+        let pages = known.pages.len() as u64 + 1;
+        if pages * PAGE_BYTES > self.map.bytes_max() / PAGES_PART {
             return None;
         }
         let index = self.map.add_page(Page {
@@ -227,7 +239,9 @@ impl Locations {
     pub fn look(&self, blocks: LocationSavings, room_bytes: u64) {
         let now = LocationSavings {
             hits: self.hits.load(Ordering::Relaxed),
+            found_in_trees: self.found_in_trees.load(Ordering::Relaxed),
             map_bytes: self.map.bytes(),
+            entry_bytes: self.map.entry_bytes(),
             ..blocks
         };
         let mut last = self.last.lock();
@@ -244,7 +258,39 @@ impl Locations {
 
 impl Known {
     fn charge(&mut self) {
-        let bytes = self.pages.len() as u64 * PAGE_BYTES;
+        let bytes = self.pages.len() as u64 * KNOWN_BYTES;
         self.memory.resize(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_pages_leave_half_of_the_limit_to_entries() {
+        let budget = Budget::new(8 << 20);
+        let locations = Locations::new(&budget, 1);
+        let limit_bytes = locations.map.bytes_max();
+        let mut grown = 0;
+        for number in 0..100_000u64 {
+            let place = ValuePlace {
+                page: PageUse::whole(PageId(number), number << 20, 1 << 20),
+                place: 0,
+                bytes: 4096,
+            };
+            let hash = terrapin_base::checksum::hash64(&number.to_le_bytes());
+            let epoch = locations.map.epoch();
+            if locations.fill((Collection(1), 1), hash, &place, epoch) {
+                grown += u64::from(locations.step());
+            }
+        }
+        let pages = locations.known.lock().pages.len() as u64;
+        assert_eq!(pages, limit_bytes / PAGES_PART / PAGE_BYTES);
+        assert!(grown > 0, "pages leave no room for entries");
+        let (used, known_bytes) = (budget.used(Purpose::Locations), pages * KNOWN_BYTES);
+        let chunk_bytes = 1024 * 48;
+        assert!(used <= limit_bytes + known_bytes + chunk_bytes, "{used}");
+        assert!(locations.map.entry_bytes() > 0);
     }
 }

@@ -172,6 +172,7 @@ impl Core {
                 block_bytes: caches.block_bytes,
                 lookups: saved.block_lookups,
                 misses: saved.block_misses,
+                records: self.tree_sizes.held().map(|held| held.records),
                 ..LocationSavings::default()
             };
             locations.look(blocks, self.budget.room_beside_writes());
