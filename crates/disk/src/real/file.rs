@@ -17,6 +17,7 @@ use terrapin_base::{Env, Error, Result};
 use super::awake;
 use super::cached::Cached;
 use super::extents::{self, Extents};
+use super::hole_cost::HoleCost;
 use super::lock::{SharedLock, WriteLock};
 use super::retry::retry;
 use super::uring::read_awake;
@@ -79,7 +80,8 @@ pub(crate) struct RealFile {
     /// Whether the file system cannot allocate. It could never fill a punched hole again, so
     /// nothing is punched then.
     pub(super) cannot_allocate: AtomicBool,
-    /// The clock that measures reads.
+    pub(super) hole_cost: HoleCost,
+    /// The clock that measures calls.
     pub(super) env: Env,
 }
 
@@ -395,7 +397,8 @@ impl File for RealFile {
         }
         let fail = |e| self.fail_at("cannot write", e, offset, bytes);
         if self.takes(buffer.as_ptr(), offset, bytes) {
-            return self.write_all(buffer, offset).map_err(fail);
+            let write = || self.write_all(buffer, offset);
+            return self.hole_cost.write(&self.env, bytes, write).map_err(fail);
         }
         for (index, piece) in buffer.chunks(BOUNCE_BYTES).enumerate() {
             let at = offset + (index * BOUNCE_BYTES) as u64;
@@ -500,7 +503,8 @@ impl File for RealFile {
             return Ok(bytes == 0);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry(|| fallocate(&self.descriptor, flags, offset, bytes)) {
+        let punch = || retry(|| fallocate(&self.descriptor, flags, offset, bytes));
+        match self.hole_cost.hole(&self.env, punch) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(e) => Err(self
@@ -508,6 +512,10 @@ impl File for RealFile {
                 .with("offset", offset)
                 .with("bytes", bytes)),
         }
+    }
+
+    fn hole_cost_bytes(&self) -> u64 {
+        self.hole_cost.bytes()
     }
 
     fn alignment(&self) -> u32 {
