@@ -87,6 +87,78 @@ pub(in crate::mutants) fn power_cuts(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
+/// A sync of the data file fails: its bytes are read as written, and no later sync stores them. The
+/// process dies, and an open takes the records of the large values. Wherever that open dies, a
+/// power cut after it loses none of what it called synced.
+pub(in crate::mutants) fn claimed(_scratch: &Path) -> Outcome {
+    let modes = [
+        CrashMode::LoseUnsynced,
+        CrashMode::RandomSubset,
+        CrashMode::SizeBeforeData,
+    ];
+    for (seed, mode) in (120..).zip(modes) {
+        let disk = SimDisk::new(seed);
+        let world = Process::new(1, disk.clone());
+        let database = world.open(&options()).map_err(text("open"))?;
+        let keyspace = database.default_keyspace();
+        let put = keyspace.put_with("synced", value(seed, MIB), Durability::Sync);
+        put.map_err(text("put"))?;
+        let long = value(seed + 50, MIB);
+        keyspace.put("claimed", &long).map_err(text("put"))?;
+        disk.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("data"));
+        if database.flush().is_ok() {
+            return Err("a sync failed, and flush says nothing".to_owned());
+        }
+        drop(keyspace);
+        world.kill(Some(database));
+        disk.clear_faults();
+        for call in 1.. {
+            let disk = disk.fork();
+            let has_opened = claim((&disk, mode), call, (&value(seed, MIB), &long));
+            if has_opened.map_err(|error| format!("{mode:?}, call {call}: {error}"))? {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens, dies at a call, or else after a synced put, loses power, and opens again. Whether the
+/// first open came to its end.
+fn claim(
+    (disk, mode): (&SimDisk, CrashMode),
+    call: u64,
+    (synced, long): (&[u8], &[u8]),
+) -> Result<bool, String> {
+    let world = Process::new(2, disk.clone());
+    disk.die_at_call(call);
+    let opened = world.open(&options());
+    disk.die_at_call(u64::MAX);
+    let has_opened = opened.is_ok();
+    if let Ok(database) = &opened {
+        let keyspace = database.default_keyspace();
+        has(&keyspace, "claimed", long)?;
+        let put = keyspace.put_with("last", "1", Durability::Sync);
+        put.map_err(text("put"))?;
+    }
+    world.kill(opened.ok());
+    disk.crash_power(mode);
+    let world = Process::new(3, disk.clone());
+    let database = world.open(&options()).map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    has(&keyspace, "synced", synced)?;
+    let is_there = keyspace.contains("claimed").map_err(text("contains"))?;
+    if has_opened || is_there {
+        has(&keyspace, "claimed", long)?;
+    }
+    if has_opened {
+        has(&keyspace, "last", b"1")?;
+    }
+    drop(keyspace);
+    world.kill(Some(database));
+    Ok(has_opened)
+}
+
 /// A checkpoint that fails after it adopted large pages leaves them to their memtable.
 pub(in crate::mutants) fn failed_checkpoint(_scratch: &Path) -> Outcome {
     for nth in 1..12 {

@@ -187,6 +187,60 @@ pub(in crate::mutants) fn map(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
+/// The map alone, whose shards grow and shrink through sizes that are no powers of two, between
+/// which keys get new places: no lookup leads to an older place of its key.
+pub(in crate::mutants) fn resized(_scratch: &Path) -> Outcome {
+    const KEYS: u64 = 110_000;
+    const ROUNDS: u64 = 12;
+    let map = LocationMap::with_fingerprints(&Budget::new(64 << 20), 16 << 20, 7, 4);
+    let class = SizeClass::of(1000).ok_or("no class")?;
+    let of = |number: u64| map.key(1, hash64(&number.to_le_bytes()));
+    let mut newest = vec![0; KEYS as usize];
+    let mut most_bytes = 0;
+    for round in 1..=ROUNDS {
+        let page = Page {
+            id: round,
+            offset: round << 20,
+            bytes: 1 << 20,
+            collection: 1,
+            born: round,
+        };
+        let index = map.add_page(page).ok_or("no index")?;
+        // Most shards have 64, 128, 192 or 256 buckets after a round.
+        map.set_bytes_max(match round % 4 {
+            0 => 900 << 10,
+            _ => 4 << 20,
+        });
+        while map.shrink_step() {}
+        map.begin_sweep();
+        for number in 0..KEYS * (round % 4 + 1) / 4 {
+            if !hash64(&(number ^ round << 32).to_le_bytes()).is_multiple_of(2) {
+                continue;
+            }
+            let place = number as u32;
+            let location = Location {
+                page: index,
+                place,
+                class,
+            };
+            map.set(of(number), location);
+            newest[number as usize] = round;
+        }
+        most_bytes = most_bytes.max(map.bytes());
+        for (number, newest) in (0..).zip(&newest) {
+            let found = map.get(of(number), round);
+            let found = found.filter(|found| u64::from(found.location.place) == number);
+            if found.is_some_and(|found| found.page.id != *newest) {
+                return Err(format!("an older place of key {number} in round {round}"));
+            }
+        }
+    }
+    match most_bytes > 64 * 192 * 64 {
+        true => Ok(()),
+        false => Err(format!("{most_bytes} bytes at most: shards did not grow")),
+    }
+}
+
 const LONG_BYTES: usize = 16 << 10;
 const LONG_RECORDS: u64 = 128;
 

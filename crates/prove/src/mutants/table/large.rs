@@ -15,6 +15,8 @@ const RUNS: Script = Script::Random {
 
 const POWER_CUTS: Script = Script::Check("large values and power cuts", checks::large::power_cuts);
 
+const CLAIMED: Script = Script::Check("large values whose sync failed", checks::large::claimed);
+
 const FAILED: Script = Script::Check(
     "a failed checkpoint with large values",
     checks::large::failed_checkpoint,
@@ -60,6 +62,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/terrapin/src/open/large.rs",
         breaks: "D16: the log ends at the first record whose large value is not whole",
         script: CRASHES,
+    },
+    Mutant {
+        name: "recovery-claims-large-values",
+        does: "a recovery syncs records, and does not write their large values again",
+        file: "crates/terrapin/src/open/large.rs",
+        breaks: "D16: no part of the log is synced before its large values",
+        script: CLAIMED,
+    },
+    Mutant {
+        name: "rewritten-large-values-unsynced",
+        does: "a recovery syncs records before the large values that it wrote again",
+        file: "crates/terrapin/src/open/large.rs",
+        breaks: "D16: no part of the log is synced before its large values",
+        script: CLAIMED,
     },
     Mutant {
         name: "large-pages-of-the-log-are-free",

@@ -7,6 +7,8 @@ const SPACE: Script = Script::Check("the asked space of values", checks::values:
 
 const MAP: Script = Script::Check("the map of values alone", checks::values::map);
 
+const RESIZED: Script = Script::Check("the map of values resized", checks::values::resized);
+
 const PUNCHED: Script = Script::Check("dead values that become holes", checks::values::punched);
 
 const ORDERED: Script = Script::Check("order that ranges pay for", checks::values::ordered);
@@ -41,6 +43,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/valuemap/src/shard.rs",
         breaks: "M1: what a lookup finds of a key is its newest version",
         script: MAP,
+    },
+    Mutant {
+        name: "ambiguous-entries-stay",
+        does: "an entry whose bits name two buckets of a resized map moves into the first of them",
+        file: "crates/valuemap/src/entry.rs",
+        breaks: "M1: what a lookup finds of a key is its newest version",
+        script: RESIZED,
     },
     Mutant {
         name: "place-enters-after-a-sweep",
