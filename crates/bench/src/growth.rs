@@ -188,7 +188,7 @@ mod tests {
             user_bytes_written: operations * 128,
             device_bytes_written: 50,
             device_bytes_read: 7,
-            device_reads: None,
+            reads: None,
             space_bytes: 0,
             data_bytes: 1000 * 128,
             rss_peak_bytes,
