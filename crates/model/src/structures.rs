@@ -61,8 +61,8 @@ fn without_order(parts: &StructureParts<'_>) -> Arc<dyn Structure> {
 }
 
 impl Structures {
-    /// Structures of a seed: three eighths of the stores have the TurtleTree only, a quarter the
-    /// page-grouped tree, and another quarter tiered buffers, always or at times.
+    /// Structures of a seed: a quarter of the stores have the TurtleTree only, another quarter
+    /// tiered buffers, always or at times, and an eighth has the page-grouped tree.
     #[must_use]
     pub fn random(random: &mut Random) -> Self {
         match random.below(8) {

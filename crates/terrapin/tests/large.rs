@@ -214,6 +214,45 @@ fn values_beyond_memory_are_read_in_parts() {
     world.verify();
 }
 
+/// A copy of an open database may have half of a value that its log calls synced. No get shows it.
+#[test]
+fn a_copy_with_half_of_a_large_value_is_refused() {
+    let world = World::new(9);
+    let database = world.open(&options());
+    let value = value(7, 2 * MIB);
+    let keyspace = database.default_keyspace();
+    keyspace.put_with("a", &value, Durability::Sync).unwrap();
+    drop(keyspace);
+    world.kill(database);
+    for is_whole in [true, false] {
+        let copy = World::new(10);
+        for name in world.disk.handle().list().unwrap() {
+            let mut content = world.disk.content(&name).unwrap();
+            if name == "data" && !is_whole {
+                // The half that was copied before its write.
+                let mut at = content.windows(64).step_by(512);
+                let at = at.position(|bytes| *bytes == value[..64]).unwrap() * 512;
+                content[at..at + MIB].fill(0);
+            }
+            copy.disk.plant(&name, &content);
+        }
+        for is_read_only in [true, false] {
+            match copy.try_open(&options().read_only(is_read_only)) {
+                Ok(database) if is_whole => {
+                    has(database.default_keyspace().get("a").unwrap(), &value);
+                    copy.kill(database);
+                }
+                Err(error) if !is_whole => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt);
+                    assert!(error.to_string().contains("looks like a copy"), "{error}");
+                }
+                Ok(_) => panic!("a copy with half of a value opens"),
+                Err(error) => panic!("a whole copy: {error}"),
+            }
+        }
+    }
+}
+
 /// A streamed range shows each large value as a reader, from memtables, trees and snapshots.
 #[test]
 fn streamed_ranges_have_readers_of_large_values() {

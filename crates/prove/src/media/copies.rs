@@ -4,7 +4,8 @@
 //!
 //! `verify` and opens, for reading or writing, must refuse another copy's data file or log. Another
 //! copy's block must count as damage. A copy of an open store must be refused, or hold a prefix of
-//! the commits in which every record reads right; an open that dies must not change that.
+//! the commits with everything synced before, in which every record reads right; an open that dies
+//! must not change that.
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,9 @@ const PLACES: usize = 24;
 /// Keys that are written over and over.
 const KEYS: u64 = 300;
 
+/// A file that does not grow is copied in about this many pieces at most.
+const PIECES_MAX: usize = 64;
+
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn key(number: u64) -> Vec<u8> {
@@ -31,9 +35,13 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 /// The value of the put with this number, marked by its copy. Values of both copies have equal
-/// lengths.
+/// lengths; some are longer than an extent.
 fn value(number: u64, whose: u8) -> Vec<u8> {
-    let mut value = vec![whose; 24 + (number % 97) as usize];
+    let bytes = match number % 8 {
+        5 => 600 + number * 37 % 8000,
+        _ => 24 + number % 97,
+    };
+    let mut value = vec![whose; bytes as usize];
     value[..8].copy_from_slice(&number.to_le_bytes());
     value
 }
@@ -72,10 +80,8 @@ impl Process {
     }
 }
 
-/// Tries both kinds with a plan's configuration, without large values: a copy of an open store may
-/// have half of one, which only its get tells (docs/DURABILITY.md).
+/// Tries both kinds with a plan's configuration.
 pub(super) fn copies(plan: &Plan, tally: &mut Tally) -> Result<(), Find> {
-    let plan = &plan.without_large_values();
     let mut random = Random::new(plan.seed ^ 0x636f_7079);
     for closed in [true, false] {
         Pair::new(plan, closed, &mut random)?.mix(plan, &mut random, tally)?;
@@ -93,6 +99,9 @@ struct Pair {
     text: String,
     /// The number of puts of both, and of those before they separated.
     puts: [u64; 2],
+    /// The fewest puts that a copy holds if a block of its data file is another's. Large values
+    /// that no sync covers are there, and the first that is damaged ends the log.
+    puts_min: u64,
     disks: [SimDisk; 2],
 }
 
@@ -127,23 +136,37 @@ impl Pair {
                 live(disk, random.bits(), whose, from..puts[1])?;
             }
         }
+        // The recovery of a second life has synced all of the first, and its puts change nothing.
+        let may_end = plan.data_may_end_log() && !closed && lives == 1;
         Ok(Pair {
             text: format!("two copies, closed: {closed}, lives: {lives}"),
             puts,
+            puts_min: if may_end { checkpoint + 1 } else { puts[1] },
             disks,
         })
     }
 
-    /// What the first of them holds.
-    fn content(&self) -> Map {
+    /// What the first of them holds after so many puts.
+    fn content(&self, puts: u64) -> Map {
         let mut all = content(self.puts[0], b'-');
-        all.extend((self.puts[0]..self.puts[1]).map(|n| (key(n), value(n, b'a'))));
+        all.extend((self.puts[0]..puts).map(|n| (key(n), value(n, b'a'))));
         all
+    }
+
+    /// Whether records are of the first one after the same number of puts, at least `puts_min`.
+    /// All of them are there, or some.
+    fn holds(&self, records: &Map, puts_min: u64, all: bool) -> bool {
+        (puts_min..=self.puts[1]).rev().any(|puts| {
+            let content = self.content(puts);
+            match all {
+                true => *records == content,
+                false => records.iter().all(|(k, v)| content.get(k) == Some(v)),
+            }
+        })
     }
 
     fn mix(&self, plan: &Plan, random: &mut Random, tally: &mut Tally) -> Result<(), Find> {
         let [ours, theirs] = &self.disks;
-        let expected = self.content();
         for name in theirs.fork().handle().list()? {
             let Some(file) = theirs.content(&name).filter(|_| !name.starts_with("spare")) else {
                 continue;
@@ -158,7 +181,7 @@ impl Pair {
                     "ring" => self.examine(plan, process, None),
                     // Nothing depends on the table of readers. A file more takes no other's place.
                     name if name == "readers" || ours.content(name).is_none() => {
-                        self.examine(plan, process, Some(&expected))
+                        self.examine(plan, process, Some(self.puts[1]))
                     }
                     _ => self.refused(plan, process),
                 }
@@ -182,7 +205,7 @@ impl Pair {
                 for (index, (old, new)) in old.iter().zip(new).enumerate() {
                     disk.corrupt("data", (at + index) as u64, old ^ new);
                 }
-                self.examine(plan, Process::new(plan.seed, disk), Some(&expected))
+                self.examine(plan, Process::new(plan.seed, disk), Some(self.puts_min))
             });
         }
         Ok(())
@@ -211,36 +234,26 @@ impl Pair {
         Ok(true)
     }
 
-    /// Checks that the mixture is noticed where it matters. Without an expected content, any prefix
-    /// of the first copy's commits is right.
+    /// Checks that the mixture is noticed where it matters. Without the fewest puts that it must
+    /// hold, any records of the first copy are right.
     fn examine(
         &self,
         plan: &Plan,
         process: Process,
-        expected: Option<&Map>,
+        puts_min: Option<u64>,
     ) -> Result<bool, String> {
+        let is_right = |records: &Map, all| match puts_min {
+            Some(puts_min) => self.holds(records, puts_min, all),
+            None => records.values().all(|value| value.last() != Some(&b'b')),
+        };
         let sound = process.is_sound()?;
-        for (key, value) in certain(plan, &process.disk)? {
-            let is_right = match expected {
-                Some(expected) => expected.get(&key) == Some(&value),
-                None => value.last() != Some(&b'b'),
-            };
-            if !is_right {
-                return Err("salvage has certain records of the other".to_owned());
-            }
+        if !is_right(&certain(plan, &process.disk)?, false) {
+            return Err("salvage has certain records of the other".to_owned());
         }
         let outcome = process.open(&plan.configuration.options());
         match outcome.and_then(|database| read(&database)) {
-            Ok(found) => {
-                let is_right = match expected {
-                    Some(expected) => found == *expected,
-                    None => found.values().all(|value| value.last() != Some(&b'b')),
-                };
-                match is_right {
-                    true => Ok(!sound),
-                    false => Err("records of the other answer".to_owned()),
-                }
-            }
+            Ok(found) if is_right(&found, true) => Ok(!sound),
+            Ok(_) => Err("records of the other answer".to_owned()),
             Err(error) if error.kind() == ErrorKind::Corrupt && !sound => Ok(true),
             Err(error) => Err(format!("verify finds nothing: {sound}; and then {error}")),
         }
@@ -251,6 +264,8 @@ impl Pair {
 struct Live {
     text: String,
     disk: SimDisk,
+    /// Puts synced before the copy began.
+    synced: u64,
     /// Puts acknowledged when the copy ended.
     puts: u64,
 }
@@ -271,7 +286,13 @@ impl Live {
             }
             Ok::<u64, Find>(puts)
         };
-        write(KEYS + random.below(600), &database)?;
+        let written = write(KEYS + random.below(600), &database)?;
+        let mut synced = 0;
+        if let Some(database) = database.as_ref().filter(|_| random.one_in(2)) {
+            database.flush()?;
+            synced = written;
+        }
+        write(random.below(30), &database)?;
         let pace = 1 + random.below(30);
         // Few puts and many checkpoints: pages replace others, and the log that the copy needs is
         // still there.
@@ -291,6 +312,8 @@ impl Live {
             let mut copied: Vec<u8> = Vec::new();
             while let Some(content) = process.disk.content(name) {
                 let piece = 512 << random.below(if checkpoints { 5 } else { 8 });
+                // The store must not grow faster than it is copied.
+                let piece = piece.max(content.len() / PIECES_MAX / 512 * 512);
                 let end = (copied.len() + piece).min(content.len());
                 if copied.len() >= end {
                     break;
@@ -329,6 +352,7 @@ impl Live {
         Ok(Live {
             text: format!("live copy {number} of a store that was {how}"),
             disk: copy,
+            synced,
             puts,
         })
     }
@@ -369,6 +393,10 @@ impl Live {
                     let puts = found.values().map(number).max().unwrap_or(0);
                     if puts > self.puts || found != content(puts, b'-') {
                         return Err(format!("it holds no prefix ({puts} puts)"));
+                    }
+                    if puts < self.synced {
+                        let synced = self.synced;
+                        return Err(format!("it holds {puts} puts, and {synced} were synced"));
                     }
                     refused = Some(false);
                     process.kill(Some(database));

@@ -11,9 +11,9 @@ use terrapin_model::{Configuration, State};
 
 use super::store::is_of_medium_error;
 
-/// Most key and value bytes that one damaged block may cost, in blocks: blocks are compressed, and
-/// Bytes of the handle of a large value, about.
+/// Bytes of the handle of a value that is not in its tree, about.
 const HANDLE_BYTES: usize = 16;
+/// Most key and value bytes that one damaged block may cost, in blocks: blocks are compressed, and
 /// a record may be longer than a block.
 const LOST_BLOCKS: usize = 16;
 
@@ -144,10 +144,19 @@ impl Salvaged {
                 ));
             }
             if !is_uncertain {
-                // Of a large value, a block has the handle.
-                let above = configuration.large_above.map(|above| above as usize);
-                let is_large = above.is_some_and(|above| value.len() > above);
-                let in_block = if is_large { HANDLE_BYTES } else { value.len() };
+                // Of a large or a separated value, a block has the handle.
+                let bytes = value.len() as u64;
+                let is_large = configuration
+                    .large_above
+                    .is_some_and(|above| bytes > above.into());
+                let is_separated = configuration
+                    .separate_from
+                    .is_some_and(|from| bytes >= from.into());
+                let in_block = if is_large || is_separated {
+                    HANDLE_BYTES
+                } else {
+                    value.len()
+                };
                 lost_bytes += key.len() + in_block;
                 longest = longest.max(key.len() + in_block);
             }

@@ -69,19 +69,6 @@ impl Plan {
         self.configuration.large_above.is_some()
     }
 
-    /// The plan with the same configuration otherwise, and no operations.
-    pub fn without_large_values(&self) -> Plan {
-        let configuration = Configuration {
-            large_above: None,
-            ..self.configuration.clone()
-        };
-        Plan {
-            seed: self.seed,
-            configuration,
-            operations: Vec::new(),
-        }
-    }
-
     /// Its store, not yet opened, and the oracle.
     pub fn store(&self, disk: &SimDisk) -> (Simulated, Oracle) {
         let configuration = self.configuration.clone();

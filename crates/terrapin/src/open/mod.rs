@@ -249,7 +249,7 @@ fn open_gated(
             }
             check_log(&found, &files.superblock, &base.catalog)?;
             if at.is_none() {
-                check_copy(&files.store, &base)?;
+                check_copy(&files.store, &base, &large)?;
             }
             lives = found.lives();
             if settings.read_only {

@@ -350,13 +350,17 @@ fn check_order_keys(tree: &dyn Version, form: KeyForm) -> Result<()> {
 /// # Errors
 ///
 /// [`ErrorKind::Corrupt`] with the first damaged place, or the error that prevents the check.
-pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
+pub(crate) fn check_copy(store: &PageStore, base: &Base, large: &LoggedLarge) -> Result<()> {
     if store.superblock().closed || !store.is_copy() {
         return Ok(());
     }
     tracing::info!(
         "the data file is a copy and was not closed; all pages are checked before it is served"
     );
+    let damaged = || {
+        let message = "this directory looks like a copy of a database that was open while it was copied, and the copy is damaged: close the database, then copy it again";
+        Error::corrupt(message)
+    };
     for stored in &base.stored {
         let Some(tree) = base.catalog.tree(stored.id) else {
             continue;
@@ -366,14 +370,16 @@ pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
             first.get_or_insert(finding);
         })?;
         if let Some(finding) = first {
-            let message = "this directory looks like a copy of a database that was open while it was copied, and the copy is damaged: close the database, then copy it again";
-            return Err(Error::corrupt(message)
+            return Err(damaged()
                 .with("keyspace", &stored.name)
                 .with("damaged", finding.place)
                 .with("how", finding.message));
         }
     }
-    Ok(())
+    large.check_pieces(store, &mut |error| match error.is_of_data() {
+        true => Err(damaged().with("damaged", error)),
+        false => Err(error),
+    })
 }
 
 /// What the newest superblock leads to. For tests on simulated disks that check the order of writes
