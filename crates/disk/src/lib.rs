@@ -205,9 +205,6 @@ pub trait File: Send + Sync {
     /// Changes nothing, without an error, on a file system that cannot punch holes or cannot
     /// allocate them again. The content stays there too.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool>;
-    /// About how many bytes this file could write in the time that a hole took lately. 0 if that
-    /// was not measured.
-    fn hole_cost_bytes(&self) -> u64;
     /// Gives this file the content of another one without copying it: both share their blocks until
     /// one of them is written. Returns false, and changes nothing, where the file system cannot do
     /// that.

@@ -176,10 +176,6 @@ impl<F: FileThrough> File for F {
         self.behind().punch_hole(offset, bytes)
     }
 
-    fn hole_cost_bytes(&self) -> u64 {
-        self.behind().hole_cost_bytes()
-    }
-
     fn alignment(&self) -> u32 {
         FileThrough::alignment(self)
     }

@@ -126,35 +126,6 @@ fn overwrite_one(database: &Database, keyspace: &Keyspace, truth: &mut Truth) {
     }
 }
 
-/// A device may take milliseconds for a hole. Pages are copied then, and take no more space.
-#[test]
-fn slow_holes_are_not_made_and_pages_are_copied() {
-    let world = World::new(94);
-    let database = world.open(&options());
-    let keyspace = database.create_keyspace("values", separated(1.3)).unwrap();
-    let mut truth = load(&keyspace);
-    database.checkpoint().unwrap();
-    world.disk.set_hole_cost(1 << 20);
-    let before = database.metrics().device_written.total();
-    overwrite(&world, &database, &keyspace, &mut truth);
-    check_all(&keyspace, &truth);
-    assert_eq!(figure(&database, "punched_value_bytes"), 0);
-    let user = 24 * RECORDS / 8 * VALUE_BYTES as u64;
-    let written = (database.metrics().device_written.total() - before) as f64 / user as f64;
-    assert!(written > 1.5, "{written}: nothing was copied");
-    let stat = database.stat().unwrap();
-    let tree = stat.keyspaces.iter().find(|k| k.name == "values").unwrap();
-    let space = tree.tree.page_bytes as f64 / (RECORDS * VALUE_BYTES as u64) as f64;
-    assert!(space < 1.35, "{space}");
-    // Cheaper than copies.
-    world.disk.set_hole_cost(4 << 10);
-    overwrite(&world, &database, &keyspace, &mut truth);
-    check_all(&keyspace, &truth);
-    assert!(figure(&database, "punched_value_bytes") > 0);
-    database.close().unwrap();
-    world.verify();
-}
-
 #[test]
 fn a_snapshot_keeps_its_values_from_becoming_holes() {
     let world = World::new(91);

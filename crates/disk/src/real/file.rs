@@ -17,7 +17,6 @@ use terrapin_base::{Env, Error, Result};
 use super::awake;
 use super::cached::Cached;
 use super::extents::{self, Extents};
-use super::hole_cost::HoleCost;
 use super::lock::{SharedLock, WriteLock};
 use super::retry::retry;
 use super::uring::read_awake;
@@ -80,8 +79,7 @@ pub(crate) struct RealFile {
     /// Whether the file system cannot allocate. It could never fill a punched hole again, so
     /// nothing is punched then.
     pub(super) cannot_allocate: AtomicBool,
-    pub(super) hole_cost: HoleCost,
-    /// The clock that measures calls.
+    /// The clock that measures reads.
     pub(super) env: Env,
 }
 
@@ -397,8 +395,7 @@ impl File for RealFile {
         }
         let fail = |e| self.fail_at("cannot write", e, offset, bytes);
         if self.takes(buffer.as_ptr(), offset, bytes) {
-            let write = || self.write_all(buffer, offset);
-            return self.hole_cost.write(&self.env, bytes, write).map_err(fail);
+            return self.write_all(buffer, offset).map_err(fail);
         }
         for (index, piece) in buffer.chunks(BOUNCE_BYTES).enumerate() {
             let at = offset + (index * BOUNCE_BYTES) as u64;
@@ -503,8 +500,7 @@ impl File for RealFile {
             return Ok(bytes == 0);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punch = || retry(|| fallocate(&self.descriptor, flags, offset, bytes));
-        match self.hole_cost.hole(&self.env, punch) {
+        match retry(|| fallocate(&self.descriptor, flags, offset, bytes)) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(e) => Err(self
@@ -512,10 +508,6 @@ impl File for RealFile {
                 .with("offset", offset)
                 .with("bytes", bytes)),
         }
-    }
-
-    fn hole_cost_bytes(&self) -> u64 {
-        self.hole_cost.bytes()
     }
 
     fn alignment(&self) -> u32 {

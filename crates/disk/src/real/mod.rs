@@ -15,7 +15,6 @@ mod awake;
 mod cached;
 mod extents;
 mod file;
-mod hole_cost;
 mod lock;
 mod mapping;
 pub(crate) mod process;
@@ -36,7 +35,6 @@ use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, Process, ReaderTable, 
 use cached::Cached;
 use extents::Extents;
 use file::RealFile;
-use hole_cost::HoleCost;
 use lock::Claim;
 pub(crate) use mapping::Mapping;
 use retry::retry;
@@ -237,7 +235,6 @@ impl RealDisk {
             _shared_lock: shared,
             extents: Extents::new(&descriptor, direct),
             cannot_allocate: AtomicBool::new(false),
-            hole_cost: HoleCost::default(),
             descriptor,
             path: describe(),
             options,

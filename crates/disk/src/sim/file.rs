@@ -97,10 +97,6 @@ impl File for SimFile {
         Ok(true)
     }
 
-    fn hole_cost_bytes(&self) -> u64 {
-        self.disk.lock().world.hole_cost_bytes
-    }
-
     fn alignment(&self) -> u32 {
         self.disk.lock().world.alignment
     }

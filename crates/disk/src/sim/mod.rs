@@ -222,12 +222,6 @@ impl SimDisk {
         self.0.lock().world.capacity = bytes;
     }
 
-    /// Sets what files say that a hole costs, in bytes written
-    /// ([`crate::File::hole_cost_bytes`]). Initially holes cost nothing.
-    pub fn set_hole_cost(&self, bytes: u64) {
-        self.0.lock().world.hole_cost_bytes = bytes;
-    }
-
     /// Bytes that files occupy, including unlinked files that are still open.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {

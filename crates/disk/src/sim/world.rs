@@ -18,8 +18,6 @@ pub(super) struct World {
     pub(super) life: u64,
     pub(super) died: bool,
     pub(super) capacity: u64,
-    /// What files say that a hole costs.
-    pub(super) hole_cost_bytes: u64,
     pub(super) alignment: u32,
 
     pub(super) inodes: BTreeMap<u64, Inode>,
@@ -54,7 +52,6 @@ impl World {
             life: 0,
             died: false,
             capacity: 64 << 30,
-            hole_cost_bytes: 0,
             alignment: 512,
             inodes: BTreeMap::new(),
             next_inode: 1,

@@ -201,11 +201,6 @@ impl Space {
         self.makes_holes.load(Ordering::Relaxed) && self.state.lock().pages.may_punch(id)
     }
 
-    /// What a hole costs lately, in bytes written.
-    pub(crate) fn hole_cost_bytes(&self) -> u64 {
-        self.file.hole_cost_bytes()
-    }
-
     /// Free space in the file, allocated or not, with the reserve.
     pub(crate) fn free_bytes(&self) -> u64 {
         let state = self.state.lock();

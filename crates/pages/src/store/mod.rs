@@ -199,13 +199,6 @@ impl PageStore {
         Ok(self.space.punch_page(page.id, extent, holes))
     }
 
-    /// About how many bytes of pages could be written in the time that a hole took lately. 0 if
-    /// that was not measured.
-    #[must_use]
-    pub fn hole_cost_bytes(&self) -> u64 {
-        self.space.hole_cost_bytes()
-    }
-
     /// Bytes of holes in pages that trees refer to, and in pages that only pins keep. The file
     /// system has taken them back.
     #[must_use]

@@ -225,11 +225,6 @@ impl File for GatedFile {
         self.with(|f| f.punch_hole(offset, bytes))
     }
 
-    fn hole_cost_bytes(&self) -> u64 {
-        // A closed file makes no holes.
-        self.with(|f| Ok(f.hole_cost_bytes())).unwrap_or(0)
-    }
-
     fn alignment(&self) -> u32 {
         self.alignment
     }

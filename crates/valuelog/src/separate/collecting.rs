@@ -142,27 +142,6 @@ fn hole_bytes_due(dead: &[PartRef], all: &[PartRef]) -> u64 {
     if is_due { due } else { 0 }
 }
 
-/// Holes are made while they take at most this many times as long as a copy of what lives in the
-/// page. They write nothing and a copy does, so they may take longer.
-const HOLE_TIMES: u64 = 2;
-
-/// Whether the holes of a page would take much longer than a copy of its live records, if each
-/// takes as long as writing `hole_cost_bytes` bytes. O(parts).
-fn holes_take_long(parts: &[PartRef], hole_cost_bytes: u64) -> bool {
-    let (mut holes, mut copied) = (0u64, 0u64);
-    for part in parts {
-        // A dead record is the last of a run if a live one follows. Few may all be one run.
-        let (records, bytes) = (u64::from(part.records.max(1)), u64::from(part.bytes));
-        let dead = u64::from(part.dead_records);
-        let live = records.saturating_sub(dead);
-        holes = holes.saturating_add(dead.saturating_mul(live).div_ceil(records));
-        // All is read, and live records are written.
-        let live_bytes = bytes.saturating_sub(part.dead_bytes());
-        copied = copied.saturating_add(bytes.saturating_add(live_bytes));
-    }
-    holes.saturating_mul(hole_cost_bytes) > copied.saturating_mul(HOLE_TIMES)
-}
-
 /// Changes to the tree of dead places: whether a place becomes dead, or is given up.
 pub(super) type Places = BTreeMap<[u8; 12], bool>;
 
@@ -363,10 +342,7 @@ impl Collecting {
     /// Collects a page. Returns whether all was done.
     pub(super) fn step(&mut self, owner: &Separating) -> Result<bool> {
         let done = if let Some(parts) = self.holed.pop() {
-            match self.copies && holes_take_long(&parts, owner.store.hole_cost_bytes()) {
-                true => self.collect(owner, &parts),
-                false => self.punch(owner, &parts),
-            }
+            self.punch(owner, &parts)
         } else if let Some(parts) = self.victims.pop() {
             self.collect(owner, &parts)
         } else {
@@ -378,10 +354,7 @@ impl Collecting {
                 // What cannot be read stays where it is.
                 ErrorKind::Corrupt => self.unread.push(error),
                 // Collecting may wait: the merge goes on.
-                ErrorKind::NoSpace => {
-                    self.copies = false;
-                    self.victims.clear();
-                }
+                ErrorKind::NoSpace => self.victims.clear(),
                 _ => return Err(error),
             }
         }
